@@ -1,9 +1,9 @@
 //! The comparison: which servers, which scenarios, which table.
 
-mod aims;
 mod process;
 mod server;
 mod table;
+mod targets;
 
 mod cluster;
 
@@ -11,17 +11,17 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use serde_json::json;
-use tenure_bench::{Measured, Plan, Report, Scenario, Target};
+use tenure_bench::{BenchReport, LoadPlan, Measured, Scenario, Target};
 
-use crate::Run;
-use aims::{Held, Verdicts};
+use crate::CompareOptions;
 use process::Usage;
-use server::Server;
+use server::PeerServer;
 use table::Row;
+use targets::{MemoryCost, TargetResults};
 
 /// A part of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Part {
+pub(crate) enum ComparisonPart {
     /// Three nodes beside three of etcd; only when it is asked for.
     Cluster,
     /// Throughput and latency of every scenario without contention.
@@ -37,7 +37,7 @@ pub(crate) enum Part {
 }
 
 /// The longest that a server may take to hand out its many locks.
-const PATIENCE: Duration = Duration::from_secs(90);
+const SCENARIO_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Redis a second time, through a client library.
 const REDIS_LIBRARY: &str = "redis-lib";
@@ -58,11 +58,11 @@ const ROUNDS: u32 = 3;
 
 const SESSION: Target = Target::Session { token: None };
 
-pub(crate) fn run(arguments: &Run) -> Result<(), String> {
+pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
     let _ = std::fs::remove_dir_all(&arguments.directory);
     std::fs::create_dir_all(&arguments.directory)
         .map_err(|error| format!("{}: {error}", arguments.directory.display()))?;
-    if arguments.only == [Part::Cluster] {
+    if arguments.only == [ComparisonPart::Cluster] {
         let result = cluster::run(arguments);
         let _ = std::fs::remove_dir_all(&arguments.directory);
         return result;
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
 
 /// Who is measured, with what.
 struct Runner {
-    plan: Plan,
+    plan: LoadPlan,
     name: &'static str,
     target: Target,
     /// Which server.
@@ -82,7 +82,7 @@ struct Runner {
 }
 
 impl Runner {
-    fn new(plan: Plan, name: &'static str, target: Target, at: usize) -> Runner {
+    fn new(plan: LoadPlan, name: &'static str, target: Target, at: usize) -> Runner {
         Runner {
             plan,
             name,
@@ -91,13 +91,13 @@ impl Runner {
         }
     }
 
-    fn row(&self, sum: &Round) -> Row {
+    fn row(&self, sum: &ComparisonRound) -> Row {
         let measured = &sum.measured;
         // The server's use is of the whole run, the units are without the warm-up.
         let share = measured.elapsed.as_secs_f64() / sum.took.as_secs_f64();
         let per_unit = share / measured.units.max(1) as f64;
         Row {
-            report: Report::new(&self.plan, self.name, measured),
+            report: BenchReport::new(&self.plan, self.name, measured),
             cpu_us: sum.used.cpu.as_secs_f64() * 1e6 * per_unit,
             written: sum.used.written as f64 * per_unit,
         }
@@ -106,15 +106,15 @@ impl Runner {
 
 /// What was found.
 #[derive(Clone)]
-struct Round {
+struct ComparisonRound {
     measured: Measured,
     /// With the warm-up.
     took: Duration,
     used: Usage,
 }
 
-impl Round {
-    fn merge(&mut self, other: &Round) {
+impl ComparisonRound {
+    fn merge(&mut self, other: &ComparisonRound) {
         self.measured.merge(&other.measured);
         self.took += other.took;
         self.used = self.used.and(&other.used);
@@ -122,31 +122,31 @@ impl Round {
 }
 
 struct Comparison<'a> {
-    arguments: &'a Run,
-    servers: Vec<Server>,
+    arguments: &'a CompareOptions,
+    servers: Vec<PeerServer>,
     runs: u64,
-    verdicts: Verdicts,
+    verdicts: TargetResults,
 }
 
 impl<'a> Comparison<'a> {
-    fn new(arguments: &'a Run) -> Result<Comparison<'a>, String> {
+    fn new(arguments: &'a CompareOptions) -> Result<Comparison<'a>, String> {
         let mut servers = Vec::new();
         let wanted = |name: &str| {
             arguments.targets.is_empty() || arguments.targets.iter().any(|one| one == name)
         };
         if wanted("unary") || wanted("session") {
-            servers.push(Server::tenure(
+            servers.push(PeerServer::tenure(
                 &arguments.tenure,
                 &arguments.directory.join("tenure"),
             )?);
         }
         if wanted("echo") {
-            servers.push(Server::echo()?);
+            servers.push(PeerServer::echo()?);
         }
         for (name, start) in [
-            ("redis", Server::redis as fn(&std::path::Path) -> _),
-            ("etcd", Server::etcd),
-            ("zookeeper", Server::zookeeper),
+            ("redis", PeerServer::redis as fn(&std::path::Path) -> _),
+            ("etcd", PeerServer::etcd),
+            ("zookeeper", PeerServer::zookeeper),
         ] {
             let serves = [name, if name == "redis" { REDIS_LIBRARY } else { name }];
             if !serves.into_iter().any(wanted) {
@@ -162,29 +162,29 @@ impl<'a> Comparison<'a> {
             arguments,
             servers,
             runs: 0,
-            verdicts: Verdicts::default(),
+            verdicts: TargetResults::default(),
         })
     }
 
     fn parts(&mut self) -> Result<(), String> {
         let all = [
-            Part::Speed,
-            Part::Handoff,
-            Part::Idle,
-            Part::Held,
-            Part::Wear,
+            ComparisonPart::Speed,
+            ComparisonPart::Handoff,
+            ComparisonPart::Idle,
+            ComparisonPart::Held,
+            ComparisonPart::Wear,
         ];
         for part in all {
             if !self.arguments.only.is_empty() && !self.arguments.only.contains(&part) {
                 continue;
             }
             match part {
-                Part::Cluster => cluster::run(self.arguments)?,
-                Part::Speed => self.speed()?,
-                Part::Handoff => self.handoff()?,
-                Part::Idle => self.idle(),
-                Part::Held => self.held()?,
-                Part::Wear => self.wear()?,
+                ComparisonPart::Cluster => cluster::run(self.arguments)?,
+                ComparisonPart::Speed => self.speed()?,
+                ComparisonPart::Handoff => self.handoff()?,
+                ComparisonPart::Idle => self.idle(),
+                ComparisonPart::Held => self.held()?,
+                ComparisonPart::Wear => self.wear()?,
             }
         }
         self.verdicts.print(self.arguments.json);
@@ -215,33 +215,33 @@ impl<'a> Comparison<'a> {
     }
 
     /// One round, or the whole of what is measured only once.
-    fn plan(&mut self, scenario: Scenario, in_flight: u32) -> Plan {
+    fn plan(&mut self, scenario: Scenario, in_flight: u32) -> LoadPlan {
         self.runs += 1;
-        Plan {
+        LoadPlan {
             scenario,
             in_flight,
             connections: 4,
             namespaces: 16,
             time: Duration::from_secs_f64(self.arguments.seconds / f64::from(ROUNDS)),
             locks: 0,
-            patience: Duration::MAX,
+            timeout: Duration::MAX,
             run: self.runs,
         }
     }
 
     fn measure(
         &self,
-        plan: &Plan,
+        plan: &LoadPlan,
         name: &'static str,
         target: &Target,
         at: usize,
-    ) -> Result<Round, String> {
+    ) -> Result<ComparisonRound, String> {
         let server = &self.servers[at];
         let before = Usage::of(server.pid(), &self.arguments.directory);
         let start = Instant::now();
         let measured = tenure_bench::run(plan.clone(), target, server.address)
             .map_err(|error| format!("{} on {name}: {}", plan.scenario.name(), chain(&error)))?;
-        Ok(Round {
+        Ok(ComparisonRound {
             took: start.elapsed(),
             measured,
             used: Usage::of(server.pid(), &self.arguments.directory).since(&before),
@@ -250,7 +250,7 @@ impl<'a> Comparison<'a> {
 
     /// Measures several in turns: a machine that is slower for some seconds is so for all of them.
     fn in_turns(&mut self, runners: &[Runner]) -> Result<Vec<Row>, String> {
-        let mut sums: Vec<Option<Round>> = vec![None; runners.len()];
+        let mut sums: Vec<Option<ComparisonRound>> = vec![None; runners.len()];
         for _ in 0..ROUNDS {
             for (sum, runner) in sums.iter_mut().zip(runners) {
                 let Runner {
@@ -296,7 +296,7 @@ impl<'a> Comparison<'a> {
                 runners.push(Runner::new(plan, name, target, at));
             }
             let rows = self.in_turns(&runners)?;
-            self.verdicts.judge(scenario, in_flight, &rows);
+            self.verdicts.assess(scenario, in_flight, &rows);
         }
         Ok(())
     }
@@ -318,7 +318,7 @@ impl<'a> Comparison<'a> {
             let rows = self.in_turns(&runners)?;
             if let Some(rate) = table::rate(&rows, "session") {
                 let what = format!("hot-handoff {in_flight}: session, per second");
-                self.verdicts.at_least(what, rate, aims::HANDOFFS);
+                self.verdicts.at_least(what, rate, targets::HANDOFFS);
             }
         }
         Ok(())
@@ -344,7 +344,7 @@ impl<'a> Comparison<'a> {
         }
         for (_, share) in shares.iter().filter(|(name, _)| *name == "tenure") {
             let what = "idle, per cent of a core";
-            self.verdicts.at_most(what, *share, aims::IDLE);
+            self.verdicts.at_most(what, *share, targets::IDLE);
         }
     }
 
@@ -365,9 +365,9 @@ impl<'a> Comparison<'a> {
     fn hold(&mut self, name: &'static str, locks: u64) -> Result<(), String> {
         let directory = self.arguments.directory.join(format!("{name}-{locks}"));
         let start = |directory: &std::path::Path| match name {
-            "tenure" => Server::tenure(&self.arguments.tenure, directory),
-            "redis" => Server::redis(directory),
-            _ => Server::etcd(directory),
+            "tenure" => PeerServer::tenure(&self.arguments.tenure, directory),
+            "redis" => PeerServer::redis(directory),
+            _ => PeerServer::etcd(directory),
         };
         let mut server = start(&directory)?;
         let empty = Usage::of(server.pid(), &self.arguments.directory);
@@ -378,10 +378,10 @@ impl<'a> Comparison<'a> {
         };
         let mut plan = self.plan(Scenario::ManyHeld, 256);
         plan.locks = locks;
-        plan.patience = PATIENCE;
+        plan.timeout = SCENARIO_TIMEOUT;
         let measured = tenure_bench::run(plan.clone(), &target, server.address)
             .map_err(|error| format!("many-held on {name}: {}", chain(&error)))?;
-        let report = Report::new(&plan, name, &measured);
+        let report = BenchReport::new(&plan, name, &measured);
         let taken = measured.units;
         let full = Usage::of(server.pid(), &self.arguments.directory);
         let disk = process::disk(&directory);
@@ -413,12 +413,12 @@ impl<'a> Comparison<'a> {
         );
         drop(server);
         let _ = std::fs::remove_dir_all(&directory);
-        let asked = aims::HELD.iter().filter(|(number, ..)| *number == locks);
+        let asked = targets::HELD.iter().filter(|(number, ..)| *number == locks);
         for (_, held, most) in asked.filter(|_| name == "tenure") {
             let found = match held {
-                Held::Memory => mb(full.resident),
-                Held::Disk => mb(disk),
-                Held::Restart => restart.as_secs_f64(),
+                MemoryCost::Memory => mb(full.resident),
+                MemoryCost::Disk => mb(disk),
+                MemoryCost::Restart => restart.as_secs_f64(),
             };
             // Fewer than asked for prove nothing.
             let found = if taken < locks { f64::NAN } else { found };
@@ -441,7 +441,7 @@ impl<'a> Comparison<'a> {
         let worn = self.servers.len() - 1;
         for load in &loads {
             let time = Duration::from_secs(50);
-            let plan = Plan {
+            let plan = LoadPlan {
                 time,
                 ..load.clone()
             };
@@ -484,7 +484,7 @@ impl<'a> Comparison<'a> {
             ("wear: bytes written per pair, per cent more", written),
             ("wear: memory, per cent more", memory),
         ] {
-            self.verdicts.at_most(what, change, aims::WEAR);
+            self.verdicts.at_most(what, change, targets::WEAR);
         }
         Ok(())
     }
@@ -492,14 +492,14 @@ impl<'a> Comparison<'a> {
     /// Starts a daemon that has done a little of everything, and says what memory it has then: groups that
     /// are used for the first time take some once, and that is no wear. For the same reason the load itself
     /// has the same paths.
-    fn warmed_up(&mut self, name: &str, loads: &[Plan]) -> Result<u64, String> {
+    fn warmed_up(&mut self, name: &str, loads: &[LoadPlan]) -> Result<u64, String> {
         let directory = self.arguments.directory.join(name);
-        let server = Server::tenure(&self.arguments.tenure, &directory)?;
+        let server = PeerServer::tenure(&self.arguments.tenure, &directory)?;
         self.servers.push(server);
         let at = self.servers.len() - 1;
         for load in loads {
             let time = load.time * ROUNDS;
-            let plan = Plan {
+            let plan = LoadPlan {
                 time,
                 ..load.clone()
             };

@@ -93,12 +93,12 @@ where
     A: Message + Default + Send + 'static,
 {
     let mut grpc = Grpc::new(ProstCodec::<A, Q>::default());
-    Ok(grpc.unary(Answer(answer), request).await)
+    Ok(grpc.unary(EchoResponse(answer), request).await)
 }
 
-struct Answer<Q, A>(fn(Q) -> A);
+struct EchoResponse<Q, A>(fn(Q) -> A);
 
-impl<Q, A> UnaryService<Q> for Answer<Q, A> {
+impl<Q, A> UnaryService<Q> for EchoResponse<Q, A> {
     type Response = A;
     type Future = Ready<Result<Response<A>, Status>>;
 

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Two kinds of drivers: `pipeline` keeps many requests on the way over plain sockets (Session,
-//! Redis, ZooKeeper), `unary` makes one call after the other per lane over a gRPC library (unary
+//! Redis, ZooKeeper), `unary` makes one call after the other per worker over a gRPC library (unary
 //! calls, the bare echo, etcd, Redis a second time). Client and server share the machine, so a driver is as cheap as its
 //! protocol allows.
 
@@ -24,8 +24,8 @@ use std::net::SocketAddr;
 
 pub use echo::serve as serve_echo;
 pub use latency::Latencies;
-pub use report::Report;
-pub use scenario::{Measured, Plan, Scenario};
+pub use report::BenchReport;
+pub use scenario::{LoadPlan, Measured, Scenario};
 
 /// Whom to load, and over what.
 #[derive(Clone, Debug)]
@@ -47,7 +47,7 @@ pub enum Target {
     /// Redis, over the client library that a program in Rust would use.
     #[cfg(feature = "compare")]
     RedisLibrary,
-    /// etcd. It renews over streams: each lane has one open for as long as it runs, as a Session is.
+    /// etcd. It renews over streams: each worker has one open for as long as it runs, as a Session is.
     Etcd,
     /// etcd, which opens a stream for each renewal, as a call is.
     EtcdOnce,
@@ -88,11 +88,11 @@ impl From<tonic::Status> for BenchError {
 }
 
 /// Runs a plan against a server.
-pub fn run(plan: Plan, target: &Target, server: SocketAddr) -> Result<Measured, BenchError> {
+pub fn run(plan: LoadPlan, target: &Target, server: SocketAddr) -> Result<Measured, BenchError> {
     let scenario = plan.scenario;
     match target {
         Target::Session { token } => pipeline::run(plan, server, || {
-            session::Session::new(server.to_string(), token.clone())
+            session::SessionClient::new(server.to_string(), token.clone())
         }),
         Target::Redis => pipeline::run(plan, server, peers::redis::Redis::default),
         #[cfg(feature = "compare")]
@@ -100,11 +100,11 @@ pub fn run(plan: Plan, target: &Target, server: SocketAddr) -> Result<Measured, 
             peers::redis_library::connect(server).and_then(|client| client.run(plan))
         }
         Target::ZooKeeper => pipeline::run(plan, server, peers::zookeeper::ZooKeeper::default),
-        Target::Unary { token } => unary::run(plan, server, async |channel, lane| {
-            unary::Unary::new(channel, lane, scenario, token.as_deref()).await
+        Target::Unary { token } => unary::run(plan, server, async |channel, worker| {
+            unary::Unary::new(channel, worker, scenario, token.as_deref()).await
         }),
-        Target::Echo => unary::run(plan, server, async |channel, lane| {
-            unary::Unary::new(channel, lane, scenario, None).await
+        Target::Echo => unary::run(plan, server, async |channel, worker| {
+            unary::Unary::new(channel, worker, scenario, None).await
         }),
         Target::Etcd => unary::run(plan, server, async |channel, _| {
             peers::etcd::Etcd::new(channel, scenario).await

@@ -18,20 +18,20 @@ use clap::{Parser, Subcommand};
 #[command(name = "tenure-compare")]
 struct Arguments {
     #[command(subcommand)]
-    word: Word,
+    word: CompareCommand,
 }
 
 #[derive(Subcommand)]
-enum Word {
+enum CompareCommand {
     /// Answer calls without deciding anything.
     Echo,
     /// Start all servers, load them in turn, print the table.
-    Run(Run),
+    Run(CompareOptions),
 }
 
 /// What to compare.
 #[derive(clap::Args)]
-pub(crate) struct Run {
+pub(crate) struct CompareOptions {
     /// The `tenure` binary.
     #[arg(long)]
     tenure: PathBuf,
@@ -43,7 +43,7 @@ pub(crate) struct Run {
     seconds: f64,
     /// Only these parts: speed, handoff, held, idle, wear; or cluster, which is not among the rest.
     #[arg(long, value_delimiter = ',')]
-    only: Vec<compare::Part>,
+    only: Vec<compare::ComparisonPart>,
     /// Only these targets: unary, session, echo, redis, redis-lib, etcd, zookeeper.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
@@ -54,9 +54,9 @@ pub(crate) struct Run {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().word {
-        Word::Echo => tenure_bench::serve_echo(|address| println!("ready {address}"))
+        CompareCommand::Echo => tenure_bench::serve_echo(|address| println!("ready {address}"))
             .map_err(|error| error.to_string()),
-        Word::Run(run) => compare::run(&run),
+        CompareCommand::Run(run) => compare::run(&run),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

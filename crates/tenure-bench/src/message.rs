@@ -1,99 +1,101 @@
-//! The daemon's messages: what a lane asks as requests, and answers as replies.
+//! The daemon's messages: what a worker asks as requests, and answers as replies.
 
 use tenure_wire::v1;
 use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as Answer;
 
-use crate::scenario::{Ask, Lane, Reply};
+use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
 /// Leases outlive every run.
 pub(crate) const TTL_MS: u64 = 600_000;
 
-pub(crate) fn acquire(lane: &Lane, ask: Ask) -> v1::AcquireRequest {
+pub(crate) fn acquire(worker: &LoadWorker, ask: WorkerRequest) -> v1::AcquireRequest {
     v1::AcquireRequest {
-        owner_id: lane.owner.clone(),
+        owner_id: worker.owner.clone(),
         ttl_ms: TTL_MS,
         requests: vec![v1::LockRequest {
-            path: lane.path.clone(),
+            path: worker.path.clone(),
             ..Default::default()
         }],
-        no_wait: ask == Ask::Take,
-        queue_ttl_ms: if ask == Ask::Wait { TTL_MS } else { 0 },
+        no_wait: ask == WorkerRequest::Take,
+        queue_ttl_ms: if ask == WorkerRequest::Wait {
+            TTL_MS
+        } else {
+            0
+        },
         ..Default::default()
     }
 }
 
-pub(crate) fn release(lane: &Lane) -> v1::ReleaseLocksRequest {
+pub(crate) fn release(worker: &LoadWorker) -> v1::ReleaseLocksRequest {
     v1::ReleaseLocksRequest {
-        owner_id: lane.owner.clone(),
+        owner_id: worker.owner.clone(),
         requests: vec![v1::ReleaseRequest {
-            path: lane.path.clone(),
+            path: worker.path.clone(),
             mode: 0,
         }],
         ..Default::default()
     }
 }
 
-pub(crate) fn renew(lane: &Lane) -> v1::RenewRequest {
+pub(crate) fn renew(worker: &LoadWorker) -> v1::RenewRequest {
     v1::RenewRequest {
-        owner_id: lane.owner.clone(),
+        owner_id: worker.owner.clone(),
         ttl_ms: TTL_MS,
-        domains: vec![lane.namespace.clone()],
+        domains: vec![worker.namespace.clone()],
         ..Default::default()
     }
 }
 
-pub(crate) fn check(lane: &Lane) -> v1::AssertFencingRequest {
+pub(crate) fn check(worker: &LoadWorker) -> v1::AssertFencingRequest {
     v1::AssertFencingRequest {
-        owner_id: lane.owner.clone(),
-        fencing_token: lane.fence,
-        paths: vec![lane.path.clone()],
+        owner_id: worker.owner.clone(),
+        fencing_token: worker.fence,
+        paths: vec![worker.path.clone()],
     }
 }
 
-pub(crate) fn op(lane: &Lane, ask: Ask) -> Op {
+pub(crate) fn op(worker: &LoadWorker, ask: WorkerRequest) -> Op {
     match ask {
-        Ask::Take | Ask::Wait => Op::Acquire(acquire(lane, ask)),
-        Ask::Release => Op::Release(release(lane)),
-        Ask::Renew => Op::Renew(renew(lane)),
-        Ask::Check => Op::AssertFencing(check(lane)),
+        WorkerRequest::Take | WorkerRequest::Wait => Op::Acquire(acquire(worker, ask)),
+        WorkerRequest::Release => Op::Release(release(worker)),
+        WorkerRequest::Renew => Op::Renew(renew(worker)),
+        WorkerRequest::Check => Op::AssertFencing(check(worker)),
     }
 }
 
-pub(crate) fn acquired(answer: &v1::AcquireResponse) -> Reply {
+pub(crate) fn acquired(answer: &v1::AcquireResponse) -> WorkerReply {
     match answer.status() {
-        v1::AcquireStatus::Ok => Reply::Granted(answer.fencing_token),
-        v1::AcquireStatus::Queued => Reply::Queued,
-        status @ (v1::AcquireStatus::Conflict | v1::AcquireStatus::Lost) => Reply::Failed(format!(
-            "{} {}",
-            status.as_str_name(),
-            answer.reason().as_str_name()
-        )),
+        v1::AcquireStatus::Ok => WorkerReply::Granted(answer.fencing_token),
+        v1::AcquireStatus::Queued => WorkerReply::Queued,
+        status @ (v1::AcquireStatus::Conflict | v1::AcquireStatus::Lost) => WorkerReply::Failed(
+            format!("{} {}", status.as_str_name(), answer.reason().as_str_name()),
+        ),
     }
 }
 
-pub(crate) fn renewed(answer: &v1::RenewResponse) -> Reply {
+pub(crate) fn renewed(answer: &v1::RenewResponse) -> WorkerReply {
     match answer.status() {
-        v1::RenewStatus::Ok => Reply::Done,
-        v1::RenewStatus::Lost => Reply::Failed(answer.reason().as_str_name().to_owned()),
+        v1::RenewStatus::Ok => WorkerReply::Done,
+        v1::RenewStatus::Lost => WorkerReply::Failed(answer.reason().as_str_name().to_owned()),
     }
 }
 
-pub(crate) fn checked(answer: &v1::AssertFencingResponse) -> Reply {
+pub(crate) fn checked(answer: &v1::AssertFencingResponse) -> WorkerReply {
     match answer.status() {
-        v1::AssertStatus::Ok => Reply::Done,
-        v1::AssertStatus::Fail => Reply::Failed(answer.reason().as_str_name().to_owned()),
+        v1::AssertStatus::Ok => WorkerReply::Done,
+        v1::AssertStatus::Fail => WorkerReply::Failed(answer.reason().as_str_name().to_owned()),
     }
 }
 
 /// The answer to one operation of a session; events are not among them.
-pub(crate) fn reply(answer: &Answer) -> Reply {
+pub(crate) fn reply(answer: &Answer) -> WorkerReply {
     match answer {
         Answer::Acquire(answer) => acquired(answer),
-        Answer::Release(_) | Answer::ReleaseAll(_) => Reply::Done,
+        Answer::Release(_) | Answer::ReleaseAll(_) => WorkerReply::Done,
         Answer::Renew(answer) => renewed(answer),
         Answer::AssertFencing(answer) => checked(answer),
-        Answer::Error(error) => Reply::Failed(format!("{} {}", error.code, error.message)),
-        Answer::Event(event) => Reply::Failed(format!("an event with a number: {event:?}")),
+        Answer::Error(error) => WorkerReply::Failed(format!("{} {}", error.code, error.message)),
+        Answer::Event(event) => WorkerReply::Failed(format!("an event with a number: {event:?}")),
     }
 }

@@ -10,21 +10,21 @@ use std::time::{Duration, Instant};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::BenchError;
-use crate::scenario::{Ask, Lane, Measured, Plan, Reply, Script};
+use crate::scenario::{LoadPlan, LoadScript, LoadWorker, Measured, WorkerReply, WorkerRequest};
 
 /// How long nothing may come before the run is given up.
 const SILENCE: Duration = Duration::from_secs(30);
 
 /// A protocol in which many requests are on the way at once.
 pub(crate) trait Wire {
-    /// What a fresh connection says first; answered before lanes begin, if [`Wire::is_ready`] says no.
+    /// What a fresh connection says first; answered before workers begin, if [`Wire::is_ready`] says no.
     fn hello(&mut self, out: &mut Vec<u8>);
 
-    /// Whether lanes may begin.
+    /// Whether workers may begin.
     fn is_ready(&self) -> bool;
 
     /// Appends a request.
-    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>);
+    fn ask(&mut self, worker: &LoadWorker, ask: WorkerRequest, out: &mut Vec<u8>);
 
     /// Takes whole answers from the front of `input` and says how many bytes those were.
     /// `out` is for what the protocol itself must answer.
@@ -32,7 +32,7 @@ pub(crate) trait Wire {
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u32, Reply),
+        each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<usize, String>;
 
     /// Moves what may be sent now from `pending` to `out`; protocols with flow control hold back.
@@ -51,12 +51,12 @@ struct Connection<W> {
     /// Bytes not handed to the socket yet.
     out: Vec<u8>,
     begun: bool,
-    lanes: Vec<u32>,
+    workers: Vec<u32>,
 }
 
 /// Runs a plan over connections made by `wire`.
 pub(crate) fn run<W: Wire>(
-    plan: Plan,
+    plan: LoadPlan,
     server: SocketAddr,
     mut wire: impl FnMut() -> W,
 ) -> Result<Measured, BenchError> {
@@ -74,18 +74,18 @@ pub(crate) fn run<W: Wire>(
             pending: Vec::new(),
             out: Vec::new(),
             begun: false,
-            lanes: (number..plan.in_flight).step_by(count as usize).collect(),
+            workers: (number..plan.in_flight).step_by(count as usize).collect(),
         };
         connection.wire.hello(&mut connection.out);
         connections.push(connection);
     }
     let in_flight = plan.in_flight;
-    let mut script = Script::new(plan);
-    let mut lanes: Vec<Lane> = Vec::new();
+    let mut script = LoadScript::new(plan);
+    let mut workers: Vec<LoadWorker> = Vec::new();
     let mut first = Vec::new();
     for number in 0..in_flight {
-        let (lane, ask) = script.lane(number);
-        lanes.push(lane);
+        let (worker, ask) = script.worker(number);
+        workers.push(worker);
         first.push(ask);
     }
     let mut heard = Instant::now();
@@ -96,7 +96,7 @@ pub(crate) fn run<W: Wire>(
             return Err(BenchError::Silence(SILENCE));
         }
         for connection in &mut connections {
-            connection.turn(&mut script, &mut lanes, &first)?;
+            connection.turn(&mut script, &mut workers, &first)?;
         }
     }
     Ok(script.finish())
@@ -125,32 +125,32 @@ fn wait<W>(connections: &[Connection<W>]) -> Result<bool, BenchError> {
 impl<W: Wire> Connection<W> {
     fn turn(
         &mut self,
-        script: &mut Script,
-        lanes: &mut [Lane],
-        first: &[Ask],
+        script: &mut LoadScript,
+        workers: &mut [LoadWorker],
+        first: &[WorkerRequest],
     ) -> Result<(), BenchError> {
         self.read()?;
         let mut replies = Vec::new();
         let used = self
             .wire
-            .answers(&self.input, &mut self.out, &mut |lane, reply| {
-                replies.push((lane, reply));
+            .answers(&self.input, &mut self.out, &mut |worker, reply| {
+                replies.push((worker, reply));
             })
             .map_err(BenchError::Protocol)?;
         self.input.drain(..used);
         if !self.begun && self.wire.is_ready() {
             self.begun = true;
-            for number in &self.lanes {
+            for number in &self.workers {
                 let at = *number as usize;
-                self.wire.ask(&lanes[at], first[at], &mut self.pending);
+                self.wire.ask(&workers[at], first[at], &mut self.pending);
             }
         }
         for (number, reply) in replies {
-            let Some(lane) = lanes.get_mut(number as usize) else {
+            let Some(worker) = workers.get_mut(number as usize) else {
                 return Err(BenchError::Protocol(format!("an answer to lane {number}")));
             };
-            if let Some(ask) = script.next(lane, reply).map_err(BenchError::Refused)? {
-                self.wire.ask(lane, ask, &mut self.pending);
+            if let Some(ask) = script.next(worker, reply).map_err(BenchError::Refused)? {
+                self.wire.ask(worker, ask, &mut self.pending);
             }
         }
         self.wire.release(&mut self.pending, &mut self.out);

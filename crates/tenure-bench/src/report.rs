@@ -4,11 +4,11 @@ use std::fmt;
 
 use serde::Serialize;
 
-use crate::scenario::{Measured, Plan};
+use crate::scenario::{LoadPlan, Measured};
 
 /// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// Which scenario.
     pub scenario: &'static str,
     /// Against what, over what.
@@ -33,11 +33,11 @@ pub struct Report {
     pub seconds: f64,
 }
 
-impl Report {
+impl BenchReport {
     /// What was measured by a plan.
-    pub fn new(plan: &Plan, target: &str, measured: &Measured) -> Report {
+    pub fn new(plan: &LoadPlan, target: &str, measured: &Measured) -> BenchReport {
         let seconds = measured.elapsed.as_secs_f64();
-        Report {
+        BenchReport {
             scenario: plan.scenario.name(),
             target: target.to_owned(),
             in_flight: plan.in_flight,
@@ -53,7 +53,7 @@ impl Report {
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

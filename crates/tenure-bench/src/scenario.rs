@@ -1,7 +1,7 @@
 //! What is asked, by whom, in which order: the scenarios, free of any protocol.
 //!
-//! A *lane* is one client that asks, waits for the answer and asks again; so many lanes are so many
-//! requests in flight. Each driver asks the [`Script`] what a lane does next.
+//! A *worker* is one client that asks, waits for the answer and asks again; so many workers are so many
+//! requests in flight. Each driver asks the [`LoadScript`] what a worker does next.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ pub enum Scenario {
     FenceCheck,
     /// Take a path, check its fence eight times, give it back.
     ReadHeavy,
-    /// All lanes want one path, and wait for it in line.
+    /// All workers want one path, and wait for it in line.
     HotHandoff,
     /// Take ever more paths and keep them.
     ManyHeld,
@@ -72,9 +72,9 @@ impl std::str::FromStr for Scenario {
     }
 }
 
-/// One request of a lane. Whose and for what is in the [`Lane`].
+/// One request of a worker. Whose and for what is in the [`LoadWorker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Ask {
+pub(crate) enum WorkerRequest {
     /// Take the path; do not wait.
     Take,
     /// Take the path, waiting in line.
@@ -89,10 +89,10 @@ pub(crate) enum Ask {
 
 /// One answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply {
+pub(crate) enum WorkerReply {
     /// The path is held, at this fence.
     Granted(i64),
-    /// It waits in line; [`Reply::Granted`] follows.
+    /// It waits in line; [`WorkerReply::Granted`] follows.
     Queued,
     /// Done.
     Done,
@@ -102,7 +102,7 @@ pub(crate) enum Reply {
 
 /// One client.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane {
+pub(crate) struct LoadWorker {
     /// Its number, from 0.
     pub(crate) number: u32,
     /// Its owner id.
@@ -113,7 +113,7 @@ pub(crate) struct Lane {
     pub(crate) path: String,
     /// The fence it holds.
     pub(crate) fence: i64,
-    asked: Ask,
+    asked: WorkerRequest,
     since: Instant,
     turns: u64,
     checks: u32,
@@ -121,26 +121,26 @@ pub(crate) struct Lane {
 
 /// How a run is to be.
 #[derive(Clone, Debug)]
-pub struct Plan {
+pub struct LoadPlan {
     /// What is asked.
     pub scenario: Scenario,
     /// Requests in flight, over all connections.
     pub in_flight: u32,
     /// Over how many connections.
     pub connections: u32,
-    /// How many namespaces the lanes are spread over.
+    /// How many namespaces the workers are spread over.
     pub namespaces: u32,
     /// How long it is measured; before that, a fifth of it is not.
     pub time: Duration,
     /// Many-held: how many locks.
     pub locks: u64,
     /// Many-held: it ends after this, however many there are by then.
-    pub patience: Duration,
+    pub timeout: Duration,
     /// Makes names of this run differ from those of others.
     pub run: u64,
 }
 
-impl Plan {
+impl LoadPlan {
     /// How long nothing is counted.
     pub fn warm_up(&self) -> Duration {
         self.time / 5
@@ -149,15 +149,15 @@ impl Plan {
     /// How long it takes, if there are answers.
     pub(crate) fn longest(&self) -> Duration {
         match self.scenario {
-            Scenario::ManyHeld => self.patience,
+            Scenario::ManyHeld => self.timeout,
             _ => self.warm_up() + self.time,
         }
     }
 }
 
-/// What all lanes do, and what came of it.
-pub(crate) struct Script {
-    plan: Plan,
+/// What all workers do, and what came of it.
+pub(crate) struct LoadScript {
+    plan: LoadPlan,
     start: Instant,
     measured: Measured,
     /// Hot-handoff: who waits, in order; when it was last given back.
@@ -190,10 +190,10 @@ impl Measured {
     }
 }
 
-impl Script {
+impl LoadScript {
     /// A script that begins now.
-    pub(crate) fn new(plan: Plan) -> Script {
-        Script {
+    pub(crate) fn new(plan: LoadPlan) -> LoadScript {
+        LoadScript {
             plan,
             start: Instant::now(),
             measured: Measured::default(),
@@ -204,31 +204,31 @@ impl Script {
         }
     }
 
-    /// A lane and its first request.
-    pub(crate) fn lane(&mut self, number: u32) -> (Lane, Ask) {
+    /// A worker and its first request.
+    pub(crate) fn worker(&mut self, number: u32) -> (LoadWorker, WorkerRequest) {
         let run = self.plan.run;
         let namespace = format!("bench:/{run:x}-{}", number % self.plan.namespaces.max(1));
-        let mut lane = Lane {
+        let mut worker = LoadWorker {
             number,
             owner: format!("{run:x}-{number}"),
             path: String::new(),
             namespace,
             fence: 0,
-            asked: Ask::Take,
+            asked: WorkerRequest::Take,
             since: Instant::now(),
             turns: 0,
             checks: 0,
         };
         let ask = match self.plan.scenario {
             Scenario::HotHandoff => {
-                lane.namespace = format!("bench:/{run:x}-0");
-                lane.path = format!("{}/hot", lane.namespace);
-                Ask::Wait
+                worker.namespace = format!("bench:/{run:x}-0");
+                worker.path = format!("{}/hot", worker.namespace);
+                WorkerRequest::Wait
             }
-            _ => Ask::Take,
+            _ => WorkerRequest::Take,
         };
-        self.begin(&mut lane, ask);
-        (lane, ask)
+        self.begin(&mut worker, ask);
+        (worker, ask)
     }
 
     /// Whether it is time to stop.
@@ -236,63 +236,67 @@ impl Script {
         self.over
     }
 
-    /// The lane was answered: what does it ask next? Nothing while it waits in line, or at the end.
-    pub(crate) fn next(&mut self, lane: &mut Lane, reply: Reply) -> Result<Option<Ask>, String> {
+    /// The worker was answered: what does it ask next? Nothing while it waits in line, or at the end.
+    pub(crate) fn next(
+        &mut self,
+        worker: &mut LoadWorker,
+        reply: WorkerReply,
+    ) -> Result<Option<WorkerRequest>, String> {
         let now = Instant::now();
-        let asked = lane.asked;
+        let asked = worker.asked;
         match &reply {
-            Reply::Failed(why) => return Err(format!("{asked:?} of {}: {why}", lane.path)),
-            Reply::Granted(fence) => lane.fence = *fence,
-            Reply::Queued => {
-                self.line.push_back(lane.number);
+            WorkerReply::Failed(why) => return Err(format!("{asked:?} of {}: {why}", worker.path)),
+            WorkerReply::Granted(fence) => worker.fence = *fence,
+            WorkerReply::Queued => {
+                self.line.push_back(worker.number);
                 return Ok(None);
             }
-            Reply::Done => {}
+            WorkerReply::Done => {}
         }
-        self.count(lane, &reply, now);
+        self.count(worker, &reply, now);
         if self.over {
             return Ok(None);
         }
-        let next = self.after(lane, asked);
-        if asked == Ask::Wait {
+        let next = self.after(worker, asked);
+        if asked == WorkerRequest::Wait {
             self.given_back = Some(now);
         }
-        self.begin_at(lane, next, now);
+        self.begin_at(worker, next, now);
         Ok(Some(next))
     }
 
-    fn after(&self, lane: &mut Lane, asked: Ask) -> Ask {
+    fn after(&self, worker: &mut LoadWorker, asked: WorkerRequest) -> WorkerRequest {
         match (self.plan.scenario, asked) {
-            (Scenario::UniqueLock | Scenario::DeepTree, Ask::Take)
-            | (Scenario::HotHandoff, Ask::Wait) => Ask::Release,
-            (Scenario::HotHandoff, _) => Ask::Wait,
-            (Scenario::Renew, _) => Ask::Renew,
-            (Scenario::FenceCheck, _) => Ask::Check,
-            (Scenario::ReadHeavy, Ask::Take | Ask::Check) => {
-                lane.checks += 1;
-                if lane.checks > 8 {
-                    lane.checks = 0;
-                    Ask::Release
+            (Scenario::UniqueLock | Scenario::DeepTree, WorkerRequest::Take)
+            | (Scenario::HotHandoff, WorkerRequest::Wait) => WorkerRequest::Release,
+            (Scenario::HotHandoff, _) => WorkerRequest::Wait,
+            (Scenario::Renew, _) => WorkerRequest::Renew,
+            (Scenario::FenceCheck, _) => WorkerRequest::Check,
+            (Scenario::ReadHeavy, WorkerRequest::Take | WorkerRequest::Check) => {
+                worker.checks += 1;
+                if worker.checks > 8 {
+                    worker.checks = 0;
+                    WorkerRequest::Release
                 } else {
-                    Ask::Check
+                    WorkerRequest::Check
                 }
             }
             (Scenario::UniqueLock | Scenario::DeepTree | Scenario::ReadHeavy, _)
-            | (Scenario::ManyHeld, _) => Ask::Take,
+            | (Scenario::ManyHeld, _) => WorkerRequest::Take,
         }
     }
 
-    fn count(&mut self, lane: &Lane, reply: &Reply, now: Instant) {
-        let granted = matches!(reply, Reply::Granted(_));
+    fn count(&mut self, worker: &LoadWorker, reply: &WorkerReply, now: Instant) {
+        let granted = matches!(reply, WorkerReply::Granted(_));
         self.taken += u64::from(granted);
-        let mut took = Some(now.saturating_duration_since(lane.since));
-        if lane.asked == Ask::Wait {
+        let mut took = Some(now.saturating_duration_since(worker.since));
+        if worker.asked == WorkerRequest::Wait {
             // Who was not told that it waits did not wait.
-            if self.line.contains(&lane.number) {
+            if self.line.contains(&worker.number) {
                 let first = self.line.pop_front();
-                if first != Some(lane.number) {
+                if first != Some(worker.number) {
                     self.measured.overtakes += 1;
-                    self.line.retain(|one| *one != lane.number);
+                    self.line.retain(|one| *one != worker.number);
                     self.line.extend(first);
                 }
             }
@@ -304,7 +308,7 @@ impl Script {
         let since_start = now.saturating_duration_since(self.start);
         let by_number = self.plan.scenario == Scenario::ManyHeld;
         self.over = if by_number {
-            self.taken >= self.plan.locks || since_start >= self.plan.patience
+            self.taken >= self.plan.locks || since_start >= self.plan.timeout
         } else {
             since_start >= warm_up + time
         };
@@ -316,10 +320,10 @@ impl Script {
             self.measured.elapsed = since_start.saturating_sub(warm_up);
         }
         let is_unit = match self.plan.scenario {
-            Scenario::UniqueLock | Scenario::DeepTree => lane.asked == Ask::Release,
-            Scenario::HotHandoff => lane.asked == Ask::Wait,
-            Scenario::Renew => lane.asked == Ask::Renew,
-            Scenario::FenceCheck => lane.asked == Ask::Check,
+            Scenario::UniqueLock | Scenario::DeepTree => worker.asked == WorkerRequest::Release,
+            Scenario::HotHandoff => worker.asked == WorkerRequest::Wait,
+            Scenario::Renew => worker.asked == WorkerRequest::Renew,
+            Scenario::FenceCheck => worker.asked == WorkerRequest::Check,
             Scenario::ReadHeavy | Scenario::ManyHeld => true,
         };
         self.measured.units += u64::from(is_unit);
@@ -330,36 +334,36 @@ impl Script {
         }
     }
 
-    fn begin(&self, lane: &mut Lane, ask: Ask) {
-        self.begin_at(lane, ask, Instant::now());
+    fn begin(&self, worker: &mut LoadWorker, ask: WorkerRequest) {
+        self.begin_at(worker, ask, Instant::now());
     }
 
-    fn begin_at(&self, lane: &mut Lane, ask: Ask, now: Instant) {
-        lane.asked = ask;
-        lane.since = now;
-        if ask != Ask::Take {
+    fn begin_at(&self, worker: &mut LoadWorker, ask: WorkerRequest, now: Instant) {
+        worker.asked = ask;
+        worker.since = now;
+        if ask != WorkerRequest::Take {
             return;
         }
-        lane.turns += 1;
-        lane.path.clear();
-        lane.path.push_str(&lane.namespace);
+        worker.turns += 1;
+        worker.path.clear();
+        worker.path.push_str(&worker.namespace);
         // Writing to a string does not fail.
         let _ = match self.plan.scenario {
             Scenario::DeepTree => write!(
-                lane.path,
+                worker.path,
                 "/region/site/hall/row/rack/shelf/slot/disk/volume/folder/part/object/{}/{}",
-                lane.number, lane.turns
+                worker.number, worker.turns
             ),
             Scenario::ManyHeld => {
-                lane.owner.clear();
+                worker.owner.clear();
                 let _ = write!(
-                    lane.owner,
+                    worker.owner,
                     "{:x}-{}-{}",
-                    self.plan.run, lane.number, lane.turns
+                    self.plan.run, worker.number, worker.turns
                 );
-                write!(lane.path, "/item/{}-{}", lane.number, lane.turns)
+                write!(worker.path, "/item/{}-{}", worker.number, worker.turns)
             }
-            _ => write!(lane.path, "/item/{}-{}", lane.number, lane.turns),
+            _ => write!(worker.path, "/item/{}-{}", worker.number, worker.turns),
         };
     }
 
@@ -373,70 +377,77 @@ impl Script {
 mod tests {
     use super::*;
 
-    fn plan(scenario: Scenario) -> Plan {
-        Plan {
+    fn plan(scenario: Scenario) -> LoadPlan {
+        LoadPlan {
             scenario,
             in_flight: 2,
             connections: 1,
             namespaces: 1,
             time: Duration::from_secs(60),
             locks: 3,
-            patience: Duration::MAX,
+            timeout: Duration::MAX,
             run: 7,
         }
     }
 
     #[test]
     fn pairs_take_and_give_back_ever_new_paths() {
-        let mut script = Script::new(plan(Scenario::UniqueLock));
-        let (mut lane, first) = script.lane(0);
-        let taken = lane.path.clone();
-        assert_eq!(first, Ask::Take);
+        let mut script = LoadScript::new(plan(Scenario::UniqueLock));
+        let (mut worker, first) = script.worker(0);
+        let taken = worker.path.clone();
+        assert_eq!(first, WorkerRequest::Take);
         assert_eq!(
-            script.next(&mut lane, Reply::Granted(4)),
-            Ok(Some(Ask::Release))
+            script.next(&mut worker, WorkerReply::Granted(4)),
+            Ok(Some(WorkerRequest::Release))
         );
-        assert_eq!(lane.path, taken);
-        assert_eq!(script.next(&mut lane, Reply::Done), Ok(Some(Ask::Take)));
-        assert_ne!(lane.path, taken);
-        assert!(script.next(&mut lane, Reply::Failed("no".into())).is_err());
+        assert_eq!(worker.path, taken);
+        assert_eq!(
+            script.next(&mut worker, WorkerReply::Done),
+            Ok(Some(WorkerRequest::Take))
+        );
+        assert_ne!(worker.path, taken);
+        assert!(
+            script
+                .next(&mut worker, WorkerReply::Failed("no".into()))
+                .is_err()
+        );
     }
 
     #[test]
     fn a_grant_out_of_order_is_noticed() {
-        let mut script = Script::new(plan(Scenario::HotHandoff));
-        let lanes: Vec<Lane> = (0..3).map(|n| script.lane(n).0).collect();
-        let [mut a, mut b, mut c] = <[Lane; 3]>::try_from(lanes).unwrap();
+        let mut script = LoadScript::new(plan(Scenario::HotHandoff));
+        let workers: Vec<LoadWorker> = (0..3).map(|n| script.worker(n).0).collect();
+        let [mut a, mut b, mut c] = <[LoadWorker; 3]>::try_from(workers).unwrap();
         assert_eq!(
-            script.next(&mut a, Reply::Granted(1)),
-            Ok(Some(Ask::Release))
+            script.next(&mut a, WorkerReply::Granted(1)),
+            Ok(Some(WorkerRequest::Release))
         );
-        assert_eq!(script.next(&mut b, Reply::Queued), Ok(None));
-        assert_eq!(script.next(&mut c, Reply::Queued), Ok(None));
+        assert_eq!(script.next(&mut b, WorkerReply::Queued), Ok(None));
+        assert_eq!(script.next(&mut c, WorkerReply::Queued), Ok(None));
         assert_eq!(
-            script.next(&mut c, Reply::Granted(2)),
-            Ok(Some(Ask::Release))
+            script.next(&mut c, WorkerReply::Granted(2)),
+            Ok(Some(WorkerRequest::Release))
         );
         assert_eq!(
-            script.next(&mut b, Reply::Granted(3)),
-            Ok(Some(Ask::Release))
+            script.next(&mut b, WorkerReply::Granted(3)),
+            Ok(Some(WorkerRequest::Release))
         );
         assert_eq!(script.finish().overtakes, 1);
     }
 
     #[test]
     fn many_held_ends_by_number() {
-        let mut script = Script::new(plan(Scenario::ManyHeld));
-        let (mut lane, _) = script.lane(0);
+        let mut script = LoadScript::new(plan(Scenario::ManyHeld));
+        let (mut worker, _) = script.worker(0);
         assert_eq!(
-            script.next(&mut lane, Reply::Granted(1)),
-            Ok(Some(Ask::Take))
+            script.next(&mut worker, WorkerReply::Granted(1)),
+            Ok(Some(WorkerRequest::Take))
         );
         assert_eq!(
-            script.next(&mut lane, Reply::Granted(2)),
-            Ok(Some(Ask::Take))
+            script.next(&mut worker, WorkerReply::Granted(2)),
+            Ok(Some(WorkerRequest::Take))
         );
-        assert_eq!(script.next(&mut lane, Reply::Granted(3)), Ok(None));
+        assert_eq!(script.next(&mut worker, WorkerReply::Granted(3)), Ok(None));
         assert!(script.is_over());
         assert_eq!(script.finish().units, 3);
     }

@@ -1,4 +1,4 @@
-//! `Session` (E10) over a hand-made HTTP/2 connection with one stream.
+//! `SessionClient` (E10) over a hand-made HTTP/2 connection with one stream.
 //!
 //! A gRPC library wakes a task for every message; here all requests of a turn become one DATA frame.
 //! Only what one stream needs is spoken: its headers, data, both windows, settings and pings.
@@ -9,7 +9,7 @@ use tenure_wire::v1::session_response::Result as Answer;
 
 use crate::message;
 use crate::pipeline::Wire;
-use crate::scenario::{Ask, Lane, Reply};
+use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
 const DATA: u8 = 0;
 const HEADERS: u8 = 1;
@@ -30,7 +30,7 @@ const WINDOW: u32 = 1 << 30;
 /// The longest frame without asking.
 const FRAME: usize = 16_384;
 
-pub(crate) struct Session {
+pub(crate) struct SessionClient {
     authority: String,
     token: Option<String>,
     /// What the server lets us send, on the connection and on the stream.
@@ -42,9 +42,9 @@ pub(crate) struct Session {
     partial: Vec<u8>,
 }
 
-impl Session {
-    pub(crate) fn new(authority: String, token: Option<String>) -> Session {
-        Session {
+impl SessionClient {
+    pub(crate) fn new(authority: String, token: Option<String>) -> SessionClient {
+        SessionClient {
             authority,
             token,
             connection: 65_535,
@@ -59,7 +59,7 @@ impl Session {
         &mut self,
         payload: &[u8],
         out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u32, Reply),
+        each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<(), String> {
         self.received += u32::try_from(payload.len()).unwrap_or(u32::MAX);
         if self.received > WINDOW / 2 {
@@ -94,7 +94,7 @@ impl Session {
 }
 
 /// Whole messages at the front; how many bytes those were.
-fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, Reply)) -> Result<usize, String> {
+fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, WorkerReply)) -> Result<usize, String> {
     let mut at = 0;
     while let Some([flag, a, b, c, d]) = bytes.get(at..at + 5) {
         let length = u32::from_be_bytes([*a, *b, *c, *d]) as usize;
@@ -108,15 +108,18 @@ fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, Reply)) -> Result<usize, Str
         match &response.result {
             Some(Answer::Event(event)) => {
                 if event.r#type() == v1::EventType::Grant {
-                    each(lane_of(&event.owner_id)?, Reply::Granted(event.fence));
+                    each(
+                        worker_of(&event.owner_id)?,
+                        WorkerReply::Granted(event.fence),
+                    );
                 }
             }
             Some(Answer::Error(error)) if response.id == 0 => {
                 return Err(format!("the server ends events: {}", error.message));
             }
             Some(answer) => {
-                let lane = u32::try_from(response.id.wrapping_sub(1)).unwrap_or(u32::MAX);
-                each(lane, message::reply(answer));
+                let worker = u32::try_from(response.id.wrapping_sub(1)).unwrap_or(u32::MAX);
+                each(worker, message::reply(answer));
             }
             None => return Err("an answer without a result".to_owned()),
         }
@@ -125,11 +128,11 @@ fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, Reply)) -> Result<usize, Str
     Ok(at)
 }
 
-/// Owners are named `run-lane`.
-fn lane_of(owner: &str) -> Result<u32, String> {
+/// Owners are named `run-worker`.
+fn worker_of(owner: &str) -> Result<u32, String> {
     owner
         .rsplit_once('-')
-        .and_then(|(_, lane)| lane.parse().ok())
+        .and_then(|(_, worker)| worker.parse().ok())
         .ok_or_else(|| format!("an event for {owner}, who is nobody of ours"))
 }
 
@@ -150,7 +153,7 @@ fn header(block: &mut Vec<u8>, name: &[u8], value: &str) {
     block.extend_from_slice(value);
 }
 
-impl Wire for Session {
+impl Wire for SessionClient {
     fn hello(&mut self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
         let mut settings = vec![0, 4];
@@ -173,10 +176,10 @@ impl Wire for Session {
         true
     }
 
-    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>) {
+    fn ask(&mut self, worker: &LoadWorker, ask: WorkerRequest, out: &mut Vec<u8>) {
         let request = v1::SessionRequest {
-            id: u64::from(lane.number) + 1,
-            op: Some(message::op(lane, ask)),
+            id: u64::from(worker.number) + 1,
+            op: Some(message::op(worker, ask)),
         };
         let length = u32::try_from(request.encoded_len()).unwrap_or(u32::MAX);
         out.push(0);
@@ -201,7 +204,7 @@ impl Wire for Session {
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u32, Reply),
+        each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<usize, String> {
         let mut at = 0;
         while let Some(head) = input.get(at..at + 9) {
@@ -266,25 +269,29 @@ mod tests {
             let mut bytes = Vec::new();
             frame(&mut bytes, DATA, 0, STREAM, &messages[..cut]);
             frame(&mut bytes, DATA, 0, STREAM, &messages[cut..]);
-            let mut session = Session::new("t".into(), None);
+            let mut session = SessionClient::new("t".into(), None);
             let (mut found, mut input) = (Vec::new(), Vec::new());
             for byte in bytes {
                 input.push(byte);
                 let used = session
-                    .answers(&input, &mut Vec::new(), &mut |lane, reply| {
-                        found.push((lane, reply));
+                    .answers(&input, &mut Vec::new(), &mut |worker, reply| {
+                        found.push((worker, reply));
                     })
                     .unwrap();
                 input.drain(..used);
             }
-            assert_eq!(found, [(0, Reply::Done), (1, Reply::Done)], "cut at {cut}");
+            assert_eq!(
+                found,
+                [(0, WorkerReply::Done), (1, WorkerReply::Done)],
+                "cut at {cut}"
+            );
         }
     }
 
     /// The server's windows hold requests back, and let them go.
     #[test]
     fn windows_are_kept() {
-        let mut session = Session::new("t".into(), None);
+        let mut session = SessionClient::new("t".into(), None);
         let (mut pending, mut out) = (vec![7; 70_000], Vec::new());
         session.release(&mut pending, &mut out);
         assert_eq!(pending.len(), 70_000 - 65_535);

@@ -1,4 +1,4 @@
-//! One call after the other per lane, over a gRPC library as most clients use one.
+//! One call after the other per worker, over a gRPC library as most clients use one.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -14,25 +14,31 @@ use tonic::{Status, Streaming};
 
 use crate::BenchError;
 use crate::message;
-use crate::scenario::{Ask, Lane, Measured, Plan, Reply, Scenario, Script};
+use crate::scenario::{
+    LoadPlan, LoadScript, LoadWorker, Measured, Scenario, WorkerReply, WorkerRequest,
+};
 
 /// A server that answers nobody is waited for no longer than this.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What one lane calls with.
+/// What one worker calls with.
 pub(crate) trait Caller {
     /// Makes one call.
-    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status>;
+    async fn call(
+        &mut self,
+        worker: &LoadWorker,
+        ask: WorkerRequest,
+    ) -> Result<WorkerReply, Status>;
 
-    /// Waits for the grant after [`Reply::Queued`].
-    async fn grant(&mut self) -> Result<Reply, Status>;
+    /// Waits for the grant after [`WorkerReply::Queued`].
+    async fn grant(&mut self) -> Result<WorkerReply, Status>;
 }
 
-/// Runs a plan on one thread; `caller` makes what the lane of that number calls with.
+/// Runs a plan on one thread; `caller` makes what the worker of that number calls with.
 pub(crate) fn run<C: Caller + 'static>(
-    plan: Plan,
+    plan: LoadPlan,
     server: SocketAddr,
-    caller: impl AsyncFn(Channel, &Lane) -> Result<C, Status>,
+    caller: impl AsyncFn(Channel, &LoadWorker) -> Result<C, Status>,
 ) -> Result<Measured, BenchError> {
     let connect = async || {
         let endpoint = Endpoint::from_shared(format!("http://{server}"))?
@@ -45,9 +51,9 @@ pub(crate) fn run<C: Caller + 'static>(
 
 /// The same over connections of any kind.
 pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
-    plan: Plan,
+    plan: LoadPlan,
     connect: impl AsyncFn() -> Result<S, BenchError>,
-    caller: impl AsyncFn(S, &Lane) -> Result<C, Status>,
+    caller: impl AsyncFn(S, &LoadWorker) -> Result<C, Status>,
 ) -> Result<Measured, BenchError> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -59,20 +65,20 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
         }
         let (in_flight, warm_up) = (plan.in_flight, plan.warm_up());
         let longest = plan.longest().saturating_add(GRACE);
-        let script = Rc::new(RefCell::new(Script::new(plan)));
+        let script = Rc::new(RefCell::new(LoadScript::new(plan)));
         let tasks = LocalSet::new();
-        let mut lanes = JoinSet::new();
+        let mut workers = JoinSet::new();
         for number in 0..in_flight {
-            let (lane, ask) = script.borrow_mut().lane(number);
+            let (worker, ask) = script.borrow_mut().worker(number);
             let channel = channels[number as usize % channels.len()].clone();
-            let caller = caller(channel, &lane).await?;
+            let caller = caller(channel, &worker).await?;
             let script = Rc::clone(&script);
-            lanes.spawn_local_on(walk(script, caller, lane, ask), &tasks);
+            workers.spawn_local_on(walk(script, caller, worker, ask), &tasks);
         }
-        // When one lane has seen the end, or an error, all have enough: others may wait in line for
+        // When one worker has seen the end, or an error, all have enough: others may wait in line for
         // somebody who has stopped.
-        let first = tokio::time::timeout(longest, tasks.run_until(lanes.join_next())).await;
-        drop(lanes);
+        let first = tokio::time::timeout(longest, tasks.run_until(workers.join_next())).await;
+        drop(workers);
         drop(tasks);
         let script = Rc::into_inner(script).ok_or(BenchError::Closed)?;
         let mut measured = script.into_inner().finish();
@@ -89,27 +95,27 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
 }
 
 async fn walk(
-    script: Rc<RefCell<Script>>,
+    script: Rc<RefCell<LoadScript>>,
     mut caller: impl Caller,
-    mut lane: Lane,
-    first: Ask,
+    mut worker: LoadWorker,
+    first: WorkerRequest,
 ) -> Result<(), BenchError> {
     let mut next = Some(first);
     while !script.borrow().is_over() {
         let reply = match next {
-            Some(ask) => caller.call(&lane, ask).await,
+            Some(ask) => caller.call(&worker, ask).await,
             None => caller.grant().await,
         };
-        let reply = reply.unwrap_or_else(|status| Reply::Failed(status.to_string()));
+        let reply = reply.unwrap_or_else(|status| WorkerReply::Failed(status.to_string()));
         next = script
             .borrow_mut()
-            .next(&mut lane, reply)
+            .next(&mut worker, reply)
             .map_err(BenchError::Refused)?;
     }
     Ok(())
 }
 
-/// The daemon's unary calls; where lanes wait in line, with a subscription each.
+/// The daemon's unary calls; where workers wait in line, with a subscription each.
 pub(crate) struct Unary {
     client: PathLockClient<Channel>,
     token: Option<tonic::metadata::MetadataValue<tonic::metadata::Ascii>>,
@@ -119,7 +125,7 @@ pub(crate) struct Unary {
 impl Unary {
     pub(crate) async fn new(
         channel: Channel,
-        lane: &Lane,
+        worker: &LoadWorker,
         scenario: Scenario,
         token: Option<&str>,
     ) -> Result<Unary, Status> {
@@ -138,7 +144,7 @@ impl Unary {
         };
         if scenario == Scenario::HotHandoff {
             let request = unary.request(v1::SubscribeRequest {
-                owner_id: lane.owner.clone(),
+                owner_id: worker.owner.clone(),
             });
             unary.events = Some(unary.client.subscribe(request).await?.into_inner());
         }
@@ -157,29 +163,33 @@ impl Unary {
 }
 
 impl Caller for Unary {
-    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status> {
+    async fn call(
+        &mut self,
+        worker: &LoadWorker,
+        ask: WorkerRequest,
+    ) -> Result<WorkerReply, Status> {
         Ok(match ask {
-            Ask::Take | Ask::Wait => {
-                let request = self.request(message::acquire(lane, ask));
+            WorkerRequest::Take | WorkerRequest::Wait => {
+                let request = self.request(message::acquire(worker, ask));
                 message::acquired(self.client.acquire(request).await?.get_ref())
             }
-            Ask::Release => {
-                let request = self.request(message::release(lane));
+            WorkerRequest::Release => {
+                let request = self.request(message::release(worker));
                 self.client.release(request).await?;
-                Reply::Done
+                WorkerReply::Done
             }
-            Ask::Renew => {
-                let request = self.request(message::renew(lane));
+            WorkerRequest::Renew => {
+                let request = self.request(message::renew(worker));
                 message::renewed(self.client.renew(request).await?.get_ref())
             }
-            Ask::Check => {
-                let request = self.request(message::check(lane));
+            WorkerRequest::Check => {
+                let request = self.request(message::check(worker));
                 message::checked(self.client.assert_fencing(request).await?.get_ref())
             }
         })
     }
 
-    async fn grant(&mut self) -> Result<Reply, Status> {
+    async fn grant(&mut self) -> Result<WorkerReply, Status> {
         let events = self
             .events
             .as_mut()
@@ -187,7 +197,7 @@ impl Caller for Unary {
         while let Some(event) = events.next().await {
             let event = event?;
             if event.r#type() == v1::EventType::Grant {
-                return Ok(Reply::Granted(event.fence));
+                return Ok(WorkerReply::Granted(event.fence));
             }
         }
         Err(Status::unavailable("the subscription ended"))

@@ -13,14 +13,14 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
-use tenure_bench::{Plan, Report, Scenario, Target};
+use tenure_bench::{BenchReport, LoadPlan, Scenario, Target};
 
 use super::chain;
 use super::process::Usage;
-use crate::Run;
+use crate::CompareOptions;
 
 const NODES: usize = 3;
-const PATIENCE: Duration = Duration::from_secs(180);
+const START_TIMEOUT: Duration = Duration::from_secs(180);
 /// Twice as long as between two looks at who should lead.
 const CALM: Duration = Duration::from_secs(10);
 const TOKEN: &str = "the-token-of-a-cluster-that-lives-for-a-minute";
@@ -40,9 +40,9 @@ const FAILOVER_S: f64 = 0.5;
 const IDLE_PERCENT: f64 = 2.0;
 
 /// Runs this part. `arguments.directory` is there and empty.
-pub(crate) fn run(arguments: &Run) -> Result<(), String> {
-    let mut tenure = Cluster::tenure(&arguments.tenure, &arguments.directory)?;
-    let mut etcd = match Cluster::etcd(&arguments.directory) {
+pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
+    let mut tenure = ServerCluster::tenure(&arguments.tenure, &arguments.directory)?;
+    let mut etcd = match ServerCluster::etcd(&arguments.directory) {
         Ok(etcd) => Some(etcd),
         Err(why) => {
             eprintln!("compare: without etcd: {why}");
@@ -97,7 +97,7 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
         let mut base = None;
         for (name, target, address, aim) in targets {
             run += 1;
-            let plan = Plan {
+            let plan = LoadPlan {
                 scenario,
                 in_flight,
                 connections: if scenario == Scenario::HotHandoff {
@@ -108,12 +108,12 @@ pub(crate) fn run(arguments: &Run) -> Result<(), String> {
                 namespaces: 64,
                 time: Duration::from_secs_f64(arguments.seconds),
                 locks: 0,
-                patience: Duration::MAX,
+                timeout: Duration::MAX,
                 run,
             };
             // A peer that fails is left out, and said to be; the daemon may not.
             let report = match tenure_bench::run(plan.clone(), &target, address) {
-                Ok(measured) => Report::new(&plan, name, &measured),
+                Ok(measured) => BenchReport::new(&plan, name, &measured),
                 Err(error) if name.starts_with("etcd") => {
                     eprintln!("compare: {} on etcd: {}", scenario.name(), chain(&error));
                     continue;
@@ -168,7 +168,7 @@ fn verdict(met: bool, aim: String) -> String {
 }
 
 /// Three servers of one kind; killed when dropped.
-struct Cluster {
+struct ServerCluster {
     name: &'static str,
     children: Vec<Child>,
     clients: Vec<SocketAddr>,
@@ -176,7 +176,7 @@ struct Cluster {
     logs: Vec<PathBuf>,
 }
 
-impl Drop for Cluster {
+impl Drop for ServerCluster {
     fn drop(&mut self) {
         for child in &mut self.children {
             // It may have ended already.
@@ -196,14 +196,14 @@ fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
         .map_err(|error| format!("no free port: {error}"))
 }
 
-impl Cluster {
-    fn tenure(binary: &Path, directory: &Path) -> Result<Cluster, String> {
+impl ServerCluster {
+    fn tenure(binary: &Path, directory: &Path) -> Result<ServerCluster, String> {
         // All at once: what was let go may be offered again.
         let ports = free(4 * NODES)?;
         let (clients, rest) = ports.split_at(NODES);
         let (webs, rest) = rest.split_at(NODES);
         let (peers, gossip) = rest.split_at(NODES);
-        let mut cluster = Cluster {
+        let mut cluster = ServerCluster {
             name: "tenure",
             children: Vec::new(),
             clients: clients.to_vec(),
@@ -267,13 +267,13 @@ impl Cluster {
         Ok(cluster)
     }
 
-    fn etcd(directory: &Path) -> Result<Cluster, String> {
+    fn etcd(directory: &Path) -> Result<ServerCluster, String> {
         let mut clients = free(2 * NODES)?;
         let peers = clients.split_off(NODES);
         let all: Vec<String> = (0..NODES)
             .map(|node| format!("etcd-{node}=http://{}", peers[node]))
             .collect();
-        let mut cluster = Cluster {
+        let mut cluster = ServerCluster {
             name: "etcd",
             children: Vec::new(),
             clients,
@@ -321,8 +321,8 @@ impl Cluster {
         Ok(file)
     }
 
-    fn until(&mut self, what: &str, is_so: impl Fn(&Cluster) -> bool) -> Result<(), String> {
-        let end = Instant::now() + PATIENCE;
+    fn until(&mut self, what: &str, is_so: impl Fn(&ServerCluster) -> bool) -> Result<(), String> {
+        let end = Instant::now() + START_TIMEOUT;
         while !is_so(self) {
             for (child, log) in self.children.iter_mut().zip(&self.logs) {
                 if let Ok(Some(status)) = child.try_wait() {
@@ -332,7 +332,10 @@ impl Cluster {
                 }
             }
             if Instant::now() > end {
-                return Err(format!("{} was not {what} within {PATIENCE:?}", self.name));
+                return Err(format!(
+                    "{} was not {what} within {START_TIMEOUT:?}",
+                    self.name
+                ));
             }
             // Servers tell nobody when they are ready.
             std::thread::sleep(Duration::from_millis(200));
@@ -380,14 +383,14 @@ impl Cluster {
         };
         let survivor = self.clients[(victim + 1) % NODES];
         // One lock in a namespace of its own.
-        let plan = |number: u64| Plan {
+        let plan = |number: u64| LoadPlan {
             scenario: Scenario::ManyHeld,
             in_flight: 1,
             connections: 1,
             namespaces: 1,
             time: Duration::ZERO,
             locks: 1,
-            patience: Duration::MAX,
+            timeout: Duration::MAX,
             run: 1_000_000 + number,
         };
         let _ = self.children[victim].kill();
@@ -395,7 +398,7 @@ impl Cluster {
         let probe = |number: u64| loop {
             match tenure_bench::run(plan(number), &target, survivor) {
                 Ok(_) => return Ok(()),
-                Err(error) if struck.elapsed() > PATIENCE => return Err(chain(&error)),
+                Err(error) if struck.elapsed() > START_TIMEOUT => return Err(chain(&error)),
                 // Nothing tells a client when it is worth trying again.
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }

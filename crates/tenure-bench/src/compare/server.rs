@@ -10,15 +10,15 @@ use std::time::{Duration, Instant};
 use rustix::process::{Signal, set_parent_process_death_signal};
 
 /// How long a server may take to answer.
-const PATIENCE: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
-pub(crate) struct Server {
+pub(crate) struct PeerServer {
     pub(crate) name: &'static str,
     pub(crate) address: SocketAddr,
     child: Child,
 }
 
-impl Drop for Server {
+impl Drop for PeerServer {
     fn drop(&mut self) {
         self.kill();
     }
@@ -49,7 +49,7 @@ fn spawn(command: &mut Command) -> Result<Child, String> {
         .map_err(|error| format!("{name}: {error}"))
 }
 
-impl Server {
+impl PeerServer {
     pub(crate) fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -60,7 +60,7 @@ impl Server {
         let _ = self.child.wait();
     }
 
-    pub(crate) fn tenure(binary: &Path, directory: &Path) -> Result<Server, String> {
+    pub(crate) fn tenure(binary: &Path, directory: &Path) -> Result<PeerServer, String> {
         make(directory)?;
         let mut child = spawn(
             Command::new(binary)
@@ -73,25 +73,25 @@ impl Server {
         )?;
         let said = child.stderr.take().ok_or("no output")?;
         let address = said_in(said, "grpc ");
-        Server::with("tenure", child, address)
+        PeerServer::with("tenure", child, address)
     }
 
     /// The bare echo is this program under another word.
-    pub(crate) fn echo() -> Result<Server, String> {
+    pub(crate) fn echo() -> Result<PeerServer, String> {
         let me = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut child = spawn(Command::new(me).arg("echo").stdout(Stdio::piped()))?;
         let said = child.stdout.take().ok_or("no output")?;
         let address = said_in(said, "ready ");
-        Server::with("echo", child, address)
+        PeerServer::with("echo", child, address)
     }
 
     fn with(
         name: &'static str,
         mut child: Child,
         address: Result<SocketAddr, String>,
-    ) -> Result<Server, String> {
+    ) -> Result<PeerServer, String> {
         match address {
-            Ok(address) => Ok(Server {
+            Ok(address) => Ok(PeerServer {
                 name,
                 address,
                 child,
@@ -104,7 +104,7 @@ impl Server {
         }
     }
 
-    pub(crate) fn redis(directory: &Path) -> Result<Server, String> {
+    pub(crate) fn redis(directory: &Path) -> Result<PeerServer, String> {
         make(directory)?;
         let address = free_port()?;
         let port = address.port().to_string();
@@ -128,7 +128,7 @@ impl Server {
         answers("redis", child, address, b"PING\r\n", b"+PONG")
     }
 
-    pub(crate) fn etcd(directory: &Path) -> Result<Server, String> {
+    pub(crate) fn etcd(directory: &Path) -> Result<PeerServer, String> {
         make(directory)?;
         let (address, peers) = (free_port()?, free_port()?);
         let (client, peer) = (format!("http://{address}"), format!("http://{peers}"));
@@ -149,7 +149,7 @@ impl Server {
         answers("etcd", child, address, health, b"\"true\"")
     }
 
-    pub(crate) fn zookeeper(directory: &Path) -> Result<Server, String> {
+    pub(crate) fn zookeeper(directory: &Path) -> Result<PeerServer, String> {
         make(directory)?;
         let address = free_port()?;
         let settings = format!(
@@ -213,14 +213,14 @@ fn answers(
     address: SocketAddr,
     question: &[u8],
     answer: &[u8],
-) -> Result<Server, String> {
+) -> Result<PeerServer, String> {
     let start = Instant::now();
-    while start.elapsed() < PATIENCE {
+    while start.elapsed() < START_TIMEOUT {
         if let Ok(Some(status)) = child.try_wait() {
             return Err(format!("{name} ended: {status}"));
         }
         if asks(address, question, answer).unwrap_or(false) {
-            return Ok(Server {
+            return Ok(PeerServer {
                 name,
                 address,
                 child,
@@ -231,7 +231,7 @@ fn answers(
     }
     let _ = child.kill();
     let _ = child.wait();
-    Err(format!("{name} was not up within {PATIENCE:?}"))
+    Err(format!("{name} was not up within {START_TIMEOUT:?}"))
 }
 
 fn asks(address: SocketAddr, question: &[u8], answer: &[u8]) -> std::io::Result<bool> {
@@ -253,7 +253,7 @@ fn asks(address: SocketAddr, question: &[u8], answer: &[u8]) -> std::io::Result<
 }
 
 /// The token that Redis' waiters pass on.
-pub(crate) fn push_token(server: &Server, run: u64) -> Result<(), String> {
+pub(crate) fn push_token(server: &PeerServer, run: u64) -> Result<(), String> {
     let command = format!("RPUSH bench:/{run:x}-0/hot token\r\n");
     match asks(server.address, command.as_bytes(), b":1") {
         Ok(true) => Ok(()),

@@ -1,11 +1,11 @@
 //! One scenario on all targets, as lines of a table.
 
 use serde_json::{Value, json};
-use tenure_bench::Report;
+use tenure_bench::BenchReport;
 
 /// What one target did.
 pub(crate) struct Row {
-    pub(crate) report: Report,
+    pub(crate) report: BenchReport,
     /// The server's processor time per unit, in microseconds.
     pub(crate) cpu_us: f64,
     /// Bytes the server wrote per unit.

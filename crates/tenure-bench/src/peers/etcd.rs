@@ -11,7 +11,7 @@ use tonic::transport::Channel;
 use tonic::{Request, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use crate::scenario::{Ask, Lane, Reply, Scenario};
+use crate::scenario::{LoadWorker, Scenario, WorkerReply, WorkerRequest};
 use crate::unary::Caller;
 
 #[derive(Clone, PartialEq, Message)]
@@ -24,12 +24,12 @@ struct Compare {
     target: i32,
     #[prost(bytes = "vec", tag = "3")]
     key: Vec<u8>,
-    #[prost(oneof = "Wanted", tags = "5, 7")]
-    wanted: Option<Wanted>,
+    #[prost(oneof = "CompareResult", tags = "5, 7")]
+    wanted: Option<CompareResult>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Wanted {
+enum CompareResult {
     #[prost(int64, tag = "5")]
     CreateRevision(i64),
     #[prost(bytes, tag = "7")]
@@ -47,23 +47,23 @@ struct Put {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Key {
+struct KeyRequest {
     #[prost(bytes = "vec", tag = "1")]
     key: Vec<u8>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Change {
-    #[prost(oneof = "Doing", tags = "2, 3")]
-    doing: Option<Doing>,
+struct KeyChange {
+    #[prost(oneof = "TxnOp", tags = "2, 3")]
+    doing: Option<TxnOp>,
 }
 
 #[derive(Clone, PartialEq, prost::Oneof)]
-enum Doing {
+enum TxnOp {
     #[prost(message, tag = "2")]
     Put(Put),
     #[prost(message, tag = "3")]
-    Delete(Key),
+    Delete(KeyRequest),
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -71,7 +71,7 @@ struct Txn {
     #[prost(message, repeated, tag = "1")]
     compare: Vec<Compare>,
     #[prost(message, repeated, tag = "2")]
-    success: Vec<Change>,
+    success: Vec<KeyChange>,
 }
 
 #[derive(Clone, PartialEq, Message)]
@@ -81,13 +81,13 @@ struct TxnAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Found {
+struct RangeResult {
     #[prost(int64, tag = "4")]
     count: i64,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Lease {
+struct LeaseRequest {
     /// In a request the seconds, in an answer the number.
     #[prost(int64, tag = "1")]
     first: i64,
@@ -114,7 +114,7 @@ struct LeaseAnswer {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Lock {
+struct LockCall {
     #[prost(bytes = "vec", tag = "1")]
     name: Vec<u8>,
     #[prost(int64, tag = "2")]
@@ -122,32 +122,35 @@ struct Lock {
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Locked {
+struct LockReply {
     #[prost(bytes = "vec", tag = "2")]
     key: Vec<u8>,
 }
 
 /// Nothing that we look at.
 #[derive(Clone, PartialEq, Message)]
-struct Whatever {}
+struct Ignored {}
 
-/// One lane's client, with a lease of its own.
+/// One worker's client, with a lease of its own.
 pub(crate) struct Etcd {
     grpc: tonic::client::Grpc<Channel>,
     lease: i64,
-    beats: Option<Beats>,
+    beats: Option<KeepAliveStream>,
     /// The key that the lock service gave us.
     held: Vec<u8>,
 }
 
 /// The stream on which a lease is renewed.
-struct Beats {
+struct KeepAliveStream {
     requests: mpsc::UnboundedSender<KeepAlive>,
     answers: Streaming<KeptAlive>,
 }
 
-impl Beats {
-    async fn new(grpc: &mut tonic::client::Grpc<Channel>, lease: i64) -> Result<Beats, Status> {
+impl KeepAliveStream {
+    async fn new(
+        grpc: &mut tonic::client::Grpc<Channel>,
+        lease: i64,
+    ) -> Result<KeepAliveStream, Status> {
         let (requests, stream) = mpsc::unbounded_channel();
         // etcd says nothing, not even that it listens, before the first renewal.
         let _ = requests.send(KeepAlive { id: lease });
@@ -159,7 +162,7 @@ impl Beats {
                 ProstCodec::<KeepAlive, KeptAlive>::default(),
             )
             .await?;
-        let mut beats = Beats {
+        let mut beats = KeepAliveStream {
             requests,
             answers: answers.into_inner(),
         };
@@ -198,7 +201,7 @@ impl Etcd {
     pub(crate) async fn new(channel: Channel, scenario: Scenario) -> Result<Etcd, Status> {
         let mut etcd = Etcd::once(channel).await?;
         if scenario == Scenario::Renew {
-            etcd.beats = Some(Beats::new(&mut etcd.grpc, etcd.lease).await?);
+            etcd.beats = Some(KeepAliveStream::new(&mut etcd.grpc, etcd.lease).await?);
         }
         Ok(etcd)
     }
@@ -209,7 +212,7 @@ impl Etcd {
         let lease: LeaseAnswer = unary(
             &mut grpc,
             "/etcdserverpb.Lease/LeaseGrant",
-            Lease { first: 600, id: 0 },
+            LeaseRequest { first: 600, id: 0 },
         )
         .await?;
         Ok(Etcd {
@@ -220,94 +223,102 @@ impl Etcd {
         })
     }
 
-    async fn take(&mut self, lane: &Lane) -> Result<Reply, Status> {
-        let key = lane.path.as_bytes().to_vec();
+    async fn take(&mut self, worker: &LoadWorker) -> Result<WorkerReply, Status> {
+        let key = worker.path.as_bytes().to_vec();
         let txn = Txn {
             compare: vec![Compare {
                 result: 0,
                 target: 1,
                 key: key.clone(),
-                wanted: Some(Wanted::CreateRevision(0)),
+                wanted: Some(CompareResult::CreateRevision(0)),
             }],
-            success: vec![Change {
-                doing: Some(Doing::Put(Put {
+            success: vec![KeyChange {
+                doing: Some(TxnOp::Put(Put {
                     key,
-                    value: lane.owner.as_bytes().to_vec(),
+                    value: worker.owner.as_bytes().to_vec(),
                     lease: self.lease,
                 })),
             }],
         };
         let answer: TxnAnswer = unary(&mut self.grpc, "/etcdserverpb.KV/Txn", txn).await?;
-        Ok(held(answer.succeeded, Reply::Granted(1)))
+        Ok(held(answer.succeeded, WorkerReply::Granted(1)))
     }
 
-    async fn release(&mut self, lane: &Lane) -> Result<Reply, Status> {
-        let key = lane.path.as_bytes().to_vec();
+    async fn release(&mut self, worker: &LoadWorker) -> Result<WorkerReply, Status> {
+        let key = worker.path.as_bytes().to_vec();
         let txn = Txn {
             compare: vec![Compare {
                 result: 0,
                 target: 3,
                 key: key.clone(),
-                wanted: Some(Wanted::Value(lane.owner.as_bytes().to_vec())),
+                wanted: Some(CompareResult::Value(worker.owner.as_bytes().to_vec())),
             }],
-            success: vec![Change {
-                doing: Some(Doing::Delete(Key { key })),
+            success: vec![KeyChange {
+                doing: Some(TxnOp::Delete(KeyRequest { key })),
             }],
         };
         let answer: TxnAnswer = unary(&mut self.grpc, "/etcdserverpb.KV/Txn", txn).await?;
-        Ok(held(answer.succeeded, Reply::Done))
+        Ok(held(answer.succeeded, WorkerReply::Done))
     }
 }
 
-fn held(truth: bool, reply: Reply) -> Reply {
+fn held(truth: bool, reply: WorkerReply) -> WorkerReply {
     if truth {
         reply
     } else {
-        Reply::Failed("not held".to_owned())
+        WorkerReply::Failed("not held".to_owned())
     }
 }
 
 impl Caller for Etcd {
-    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status> {
+    async fn call(
+        &mut self,
+        worker: &LoadWorker,
+        ask: WorkerRequest,
+    ) -> Result<WorkerReply, Status> {
         match ask {
-            Ask::Take => self.take(lane).await,
-            Ask::Wait => {
-                let lock = Lock {
-                    name: lane.path.as_bytes().to_vec(),
+            WorkerRequest::Take => self.take(worker).await,
+            WorkerRequest::Wait => {
+                let lock = LockCall {
+                    name: worker.path.as_bytes().to_vec(),
                     lease: self.lease,
                 };
-                let locked: Locked = unary(&mut self.grpc, "/v3lockpb.Lock/Lock", lock).await?;
+                let locked: LockReply = unary(&mut self.grpc, "/v3lockpb.Lock/Lock", lock).await?;
                 self.held = locked.key;
-                Ok(Reply::Granted(1))
+                Ok(WorkerReply::Granted(1))
             }
-            Ask::Release if !self.held.is_empty() => {
-                let key = Key {
+            WorkerRequest::Release if !self.held.is_empty() => {
+                let key = KeyRequest {
                     key: std::mem::take(&mut self.held),
                 };
-                let _: Whatever = unary(&mut self.grpc, "/v3lockpb.Lock/Unlock", key).await?;
-                Ok(Reply::Done)
+                let _: Ignored = unary(&mut self.grpc, "/v3lockpb.Lock/Unlock", key).await?;
+                Ok(WorkerReply::Done)
             }
-            Ask::Release => self.release(lane).await,
-            Ask::Renew => {
+            WorkerRequest::Release => self.release(worker).await,
+            WorkerRequest::Renew => {
                 let Some(beats) = &mut self.beats else {
-                    Beats::new(&mut self.grpc, self.lease).await?;
-                    return Ok(Reply::Done);
+                    KeepAliveStream::new(&mut self.grpc, self.lease).await?;
+                    return Ok(WorkerReply::Done);
                 };
                 let _ = beats.requests.send(KeepAlive { id: self.lease });
                 let kept = beats.answers.message().await?;
-                Ok(held(kept.is_some_and(|kept| kept.ttl > 0), Reply::Done))
+                Ok(held(
+                    kept.is_some_and(|kept| kept.ttl > 0),
+                    WorkerReply::Done,
+                ))
             }
-            Ask::Check => {
-                let key = Key {
-                    key: lane.path.as_bytes().to_vec(),
+            WorkerRequest::Check => {
+                let key = KeyRequest {
+                    key: worker.path.as_bytes().to_vec(),
                 };
-                let found: Found = unary(&mut self.grpc, "/etcdserverpb.KV/Range", key).await?;
-                Ok(held(found.count == 1, Reply::Done))
+                let found: RangeResult =
+                    unary(&mut self.grpc, "/etcdserverpb.KV/Range", key).await?;
+                Ok(held(found.count == 1, WorkerReply::Done))
             }
         }
     }
 
-    async fn grant(&mut self) -> Result<Reply, Status> {
+    async fn grant(&mut self) -> Result<WorkerReply, Status> {
         Err(Status::internal("the lock service answers when it is held"))
     }
 }

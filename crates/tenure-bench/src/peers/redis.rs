@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 
 use crate::message::TTL_MS;
 use crate::pipeline::Wire;
-use crate::scenario::{Ask, Lane, Reply};
+use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
 /// Deletes the key if the owner has it.
 pub(super) const RELEASE: &str =
@@ -20,7 +20,7 @@ pub(super) const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
 pub(crate) struct Redis {
     /// Digests of the two scripts, once they are loaded.
     scripts: Vec<String>,
-    waiting: VecDeque<(u32, Ask, String)>,
+    waiting: VecDeque<(u32, WorkerRequest, String)>,
 }
 
 impl Redis {
@@ -83,43 +83,49 @@ impl Wire for Redis {
         self.scripts.len() == 2
     }
 
-    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>) {
+    fn ask(&mut self, worker: &LoadWorker, ask: WorkerRequest, out: &mut Vec<u8>) {
         let ttl = TTL_MS.to_string();
         match ask {
-            Ask::Take => {
-                Redis::command(out, &["SET", &lane.path, &lane.owner, "NX", "PX", &ttl]);
+            WorkerRequest::Take => {
+                Redis::command(out, &["SET", &worker.path, &worker.owner, "NX", "PX", &ttl]);
             }
-            Ask::Wait => Redis::command(out, &["BLPOP", &lane.path, "0"]),
+            WorkerRequest::Wait => Redis::command(out, &["BLPOP", &worker.path, "0"]),
             // The token of the line has no owner to compare.
-            Ask::Release if lane.path.ends_with("/hot") => {
-                Redis::command(out, &["RPUSH", &lane.path, "token"]);
+            WorkerRequest::Release if worker.path.ends_with("/hot") => {
+                Redis::command(out, &["RPUSH", &worker.path, "token"]);
             }
-            Ask::Release => {
-                let words = ["EVALSHA", &self.scripts[0], "1", &lane.path, &lane.owner];
+            WorkerRequest::Release => {
+                let words = [
+                    "EVALSHA",
+                    &self.scripts[0],
+                    "1",
+                    &worker.path,
+                    &worker.owner,
+                ];
                 Redis::command(out, &words);
             }
-            Ask::Renew => {
+            WorkerRequest::Renew => {
                 let words = [
                     "EVALSHA",
                     &self.scripts[1],
                     "1",
-                    &lane.path,
-                    &lane.owner,
+                    &worker.path,
+                    &worker.owner,
                     &ttl,
                 ];
                 Redis::command(out, &words);
             }
-            Ask::Check => Redis::command(out, &["GET", &lane.path]),
+            WorkerRequest::Check => Redis::command(out, &["GET", &worker.path]),
         }
         self.waiting
-            .push_back((lane.number, ask, lane.owner.clone()));
+            .push_back((worker.number, ask, worker.owner.clone()));
     }
 
     fn answers(
         &mut self,
         input: &[u8],
         _: &mut Vec<u8>,
-        each: &mut dyn FnMut(u32, Reply),
+        each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<usize, String> {
         let mut at = 0;
         while let Some((value, length)) = input
@@ -136,17 +142,25 @@ impl Wire for Redis {
                     .push(String::from_utf8_lossy(digest).into_owned());
                 continue;
             }
-            let Some((lane, ask, owner)) = self.waiting.pop_front() else {
+            let Some((worker, ask, owner)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };
             let reply = match (ask, value) {
-                (_, Value::Error(why)) => Reply::Failed(String::from_utf8_lossy(why).into_owned()),
-                (Ask::Take, Value::Text(_)) | (Ask::Wait, Value::List) => Reply::Granted(1),
-                (Ask::Release | Ask::Renew, Value::Number(1)) => Reply::Done,
-                (Ask::Check, Value::Text(found)) if found == owner.as_bytes() => Reply::Done,
-                _ => Reply::Failed("not held".to_owned()),
+                (_, Value::Error(why)) => {
+                    WorkerReply::Failed(String::from_utf8_lossy(why).into_owned())
+                }
+                (WorkerRequest::Take, Value::Text(_)) | (WorkerRequest::Wait, Value::List) => {
+                    WorkerReply::Granted(1)
+                }
+                (WorkerRequest::Release | WorkerRequest::Renew, Value::Number(1)) => {
+                    WorkerReply::Done
+                }
+                (WorkerRequest::Check, Value::Text(found)) if found == owner.as_bytes() => {
+                    WorkerReply::Done
+                }
+                _ => WorkerReply::Failed("not held".to_owned()),
             };
-            each(lane, reply);
+            each(worker, reply);
         }
         Ok(at)
     }

@@ -13,7 +13,7 @@ use tonic::Status;
 use super::redis::{RELEASE, RENEW};
 use crate::BenchError;
 use crate::message::TTL_MS;
-use crate::scenario::{Ask, Lane, Measured, Plan, Reply};
+use crate::scenario::{LoadPlan, LoadWorker, Measured, WorkerReply, WorkerRequest};
 use crate::unary::{self, Caller};
 
 /// A server to connect to.
@@ -29,7 +29,7 @@ pub(crate) fn connect(server: SocketAddr) -> Result<Library, BenchError> {
 
 impl Library {
     /// Runs a plan.
-    pub(crate) fn run(self, plan: Plan) -> Result<Measured, BenchError> {
+    pub(crate) fn run(self, plan: LoadPlan) -> Result<Measured, BenchError> {
         let connect = async || {
             // Patient, as the other clients are: a slow answer is measured, not given up.
             let patient = AsyncConnectionConfig::new().set_response_timeout(None);
@@ -40,13 +40,13 @@ impl Library {
             connection.map_err(|error| BenchError::Protocol(error.to_string()))
         };
         unary::run_over(plan, connect, async |connection, _| {
-            Ok(One::new(connection))
+            Ok(LibraryClient::new(connection))
         })
     }
 }
 
-/// One lane's client.
-struct One {
+/// One worker's client.
+struct LibraryClient {
     connection: MultiplexedConnection,
     release: Script,
     renew: Script,
@@ -56,17 +56,17 @@ fn failed(error: RedisError) -> Status {
     Status::unavailable(error.to_string())
 }
 
-fn held(count: i64) -> Reply {
+fn held(count: i64) -> WorkerReply {
     if count == 1 {
-        Reply::Done
+        WorkerReply::Done
     } else {
-        Reply::Failed("not held".to_owned())
+        WorkerReply::Failed("not held".to_owned())
     }
 }
 
-impl One {
-    fn new(connection: MultiplexedConnection) -> One {
-        One {
+impl LibraryClient {
+    fn new(connection: MultiplexedConnection) -> LibraryClient {
+        LibraryClient {
             connection,
             release: Script::new(RELEASE),
             renew: Script::new(RENEW),
@@ -74,43 +74,47 @@ impl One {
     }
 }
 
-impl Caller for One {
-    async fn call(&mut self, lane: &Lane, ask: Ask) -> Result<Reply, Status> {
+impl Caller for LibraryClient {
+    async fn call(
+        &mut self,
+        worker: &LoadWorker,
+        ask: WorkerRequest,
+    ) -> Result<WorkerReply, Status> {
         let connection = &mut self.connection;
         Ok(match ask {
-            Ask::Take => {
+            WorkerRequest::Take => {
                 let mut set = redis::cmd("SET");
-                set.arg(&lane.path).arg(&lane.owner);
+                set.arg(&worker.path).arg(&worker.owner);
                 set.arg("NX").arg("PX").arg(TTL_MS);
                 let set: Option<String> = set.query_async(connection).await.map_err(failed)?;
                 match set {
-                    Some(_) => Reply::Granted(1),
-                    None => Reply::Failed("held by another".to_owned()),
+                    Some(_) => WorkerReply::Granted(1),
+                    None => WorkerReply::Failed("held by another".to_owned()),
                 }
             }
-            Ask::Wait => {
+            WorkerRequest::Wait => {
                 return Err(Status::unimplemented("a waiter would block its connection"));
             }
-            Ask::Release => {
+            WorkerRequest::Release => {
                 let mut script = self.release.prepare_invoke();
-                script.key(&lane.path).arg(&lane.owner);
+                script.key(&worker.path).arg(&worker.owner);
                 held(script.invoke_async(connection).await.map_err(failed)?)
             }
-            Ask::Renew => {
+            WorkerRequest::Renew => {
                 let mut script = self.renew.prepare_invoke();
-                script.key(&lane.path).arg(&lane.owner).arg(TTL_MS);
+                script.key(&worker.path).arg(&worker.owner).arg(TTL_MS);
                 held(script.invoke_async(connection).await.map_err(failed)?)
             }
-            Ask::Check => {
+            WorkerRequest::Check => {
                 let mut get = redis::cmd("GET");
-                get.arg(&lane.path);
+                get.arg(&worker.path);
                 let owner: Option<String> = get.query_async(connection).await.map_err(failed)?;
-                held(i64::from(owner.as_deref() == Some(&lane.owner)))
+                held(i64::from(owner.as_deref() == Some(&worker.owner)))
             }
         })
     }
 
-    async fn grant(&mut self) -> Result<Reply, Status> {
+    async fn grant(&mut self) -> Result<WorkerReply, Status> {
         Err(Status::unimplemented("a waiter would block its connection"))
     }
 }

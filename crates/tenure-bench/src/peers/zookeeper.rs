@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::pipeline::Wire;
-use crate::scenario::{Ask, Lane, Reply};
+use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
 const CREATE: i32 = 1;
 const DELETE: i32 = 2;
@@ -17,13 +17,13 @@ const EXISTS: i32 = -110;
 
 #[derive(Default)]
 pub(crate) struct ZooKeeper {
-    state: State,
+    state: ZnodeState,
     xid: i32,
-    waiting: VecDeque<(u32, Ask)>,
+    waiting: VecDeque<(u32, WorkerRequest)>,
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
-enum State {
+enum ZnodeState {
     #[default]
     Connecting,
     /// The parent of all locks is made.
@@ -86,15 +86,17 @@ impl Wire for ZooKeeper {
     }
 
     fn is_ready(&self) -> bool {
-        self.state == State::Ready
+        self.state == ZnodeState::Ready
     }
 
-    fn ask(&mut self, lane: &Lane, ask: Ask, out: &mut Vec<u8>) {
-        let path = node(&lane.path);
-        self.waiting.push_back((lane.number, ask));
+    fn ask(&mut self, worker: &LoadWorker, ask: WorkerRequest, out: &mut Vec<u8>) {
+        let path = node(&worker.path);
+        self.waiting.push_back((worker.number, ask));
         match ask {
-            Ask::Take | Ask::Wait | Ask::Renew => self.create(out, &path, &lane.owner, EPHEMERAL),
-            Ask::Release => {
+            WorkerRequest::Take | WorkerRequest::Wait | WorkerRequest::Renew => {
+                self.create(out, &path, &worker.owner, EPHEMERAL)
+            }
+            WorkerRequest::Release => {
                 self.xid += 1;
                 packet(out, |out| {
                     int(out, self.xid);
@@ -103,7 +105,7 @@ impl Wire for ZooKeeper {
                     int(out, -1);
                 });
             }
-            Ask::Check => {
+            WorkerRequest::Check => {
                 self.xid += 1;
                 packet(out, |out| {
                     int(out, self.xid);
@@ -119,7 +121,7 @@ impl Wire for ZooKeeper {
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
-        each: &mut dyn FnMut(u32, Reply),
+        each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<usize, String> {
         let mut at = 0;
         while let Some([a, b, c, d]) = input.get(at..at + 4) {
@@ -128,8 +130,8 @@ impl Wire for ZooKeeper {
                 break;
             };
             at += 4 + length;
-            if self.state == State::Connecting {
-                self.state = State::Preparing;
+            if self.state == ZnodeState::Connecting {
+                self.state = ZnodeState::Preparing;
                 self.create(out, "/bench", "", 0);
                 continue;
             }
@@ -139,24 +141,24 @@ impl Wire for ZooKeeper {
                 .and_then(|four| four.try_into().ok())
                 .map(i32::from_be_bytes)
                 .ok_or("a short answer")?;
-            if self.state == State::Preparing {
+            if self.state == ZnodeState::Preparing {
                 if error != 0 && error != EXISTS {
                     return Err(format!("/bench cannot be created: {error}"));
                 }
-                self.state = State::Ready;
+                self.state = ZnodeState::Ready;
                 continue;
             }
-            let Some((lane, ask)) = self.waiting.pop_front() else {
+            let Some((worker, ask)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };
             each(
-                lane,
+                worker,
                 match (error, ask) {
-                    (0, Ask::Take | Ask::Wait) => Reply::Granted(1),
-                    (0, _) => Reply::Done,
-                    (EXISTS, _) => Reply::Failed("held by another".to_owned()),
-                    (NO_SUCH, _) => Reply::Failed("not held".to_owned()),
-                    (other, _) => Reply::Failed(format!("error {other}")),
+                    (0, WorkerRequest::Take | WorkerRequest::Wait) => WorkerReply::Granted(1),
+                    (0, _) => WorkerReply::Done,
+                    (EXISTS, _) => WorkerReply::Failed("held by another".to_owned()),
+                    (NO_SUCH, _) => WorkerReply::Failed("not held".to_owned()),
+                    (other, _) => WorkerReply::Failed(format!("error {other}")),
                 },
             );
         }

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use clap::{Args, ValueEnum};
-use tenure_bench::{Plan, Report, Scenario, Target};
+use tenure_bench::{BenchReport, LoadPlan, Scenario, Target};
 
 /// Load a daemon and print throughput and latency.
 ///
@@ -95,18 +95,18 @@ impl Bench {
                     Over::Unary => ("unary", Target::Unary { token }),
                     Over::Session | Over::Both => ("session", Target::Session { token }),
                 };
-                let plan = Plan {
+                let plan = LoadPlan {
                     scenario,
                     in_flight: self.in_flight,
                     connections: self.connections,
                     namespaces: self.namespaces,
                     time,
                     locks: self.locks,
-                    patience: Duration::MAX,
+                    timeout: Duration::MAX,
                     run,
                 };
                 let measured = tenure_bench::run(plan.clone(), &target, self.server)?;
-                let report = Report::new(&plan, name, &measured);
+                let report = BenchReport::new(&plan, name, &measured);
                 if self.json {
                     println!("{}", serde_json::to_string(&report)?);
                 } else {

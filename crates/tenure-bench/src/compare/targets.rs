@@ -6,7 +6,7 @@ use tenure_bench::Scenario;
 use super::table::{Row, rate};
 
 /// How many times as fast as another a way to call the daemon must be.
-struct Aim {
+struct SpeedTarget {
     scenario: Scenario,
     in_flight: u32,
     target: &'static str,
@@ -20,8 +20,8 @@ const fn aim(
     target: &'static str,
     against: &'static str,
     ratio: f64,
-) -> Aim {
-    Aim {
+) -> SpeedTarget {
+    SpeedTarget {
         scenario,
         in_flight,
         target,
@@ -30,7 +30,7 @@ const fn aim(
     }
 }
 
-const AIMS: [Aim; 12] = [
+const AIMS: [SpeedTarget; 12] = [
     aim(Scenario::UniqueLock, 64, "unary", "echo", 0.75),
     aim(Scenario::UniqueLock, 64, "session", "redis", 1.5),
     aim(Scenario::UniqueLock, 64, "session", "redis-lib", 1.5),
@@ -48,27 +48,27 @@ const AIMS: [Aim; 12] = [
 /// Handoffs of a session a second, at any number of waiters.
 pub(super) const HANDOFFS: f64 = 2_000.0;
 /// With so many locks held: what, in which unit, at most.
-pub(super) const HELD: [(u64, Held, f64); 4] = [
-    (100_000, Held::Memory, 60.0),
-    (100_000, Held::Disk, 30.0),
-    (1_000_000, Held::Memory, 350.0),
-    (1_000_000, Held::Restart, 3.0),
+pub(super) const HELD: [(u64, MemoryCost, f64); 4] = [
+    (100_000, MemoryCost::Memory, 60.0),
+    (100_000, MemoryCost::Disk, 30.0),
+    (1_000_000, MemoryCost::Memory, 350.0),
+    (1_000_000, MemoryCost::Restart, 3.0),
 ];
 
 /// What many locks cost.
 #[derive(Clone, Copy)]
-pub(super) enum Held {
+pub(super) enum MemoryCost {
     Memory,
     Disk,
     Restart,
 }
 
-impl Held {
+impl MemoryCost {
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Held::Memory => "MB of memory",
-            Held::Disk => "MB of disk",
-            Held::Restart => "seconds to restart",
+            MemoryCost::Memory => "MB of memory",
+            MemoryCost::Disk => "MB of disk",
+            MemoryCost::Restart => "seconds to restart",
         }
     }
 }
@@ -79,7 +79,7 @@ pub(super) const IDLE: f64 = 0.5;
 pub(super) const WEAR: f64 = 10.0;
 
 /// What was aimed at, and what came of it.
-pub(super) struct Verdict {
+pub(super) struct TargetResult {
     what: String,
     found: f64,
     wanted: f64,
@@ -88,9 +88,9 @@ pub(super) struct Verdict {
 
 /// The aims so far.
 #[derive(Default)]
-pub(super) struct Verdicts(Vec<Verdict>);
+pub(super) struct TargetResults(Vec<TargetResult>);
 
-impl Verdicts {
+impl TargetResults {
     /// Something that must not be below.
     pub(super) fn at_least(&mut self, what: impl Into<String>, found: f64, wanted: f64) {
         self.add(what.into(), found, wanted, found >= wanted);
@@ -102,7 +102,7 @@ impl Verdicts {
     }
 
     fn add(&mut self, what: String, found: f64, wanted: f64, met: bool) {
-        self.0.push(Verdict {
+        self.0.push(TargetResult {
             what,
             found,
             wanted,
@@ -111,7 +111,7 @@ impl Verdicts {
     }
 
     /// The aims of one line of the speed table.
-    pub(super) fn judge(&mut self, scenario: Scenario, in_flight: u32, rows: &[Row]) {
+    pub(super) fn assess(&mut self, scenario: Scenario, in_flight: u32, rows: &[Row]) {
         for aim in &AIMS {
             if aim.scenario != scenario || aim.in_flight != in_flight {
                 continue;
@@ -134,7 +134,7 @@ impl Verdicts {
             println!("\naims");
         }
         for verdict in &self.0 {
-            let Verdict {
+            let TargetResult {
                 what,
                 found,
                 wanted,
