@@ -46,7 +46,7 @@ const PARTS: &[Part] = &[
             "-p",
             "tenure-cli",
             "--test",
-            "trial",
+            "fault_injection",
             "--",
             "--ignored",
             "--nocapture",

@@ -5,11 +5,11 @@ use std::process::ExitCode;
 
 use clap::{Args, FromArgMatches, Subcommand};
 
-use crate::run::keeper;
+use crate::run::supervisor;
 
 mod ask;
 mod bench;
-mod breaking;
+mod break_lock;
 mod check;
 mod cluster;
 mod completions;
@@ -21,7 +21,7 @@ mod policy;
 mod run;
 mod serve;
 mod top;
-mod trying;
+mod try_lock;
 mod watch;
 mod why;
 
@@ -31,37 +31,37 @@ mod why;
 #[command(defer = true)]
 pub(crate) enum Command {
     /// Hold a lock while a command runs.
-    Run(Box<run::Run>),
+    Run(Box<run::RunCommand>),
     /// Take a lock and leave it held.
-    Lock(Box<lock::Lock>),
+    Lock(Box<lock::LockCommand>),
     /// Show that a hold is still wanted.
-    Renew(lock::Renew),
+    Renew(lock::RenewCommand),
     /// Give a hold back.
-    Unlock(lock::Unlock),
+    Unlock(lock::UnlockCommand),
     /// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
-    Try(trying::Try),
+    Try(try_lock::Try),
     /// What is held at or below a place.
     Ls(ls::Ls),
     /// Why am I waiting? Explains a lock in sentences.
-    Why(why::Why),
+    Why(why::WhyCommand),
     /// What happens at or below a place, as it happens, beginning with what is held now.
-    Watch(watch::Watch),
+    Watch(watch::WatchCommand),
     /// A live view of what is held and who waits.
     Top(top::Top),
     /// Ask the holder of a lock to let go. Nothing is taken away.
-    Ask(ask::Ask),
+    Ask(ask::AskCommand),
     /// Remove a lock: names exactly what it will remove, and asks.
-    Break(breaking::Break),
+    Break(break_lock::BreakCommand),
     /// May a server work on its database now? 0 proceed, 75 skip, and the reason.
-    Check(check::Check),
+    Check(check::CheckCommand),
     #[command(subcommand)]
-    Fence(fence::Fence),
+    Fence(fence::FenceCommand),
     #[command(subcommand)]
-    Policy(policy::Policy),
+    Policy(policy::PolicyCommand),
     /// What can this place promise?
     Doctor(doctor::Doctor),
     #[command(subcommand)]
-    Cluster(cluster::Cluster),
+    Cluster(cluster::ClusterCommand),
     /// Load a daemon and print throughput and latency.
     Bench(bench::Bench),
     /// Run the daemon.
@@ -75,7 +75,7 @@ pub(crate) enum Command {
 impl Command {
     pub(crate) fn run(self) -> ExitCode {
         match self {
-            Command::Run(verb) => verb.run(keeper::fork()),
+            Command::Run(verb) => verb.run(supervisor::fork()),
             Command::Lock(verb) => verb.run(),
             Command::Renew(verb) => verb.run(),
             Command::Unlock(verb) => verb.run(),
@@ -101,12 +101,12 @@ impl Command {
 
 /// Reads the arguments of `tenure run`. The other verbs are not described to the parser: that alone would take as
 /// long as the lock (C7).
-pub(crate) fn run_alone(arguments: Vec<OsString>) -> run::Run {
+pub(crate) fn run_alone(arguments: Vec<OsString>) -> run::RunCommand {
     let verb = clap::Command::new("run").bin_name("tenure run");
-    let mut verb = run::Run::augment_args(verb.display_name("tenure-run"));
+    let mut verb = run::RunCommand::augment_args(verb.display_name("tenure-run"));
     let read = verb
         .try_get_matches_from_mut(arguments.into_iter().skip(1))
-        .and_then(|matches| run::Run::from_arg_matches(&matches));
+        .and_then(|matches| run::RunCommand::from_arg_matches(&matches));
     read.unwrap_or_else(|error| error.format(&mut verb).exit())
 }
 
@@ -123,7 +123,8 @@ mod tests {
         all.build();
         let among = all.find_subcommand("run").unwrap().clone();
         let alone = clap::Command::new("run").bin_name("tenure run");
-        let mut alone = crate::commands::run::Run::augment_args(alone.display_name("tenure-run"));
+        let mut alone =
+            crate::commands::run::RunCommand::augment_args(alone.display_name("tenure-run"));
         assert_eq!(
             alone.render_long_help().to_string(),
             among.clone().render_long_help().to_string()

@@ -15,7 +15,7 @@ use tenure::{Address, Tenure, blocking};
 use tokio::sync::oneshot;
 
 /// How long a withdrawal may take before we go all the same.
-const PATIENCE: Duration = Duration::from_secs(2);
+const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Catches the signals that end a wait.
 pub(crate) struct Interrupts {
@@ -70,7 +70,7 @@ pub(crate) fn die_of(signal: i32, tenure: &Tenure, places: &[Address]) -> ! {
         }
         let _ = sender.send(());
     });
-    let _ = done.recv_timeout(PATIENCE);
+    let _ = done.recv_timeout(WITHDRAW_TIMEOUT);
     let _ = signal_hook::low_level::emulate_default_handler(signal);
     std::process::exit(128 + signal)
 }

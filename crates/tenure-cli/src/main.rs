@@ -2,15 +2,15 @@
 
 #![allow(clippy::print_stdout, reason = "the command is what prints")]
 
-mod caller;
 mod commands;
 mod duration;
 mod interrupt;
+mod lock_table;
 mod options;
+mod output;
+mod parent_shell;
+mod progress;
 mod run;
-mod say;
-mod table;
-mod waiting;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -50,9 +50,9 @@ fn main() -> ExitCode {
     let arguments = with_verb(std::env::args_os().collect());
     // C4: first thing, while there is one thread. It gets ready while the arguments are read.
     if arguments.get(1).is_some_and(|verb| verb == "run") {
-        let keeper = run::keeper::fork();
+        let supervisor = run::supervisor::fork();
         run::have_memory_ready();
-        return commands::run_alone(arguments).run(keeper);
+        return commands::run_alone(arguments).run(supervisor);
     }
     Arguments::parse_from(arguments).command.run()
 }

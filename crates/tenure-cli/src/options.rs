@@ -10,11 +10,11 @@ use tenure::{
 };
 
 use crate::duration;
-use crate::say::Failed;
+use crate::output::CommandFailure;
 
 /// How long to wait for a lock.
 #[derive(Args)]
-pub(crate) struct Waiting {
+pub(crate) struct WaitOptions {
     /// Do not wait: end with 75 if the lock is held.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     no_wait: bool,
@@ -23,7 +23,7 @@ pub(crate) struct Waiting {
     wait: Option<Duration>,
 }
 
-impl Waiting {
+impl WaitOptions {
     pub(crate) fn wait_limit(&self) -> Wait {
         match (self.no_wait, self.wait) {
             (true, _) => Wait::No,
@@ -35,7 +35,7 @@ impl Waiting {
 
 /// What only one protocol knows, and even those need who only look.
 #[derive(Args)]
-pub(crate) struct Reading {
+pub(crate) struct InspectOptions {
     /// Believe a bare pid in a record: no containers share the directory (lock files).
     #[arg(long)]
     trust_pid: bool,
@@ -52,12 +52,12 @@ pub(crate) struct Reading {
 
 /// What only one protocol knows.
 #[derive(Args)]
-pub(crate) struct Protocol {
+pub(crate) struct ProtocolOptions {
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// When a lock that is not shown to be alive may be removed.
     #[arg(long, value_name = "WHEN", value_enum, help_heading = FILES)]
-    reclaim: Option<When>,
+    reclaim: Option<WaitWhen>,
     /// The age at which a lock counts as stale.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = FILES)]
     stale: Option<Duration>,
@@ -101,7 +101,7 @@ const ONE: &str = "Exclusive locks and repositories";
 const REPOSITORIES: &str = "Repositories";
 
 #[derive(Clone, Copy, ValueEnum)]
-enum When {
+enum WaitWhen {
     /// On proof, or where the protocol's own rule says so.
     Proof,
     /// By age alone, too.
@@ -110,14 +110,14 @@ enum When {
     Never,
 }
 
-impl Reading {
+impl InspectOptions {
     /// The library, with these settings.
-    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, Failed> {
+    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
         self.check(places)?;
         build(places, self.tuning()?)
     }
 
-    fn check(&self, places: &[Address]) -> Result<(), Failed> {
+    fn check(&self, places: &[Address]) -> Result<(), CommandFailure> {
         let for_files = [
             (self.trust_pid, "--trust-pid"),
             (self.foreign_pids, "--foreign-pids"),
@@ -130,7 +130,7 @@ impl Reading {
         )
     }
 
-    fn tuning(&self) -> Result<Tuning, Failed> {
+    fn tuning(&self) -> Result<Tuning, CommandFailure> {
         Ok(Tuning {
             files: FileTuning {
                 trust_pid: self.trust_pid,
@@ -148,7 +148,7 @@ impl Reading {
 }
 
 /// The environment is only asked where the daemon is.
-fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, Failed> {
+fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
     let asks_daemon = |place: &Address| matches!(place, Address::Daemon { .. });
     let builder = match places.iter().any(asks_daemon) {
         true => tenure::Builder::from_env()?,
@@ -157,16 +157,16 @@ fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, Failed> {
     Ok(builder.tuning(tuning).build()?)
 }
 
-impl Protocol {
+impl ProtocolOptions {
     /// The library, with these settings.
-    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, Failed> {
-        self.reading.check(places)?;
+    pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
+        self.inspect_options.check(places)?;
         self.check(places)?;
         build(places, self.tuning()?)
     }
 
     /// An option that none of the places knows would be silently ignored: better say so.
-    fn check(&self, places: &[Address]) -> Result<(), Failed> {
+    fn check(&self, places: &[Address]) -> Result<(), CommandFailure> {
         let for_files = [
             (self.reclaim.is_some(), "--reclaim"),
             (self.stale.is_some(), "--stale"),
@@ -203,14 +203,14 @@ impl Protocol {
         )
     }
 
-    fn tuning(&self) -> Result<Tuning, Failed> {
-        let reading = self.reading.tuning()?;
+    fn tuning(&self) -> Result<Tuning, CommandFailure> {
+        let inspect_options = self.inspect_options.tuning()?;
         Ok(Tuning {
             files: FileTuning {
                 reclaim: match self.reclaim {
-                    None | Some(When::Proof) => Reclaim::Proof,
-                    Some(When::Age) => Reclaim::Age,
-                    Some(When::Never) => Reclaim::Never,
+                    None | Some(WaitWhen::Proof) => Reclaim::Proof,
+                    Some(WaitWhen::Age) => Reclaim::Age,
+                    Some(WaitWhen::Never) => Reclaim::Never,
                 },
                 stale: self.stale,
                 heartbeat: self.heartbeat,
@@ -218,7 +218,7 @@ impl Protocol {
                     true => Durability::Fast,
                     false => Durability::Durable,
                 },
-                ..reading.files
+                ..inspect_options.files
             },
             exclusive: ExclusiveTuning {
                 private: self.private,
@@ -239,15 +239,15 @@ impl Protocol {
                 tenure_only: self.tenure_only,
                 settle: self.settle,
                 strict: self.strict,
-                ..reading.repository
+                ..inspect_options.repository
             },
         })
     }
 }
 
-fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Failed> {
+fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), CommandFailure> {
     match options.iter().find(|(given, _)| *given) {
-        Some((_, option)) if !applies => Err(Failed::usage(format!(
+        Some((_, option)) if !applies => Err(CommandFailure::usage(format!(
             "{option} is for {whose}; none of the places is one"
         ))),
         _ => Ok(()),
@@ -255,6 +255,7 @@ fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Fa
 }
 
 /// C12: 32 raw bytes or 64 hex digits.
-fn read_key(file: &Path) -> Result<DataKey, Failed> {
-    DataKey::from_file(file).map_err(|error| Failed::usage(format!("{}: {error}", file.display())))
+fn read_key(file: &Path) -> Result<DataKey, CommandFailure> {
+    DataKey::from_file(file)
+        .map_err(|error| CommandFailure::usage(format!("{}: {error}", file.display())))
 }

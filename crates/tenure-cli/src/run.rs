@@ -1,16 +1,18 @@
 //! `tenure run`: a command under a lock, and nothing of it left when the lock goes.
 
 mod channel;
-pub(crate) mod keeper;
+mod process_tree;
 mod schedule;
 mod spawn;
-mod sys;
+pub(crate) mod supervisor;
+mod syscalls;
 mod task;
-mod tree;
 pub(crate) mod wrapper;
 
-pub(crate) use channel::{Cause, Channel, MOST_DESCRIPTORS, OnAsk, Value, Variables};
-pub(crate) use schedule::Lease;
-pub(crate) use sys::have_memory_ready;
-pub(crate) use task::{Descriptor, OnDeath, OnLost, Task};
-pub(crate) use tree::End;
+pub(crate) use channel::{
+    Channel, ChildEndCause, MOST_DESCRIPTORS, OnAsk, VariableValue, Variables,
+};
+pub(crate) use process_tree::ProcessEnd;
+pub(crate) use schedule::ChildLease;
+pub(crate) use syscalls::have_memory_ready;
+pub(crate) use task::{Descriptor, OnDeath, OnLost, SupervisorTask};

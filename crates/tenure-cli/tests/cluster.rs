@@ -22,7 +22,7 @@ use tonic::transport::Channel;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 /// Everything must have happened after this long, also on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(30);
+const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Nodes of one cluster, by their number; each in its own directory, on ports the system chooses.
 struct Cluster {
@@ -140,7 +140,7 @@ async fn acquire_soon(
     owner: &str,
     path: &str,
 ) -> v1::AcquireResponse {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     loop {
         match client.acquire(acquire(owner, path)).await {
             Ok(answer) => return answer.into_inner(),
@@ -158,7 +158,7 @@ async fn until(
     what: &str,
     is_so: impl Fn(&StatusResponse) -> bool,
 ) -> StatusResponse {
-    let end = Instant::now() + PATIENCE;
+    let end = Instant::now() + STEP_TIMEOUT;
     let channel = cluster.nodes[at].as_ref().unwrap().channel().await;
     let mut client = ClusterClient::new(channel);
     loop {

@@ -18,7 +18,7 @@ use std::sync::OnceLock;
 
 use pty::Terminal;
 use serde_json::Value;
-use shell::{Holder, Place, TENURE, eventually};
+use shell::{Holder, RunFixture, TENURE, eventually};
 use support::Daemon;
 use support::foreign::Moto;
 
@@ -34,13 +34,13 @@ fn url() -> &'static str {
     url
 }
 
-fn run(place: &Place, arguments: &[&str]) -> Command {
+fn run(place: &RunFixture, arguments: &[&str]) -> Command {
     let mut command = place.run(arguments);
     command.env("TENURE_URL", url());
     command
 }
 
-fn code(place: &Place, arguments: &[&str]) -> Option<i32> {
+fn code(place: &RunFixture, arguments: &[&str]) -> Option<i32> {
     run(place, arguments)
         .stderr(Stdio::null())
         .status()
@@ -48,7 +48,7 @@ fn code(place: &Place, arguments: &[&str]) -> Option<i32> {
         .code()
 }
 
-fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(TENURE)
         .args(arguments)
         .current_dir(place.path())
@@ -63,12 +63,12 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-fn json(place: &Place, arguments: &[&str]) -> Value {
+fn json(place: &RunFixture, arguments: &[&str]) -> Value {
     let (_, text) = tenure(place, arguments);
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error}: {text}"))
 }
 
-fn hold(place: &Place, arguments: &[&str]) -> Holder {
+fn hold(place: &RunFixture, arguments: &[&str]) -> Holder {
     let mut all = arguments.to_vec();
     all.extend(["--", "sh", "-c", "echo held; exec sleep 1000"]);
     Holder::start(run(place, &all))
@@ -77,7 +77,7 @@ fn hold(place: &Place, arguments: &[&str]) -> Holder {
 /// C1, C2, C3: held is 75, in vain 124; the child finds fence, owner, mode and URL.
 #[test]
 fn exclusive_and_the_environment() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["--purpose", "reindex", "a:/x"]);
     assert_eq!(code(&place, &["-n", "a:/x", "--", "true"]), Some(75));
     assert_eq!(
@@ -104,7 +104,7 @@ fn exclusive_and_the_environment() {
 /// C1, E6: shared holders share; a shared tree keeps writers out of everything below.
 #[test]
 fn shared_and_trees() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["-s", "s:/x"]);
     assert_eq!(code(&place, &["-n", "-s", "s:/x", "--", "true"]), Some(0));
     assert_eq!(code(&place, &["-n", "s:/x", "--", "true"]), Some(75));
@@ -123,7 +123,7 @@ fn shared_and_trees() {
 /// C1: permits of a semaphore namespace; `policy` sets, shows, lists and removes.
 #[test]
 fn permits_and_policies() {
-    let place = Place::new();
+    let place = RunFixture::new();
     assert_eq!(
         tenure(&place, &["policy", "set", "pool:/p", "semaphore"]).0,
         Some(0)
@@ -172,7 +172,7 @@ fn permits_and_policies() {
 /// C1, C8: a waiter gets its turn, first come first served, and says for whom it waits.
 #[test]
 fn the_line_is_fair() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["--purpose", "first", "l:/x"]);
     let mut waiters = Vec::new();
     for number in 1..=3 {
@@ -211,7 +211,7 @@ fn the_line_is_fair() {
 /// C1, C2: a release request: told with `notify`, ended with 121 with `term`.
 #[test]
 fn release_requests() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["--on-ask", "term", "r:/x"]);
     let (asked, text) = tenure(&place, &["ask", "--force", "--reason", "hotfix", "r:/x"]);
     assert_eq!(asked, Some(0), "{text}");
@@ -227,7 +227,7 @@ fn release_requests() {
 /// C16, C2: a broken hold stops its command with 120, and the id protects the next holder.
 #[test]
 fn broken_holds() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["b:/x"]);
     let id = json(&place, &["why", "--json", "b:/x"])["holders"][0]["id"]
         .as_str()
@@ -249,7 +249,7 @@ fn broken_holds() {
 /// C13: a hold lives by its ttl, is renewed and given back by its word.
 #[test]
 fn holds_live_by_their_ttl() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let answer = json(&place, &["lock", "--json", "--ttl", "60s", "h:/x"]);
     assert_eq!(answer["ttl"], 60.0);
     assert!(answer["fence"].as_u64().unwrap() > 0);
@@ -270,7 +270,7 @@ fn holds_live_by_their_ttl() {
 /// `fence check` inside: in force while held, not after somebody took it away.
 #[test]
 fn fences_are_checked() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = format!(
         "{TENURE} fence check > /dev/null; echo $?; {TENURE} break --force f:/x > /dev/null; {TENURE} fence check > /dev/null; echo $?"
     );
@@ -287,7 +287,7 @@ fn fences_are_checked() {
 /// What is held on the daemon, below a path and everywhere; nothing of others is shown.
 #[test]
 fn ls_lists_the_daemon() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["--purpose", "reindex", "ls:/a/b"]);
     let below = json(&place, &["ls", "--json", "ls:/a"]);
     assert_eq!(below[0]["place"], "ls:/a/b");
@@ -305,7 +305,7 @@ fn ls_lists_the_daemon() {
 /// A watch tells grants, waiters and releases in order.
 #[test]
 fn watch_tells_everything_in_order() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut watch = Command::new(TENURE)
         .args(["watch", "--json", "w:/x"])
         .env("TENURE_URL", url())
@@ -340,7 +340,7 @@ fn watch_tells_everything_in_order() {
 /// C6: several paths, reversed lists, a parent and its child, and another reach beside them.
 #[test]
 fn several_at_once() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("n"), "0").unwrap();
     let script = "n=$(cat n); echo $((n + 1)) > n";
     let lists: [&[&str]; 3] = [
@@ -364,7 +364,7 @@ fn several_at_once() {
 /// would stand in each other's way if they came one after the other. Nobody is lost and everybody gets done.
 #[test]
 fn several_beside_tree_locks() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("n"), "0").unwrap();
     let script = "n=$(cat n); echo $((n + 1)) > n; test \"$TENURE_FENCE\" = \"${TENURE_FENCE_2-$TENURE_FENCE}\"";
     let lists: [&[&str]; 3] = [
@@ -391,7 +391,7 @@ fn several_beside_tree_locks() {
 /// C6: who does not get all of them leaves none, not even for the time of a lease: another gets the first at once.
 #[test]
 fn what_was_taken_is_given_back() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["back:/y/1"]);
     // Two namespaces: the first is taken before the second turns out to be held.
     let both = ["-n", "back:/x/1", "back:/y/1", "--", "true"];
@@ -407,7 +407,7 @@ fn what_was_taken_is_given_back() {
 /// A repository in a bucket, on a server that other people wrote: held, seen by others, lost to a break, given back.
 #[test]
 fn a_bucket() {
-    let (place, moto) = (Place::new(), Moto::start());
+    let (place, moto) = (RunFixture::new(), Moto::start());
     let bucket = "s3://bucket/team/repo";
     let here = |verb: &str, arguments: &[&str]| {
         let mut command = Command::new(TENURE);
@@ -455,7 +455,7 @@ fn a_bucket() {
 /// C4, C17: SIGKILL of tenure on a lease: the tree is gone long before the lease ends.
 #[test]
 fn killing_tenure_ends_the_tree() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "setsid sh -c 'echo $$ > pids; exec sleep 1000' & while ! test -s pids; do sleep 0.01; done; echo held; wait";
     let holder = Holder::start(run(
         &place,
@@ -475,7 +475,7 @@ fn killing_tenure_ends_the_tree() {
 /// A waiter that a signal ends withdraws: nobody waits for a grant that nobody takes.
 #[test]
 fn a_signal_while_waiting_leaves_no_place_in_line() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = hold(&place, &["q:/x"]);
     let waiters = || {
         json(&place, &["why", "--json", "q:/x"])["waiters"]
@@ -506,7 +506,7 @@ fn a_signal_while_waiting_leaves_no_place_in_line() {
 /// is ended in time.
 #[test]
 fn a_stopped_command_and_its_lease() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line(&format!("export TENURE_URL={}", url()));
     terminal.expect("ready> ");
@@ -529,7 +529,7 @@ fn a_stopped_command_and_its_lease() {
 /// C2: nobody answers: 125, and nothing was run.
 #[test]
 fn no_daemon() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let address = "tenure://127.0.0.1:1/x:/y";
     assert_eq!(
         code(&place, &["-w", "300ms", address, "--", "touch", "ran"]),
@@ -547,7 +547,7 @@ fn no_daemon() {
 /// C1: options that the daemon does not know are refused before anything is touched.
 #[test]
 fn what_makes_no_sense_here() {
-    let place = Place::new();
+    let place = RunFixture::new();
     assert_eq!(
         code(&place, &["--not-durable", "x:/y", "--", "true"]),
         Some(2)
@@ -565,7 +565,7 @@ fn what_makes_no_sense_here() {
 /// `doctor` tells what the daemon can do, and that it answers.
 #[test]
 fn doctor_asks_the_daemon() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let answer = json(&place, &["doctor", "--json", "d:/x"]);
     assert_eq!(answer["capabilities"]["order"], "fair");
     assert_eq!(answer["found"]["daemon"]["answers"], true);

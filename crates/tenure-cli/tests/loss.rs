@@ -20,7 +20,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use relay::Relay;
-use shell::{Holder, Place, eventually, is_alive, signal};
+use shell::{Holder, RunFixture, eventually, is_alive, signal};
 use support::Daemon;
 
 /// Short, so that many runs take little time.
@@ -39,7 +39,7 @@ const NEXT: &str =
 
 /// How the holder comes to lose its lease.
 #[derive(Clone, Copy, Debug)]
-enum Loss {
+enum LossCase {
     Partition,
     WrapperStopped,
 }
@@ -49,9 +49,9 @@ type Margin = Duration;
 
 /// A holder behind a relay whose whole tree stands. On a machine that is too busy to hold a short lease at all,
 /// it tries again: that loss was a real one, but nobody was there to see it.
-fn holder(daemon: SocketAddr, number: usize) -> (Place, Relay, Holder) {
+fn holder(daemon: SocketAddr, number: usize) -> (RunFixture, Relay, Holder) {
     for _ in 0..5 {
-        let (place, relay) = (Place::new(), Relay::to(daemon));
+        let (place, relay) = (RunFixture::new(), Relay::to(daemon));
         let address = format!("tenure://{}/loss:/run/{number}", relay.address);
         let started =
             Holder::try_start(place.run(&["--ttl", TTL, &address, "--", "sh", "-c", TREE]));
@@ -63,7 +63,7 @@ fn holder(daemon: SocketAddr, number: usize) -> (Place, Relay, Holder) {
     panic!("run {number}: no lease could be held")
 }
 
-fn one_run(daemon: SocketAddr, number: usize, loss: Loss) -> Margin {
+fn one_run(daemon: SocketAddr, number: usize, loss: LossCase) -> Margin {
     let (place, relay, holder) = holder(daemon, number);
     let pids = place.pids("pids");
     let next = place
@@ -83,8 +83,8 @@ fn one_run(daemon: SocketAddr, number: usize, loss: Loss) -> Margin {
         .spawn()
         .unwrap();
     match loss {
-        Loss::Partition => relay.stop(),
-        Loss::WrapperStopped => holder.signal("STOP"),
+        LossCase::Partition => relay.stop(),
+        LossCase::WrapperStopped => holder.signal("STOP"),
     }
     eventually("the tree is gone", || {
         pids.iter().all(|pid| !is_alive(*pid))
@@ -95,7 +95,7 @@ fn one_run(daemon: SocketAddr, number: usize, loss: Loss) -> Margin {
     assert_eq!(output.status.code(), Some(0), "run {number}: {text}");
     assert!(!text.contains("alive"), "run {number}, {loss:?}: {text}");
     let started = Duration::from_nanos(text.trim().parse().unwrap());
-    if let Loss::WrapperStopped = loss {
+    if let LossCase::WrapperStopped = loss {
         holder.signal("CONT");
     }
     assert_eq!(holder.end().code, Some(120), "run {number}, {loss:?}");
@@ -115,9 +115,9 @@ fn runs(daemon: SocketAddr, batches: usize, at_once: usize) -> Vec<Margin> {
                 .map(|at| {
                     let number = batch * at_once + at;
                     let loss = if at % 2 == 0 {
-                        Loss::Partition
+                        LossCase::Partition
                     } else {
-                        Loss::WrapperStopped
+                        LossCase::WrapperStopped
                     };
                     scope.spawn(move || one_run(daemon, number, loss))
                 })
@@ -153,7 +153,7 @@ fn a_hundred_losses_without_a_survivor() {
 fn a_daemon_that_stands_still() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
-    let place: Vec<Place> = (0..8).map(|_| Place::new()).collect();
+    let place: Vec<RunFixture> = (0..8).map(|_| RunFixture::new()).collect();
     let holders: Vec<Holder> = place
         .iter()
         .enumerate()
@@ -199,7 +199,7 @@ fn a_daemon_that_stands_still() {
 fn a_partition_with_notify_only_tells() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let relay = Relay::to(daemon.grpc);
     let address = format!("tenure://{}/loss:/notify", relay.address);
@@ -231,7 +231,7 @@ fn a_partition_with_notify_only_tells() {
 fn a_short_partition_does_no_harm() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let relay = Relay::to(daemon.grpc);
     let address = format!("tenure://{}/loss:/short", relay.address);

@@ -6,8 +6,8 @@ use clap::Args;
 use serde_json::json;
 use tenure::{Address, blocking};
 
-use crate::options::Reading;
-use crate::say::{self, Failed, Form};
+use crate::options::InspectOptions;
+use crate::output::{self, CommandFailure, OutputFormat};
 
 /// Ask the holder of a lock to let go. Nothing is taken away.
 ///
@@ -19,7 +19,7 @@ use crate::say::{self, Failed, Form};
 ///   tenure ask --force --reason 'release at noon' upload:/srv/uploads/7f3a
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Ask {
+pub(crate) struct AskCommand {
     /// Do it although nobody watches.
     #[arg(long)]
     force: bool,
@@ -30,22 +30,22 @@ pub(crate) struct Ask {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
 
-impl Ask {
+impl AskCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.ask().map(|()| 0))
+        OutputFormat::of(self.json).end(self.ask().map(|()| 0))
     }
 
-    fn ask(&self) -> Result<(), Failed> {
+    fn ask(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
-        if !self.force && !say::is_terminal(std::io::stdin()) {
-            return Err(Failed::usage(format!(
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
+        if !self.force && !output::is_terminal(std::io::stdin()) {
+            return Err(CommandFailure::usage(format!(
                 "this asks somebody else's program to let go of {place}; off a terminal say so with --force"
             )));
         }
@@ -58,6 +58,6 @@ impl Ask {
                 format!("asked for {place}: {}", whom.join("; "))
             }
         };
-        Form::of(self.json).answer(text, &json!({ "place": place, "asked": asked }))
+        OutputFormat::of(self.json).answer(text, &json!({ "place": place, "asked": asked }))
     }
 }

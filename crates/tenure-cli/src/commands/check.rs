@@ -8,7 +8,7 @@ use serde_json::json;
 use tenure::Address;
 use tenure_files::exclusive::{CycleDecision, CycleKind, ExclusiveServer};
 
-use crate::say::{self, Failed, Form, HELD};
+use crate::output::{self, CommandFailure, HELD, OutputFormat};
 
 /// May a server work on its database now? 0 proceed, 75 skip, and the reason.
 ///
@@ -21,7 +21,7 @@ use crate::say::{self, Failed, Form, HELD};
 ///   tenure check --dry-run exclusive:.beads
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Check {
+pub(crate) struct CheckCommand {
     /// Remove nothing.
     #[arg(long, conflicts_with = "command")]
     dry_run: bool,
@@ -39,14 +39,14 @@ pub(crate) struct Check {
     command: Vec<OsString>,
 }
 
-impl Check {
+impl CheckCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.decide())
+        OutputFormat::of(self.json).end(self.decide())
     }
 
-    fn decide(&self) -> Result<u8, Failed> {
+    fn decide(&self) -> Result<u8, CommandFailure> {
         let Address::Exclusive(dir) = self.place.parse::<Address>()? else {
-            return Err(Failed::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "{}: only exclusive:DIR has a server that asks; `tenure try` answers for other locks",
                 self.place
             )));
@@ -76,7 +76,7 @@ impl Check {
             "class": answer.class().map(tenure_files::Class::name),
             "holder": answer.holder(),
         });
-        Form::of(self.json).answer(reason(&answer), &json)?;
+        OutputFormat::of(self.json).answer(reason(&answer), &json)?;
         Ok(if answer.skips() { HELD } else { 0 })
     }
 }
@@ -87,16 +87,16 @@ fn reason(answer: &CycleDecision) -> String {
         .unwrap_or_else(|| "no lock: proceed".to_owned())
 }
 
-fn cycle(program: &OsString, arguments: &[OsString]) -> Result<u8, Failed> {
+fn cycle(program: &OsString, arguments: &[OsString]) -> Result<u8, CommandFailure> {
     match Command::new(program).args(arguments).status() {
-        Ok(status) => Ok(say::child_code(status)),
+        Ok(status) => Ok(output::child_code(status)),
         Err(error) => {
             let code = if error.kind() == std::io::ErrorKind::NotFound {
                 127
             } else {
                 126
             };
-            Err(Failed::new(
+            Err(CommandFailure::new(
                 code,
                 format!("cannot run {}: {error}", program.display()),
             ))

@@ -13,14 +13,14 @@ use tonic::transport::{Channel, Endpoint};
 
 mod backup;
 mod offline;
-mod picture;
+mod status_view;
 
 /// Look at a cluster, and move things between its nodes.
 #[derive(Subcommand)]
-pub(crate) enum Cluster {
-    Status(Status),
-    Drain(Drain),
-    Remove(Remove),
+pub(crate) enum ClusterCommand {
+    Status(StatusCommand),
+    Drain(DrainCommand),
+    Remove(RemoveCommand),
     Backup(backup::Backup),
     Restore(offline::Restore),
     Recover(offline::Recover),
@@ -31,7 +31,7 @@ pub(crate) enum Cluster {
 
 /// Which daemon is asked.
 #[derive(Args)]
-struct Daemon {
+struct DaemonAddress {
     /// Any node of the cluster.
     #[arg(long, env = "TENURE_URL", default_value = "http://127.0.0.1:50051")]
     url: String,
@@ -49,9 +49,9 @@ struct Daemon {
 ///
 /// Exits with 0 if every node is up and every group has its leader and is at rest, with 1 if not.
 #[derive(Args)]
-pub(crate) struct Status {
+pub(crate) struct StatusCommand {
     #[command(flatten)]
-    daemon: Daemon,
+    daemon: DaemonAddress,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -64,11 +64,11 @@ pub(crate) struct Status {
 ///
 /// The node goes on serving clients by forwarding. Drain it before it is stopped for good.
 #[derive(Args)]
-pub(crate) struct Drain {
+pub(crate) struct DrainCommand {
     /// The node's name (`node_id`), such as tenure-2.
     node: String,
     #[command(flatten)]
-    daemon: Daemon,
+    daemon: DaemonAddress,
     /// Let it have replicas again.
     #[arg(long)]
     undo: bool,
@@ -81,25 +81,25 @@ pub(crate) struct Drain {
 ///
 /// Its replicas are made anew elsewhere. It can come back only with an empty data directory.
 #[derive(Args)]
-pub(crate) struct Remove {
+pub(crate) struct RemoveCommand {
     /// The node's name (`node_id`), such as tenure-2.
     node: String,
     #[command(flatten)]
-    daemon: Daemon,
+    daemon: DaemonAddress,
 }
 
-impl Cluster {
+impl ClusterCommand {
     pub(crate) fn run(self) -> ExitCode {
         let done = match self {
-            Cluster::Status(verb) => verb.run(),
-            Cluster::Drain(verb) => verb.run(),
-            Cluster::Remove(verb) => verb.run(),
-            Cluster::Backup(verb) => verb.run(),
-            Cluster::Restore(verb) => verb.run(),
-            Cluster::Recover(verb) => verb.run(),
-            Cluster::Rejoin(verb) => verb.run(),
-            Cluster::Init(verb) => verb.run(),
-            Cluster::Keep(verb) => verb.run(),
+            ClusterCommand::Status(verb) => verb.run(),
+            ClusterCommand::Drain(verb) => verb.run(),
+            ClusterCommand::Remove(verb) => verb.run(),
+            ClusterCommand::Backup(verb) => verb.run(),
+            ClusterCommand::Restore(verb) => verb.run(),
+            ClusterCommand::Recover(verb) => verb.run(),
+            ClusterCommand::Rejoin(verb) => verb.run(),
+            ClusterCommand::Init(verb) => verb.run(),
+            ClusterCommand::Keep(verb) => verb.run(),
         };
         done.unwrap_or_else(|why| {
             eprintln!("error: {why}");
@@ -108,13 +108,13 @@ impl Cluster {
     }
 }
 
-impl Status {
+impl StatusCommand {
     fn run(self) -> Result<ExitCode, String> {
         let status = block_on(async { self.daemon.client().await?.status().await })?;
         if self.json {
-            println!("{}", picture::json(&status));
+            println!("{}", status_view::json(&status));
         } else {
-            print!("{}", picture::words(&status, self.groups));
+            print!("{}", status_view::words(&status, self.groups));
         }
         Ok(if status.healthy {
             ExitCode::SUCCESS
@@ -124,7 +124,7 @@ impl Status {
     }
 }
 
-impl Drain {
+impl DrainCommand {
     fn run(self) -> Result<ExitCode, String> {
         block_on(async {
             let mut client = self.daemon.client().await?;
@@ -142,7 +142,7 @@ impl Drain {
     }
 }
 
-impl Remove {
+impl RemoveCommand {
     fn run(self) -> Result<ExitCode, String> {
         block_on(async {
             let mut client = self.daemon.client().await?;
@@ -167,7 +167,7 @@ fn said(status: tonic::Status) -> String {
 }
 
 /// A daemon that was reached.
-struct Client {
+struct AdminClient {
     inner: ClusterClient<InterceptedService<Channel, Credentials>>,
 }
 
@@ -188,13 +188,13 @@ impl Interceptor for Credentials {
     }
 }
 
-impl Daemon {
-    async fn client(&self) -> Result<Client, String> {
+impl DaemonAddress {
+    async fn client(&self) -> Result<AdminClient, String> {
         self.client_at(&self.url).await
     }
 
     /// Another node of the same cluster.
-    async fn client_at(&self, url: &str) -> Result<Client, String> {
+    async fn client_at(&self, url: &str) -> Result<AdminClient, String> {
         let http = match url.strip_prefix("tenure://") {
             Some(rest) => format!("http://{rest}"),
             None => url.to_owned(),
@@ -217,11 +217,11 @@ impl Daemon {
             .await
             .map_err(|_| format!("no daemon answers at {url}"))?;
         let inner = ClusterClient::with_interceptor(channel, Credentials(token));
-        Ok(Client { inner })
+        Ok(AdminClient { inner })
     }
 }
 
-impl Client {
+impl AdminClient {
     async fn status(&mut self) -> Result<StatusResponse, String> {
         let answer = self.inner.status(StatusRequest {}).await.map_err(said)?;
         Ok(answer.into_inner())

@@ -8,7 +8,7 @@ use clap::{Args, CommandFactory};
 use clap_complete::Shell;
 
 use crate::Arguments;
-use crate::say::{self, Failed};
+use crate::output::{self, CommandFailure};
 
 /// Print the completions of a shell.
 ///
@@ -28,7 +28,7 @@ impl Completions {
     pub(crate) fn run(self) -> ExitCode {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Arguments::command(), "tenure", &mut script);
-        say::end(write(&script))
+        output::end(write(&script))
     }
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct Manual {
 impl Manual {
     pub(crate) fn run(self) -> ExitCode {
         let pages = clap_mangen::generate_to(Arguments::command(), &self.directory);
-        say::end(pages.map_err(|error| {
-            Failed::own(format!(
+        output::end(pages.map_err(|error| {
+            CommandFailure::own(format!(
                 "cannot write into {}: {error}",
                 self.directory.display()
             ))
@@ -57,7 +57,7 @@ impl Manual {
 }
 
 /// A reader that has seen enough is no failure.
-fn write(bytes: &[u8]) -> Result<(), Failed> {
+fn write(bytes: &[u8]) -> Result<(), CommandFailure> {
     match io::stdout().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),

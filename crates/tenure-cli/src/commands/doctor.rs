@@ -8,8 +8,8 @@ use serde_json::{Map, Value, json};
 use tenure::{Address, Capabilities, blocking};
 use tenure_files::dir::{Dir, FileSystemReach};
 
-use crate::options::Reading;
-use crate::say::{Failed, Form};
+use crate::options::InspectOptions;
+use crate::output::{CommandFailure, OutputFormat};
 
 /// What can this place promise?
 ///
@@ -30,23 +30,23 @@ pub(crate) struct Doctor {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which place.
     #[arg(value_name = "WHERE")]
     place: String,
 }
 
 /// What was found out: a name, a sentence for people, a value for programs.
-type Finding = (&'static str, String, Value);
+type DoctorFinding = (&'static str, String, Value);
 
 impl Doctor {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.examine().map(|()| 0))
+        OutputFormat::of(self.json).end(self.examine().map(|()| 0))
     }
 
-    fn examine(&self) -> Result<(), Failed> {
+    fn examine(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let can = Capabilities::of(&place);
         let mut findings = match &place {
             Address::Memory(_) => Vec::new(),
@@ -68,7 +68,7 @@ impl Doctor {
                 ]
             }
             other => {
-                return Err(Failed::usage(format!(
+                return Err(CommandFailure::usage(format!(
                     "{} is not known here",
                     other.backend()
                 )));
@@ -84,7 +84,7 @@ impl Doctor {
             found.insert(name.to_owned(), value);
         }
         let json = json!({ "place": place, "capabilities": can, "found": found });
-        Form::of(self.json).answer(text, &json)
+        OutputFormat::of(self.json).answer(text, &json)
     }
 }
 
@@ -101,7 +101,7 @@ fn parent(file: &Path) -> &Path {
 }
 
 /// What the file system proves (K31).
-fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
+fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
     let (reach, proof) = match system.reach {
@@ -123,8 +123,8 @@ fn directory(dir: &Path) -> Result<Vec<Finding>, Failed> {
 }
 
 /// What the store does with conditions (P26). Writes a scratch object to find out.
-fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<Finding>, Failed> {
-    let failed = |error: tenure_store::Error| Failed::own(error.to_string());
+fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>, CommandFailure> {
+    let failed = |error: tenure_store::Error| CommandFailure::own(error.to_string());
     let repository =
         tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
             .map_err(failed)?;
@@ -153,9 +153,9 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<Finding>, Fail
     ])
 }
 
-fn clean(place: &Address) -> Result<Finding, Failed> {
+fn clean(place: &Address) -> Result<DoctorFinding, CommandFailure> {
     let Address::Upload { dir, .. } = place else {
-        return Err(Failed::usage(
+        return Err(CommandFailure::usage(
             "--clean is for upload directories: upload:DIR/ANY",
         ));
     };

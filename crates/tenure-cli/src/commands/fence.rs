@@ -7,19 +7,19 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tenure::{Address, Blocker, HolderLiveness, LockState, blocking};
 
-use crate::options::Reading;
-use crate::say::{Failed, Form, LOST};
+use crate::options::InspectOptions;
+use crate::output::{CommandFailure, LOST, OutputFormat};
 
 /// Fences: is what I hold still in force?
 #[derive(Subcommand)]
-pub(crate) enum Fence {
-    Check(Box<Check>),
+pub(crate) enum FenceCommand {
+    Check(Box<FenceCheckCommand>),
 }
 
-impl Fence {
+impl FenceCommand {
     pub(crate) fn run(self) -> ExitCode {
         match self {
-            Fence::Check(check) => check.run(),
+            FenceCommand::Check(check) => check.run(),
         }
     }
 }
@@ -35,7 +35,7 @@ impl Fence {
 ///   tenure fence check --owner "$owner" --fence 42 tenant:/acme/42
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Check {
+pub(crate) struct FenceCheckCommand {
     /// The fence that must still be the newest.
     #[arg(long, value_name = "N", env = "TENURE_FENCE")]
     fence: Option<u64>,
@@ -46,23 +46,23 @@ pub(crate) struct Check {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which lock [default: TENURE_WHERE].
     #[arg(value_name = "WHERE")]
     place: Option<String>,
 }
 
-impl Check {
+impl FenceCheckCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.check())
+        OutputFormat::of(self.json).end(self.check())
     }
 
-    fn check(&self) -> Result<u8, Failed> {
+    fn check(&self) -> Result<u8, CommandFailure> {
         let place = match &self.place {
             Some(place) => place.parse()?,
             None => from_environment()?,
         };
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         let held = self.is_in_force(&state);
         let text = match held {
@@ -70,7 +70,7 @@ impl Check {
             false => format!("{place} is not held by {} any more\n{state}", self.owner),
         };
         let json = json!({ "held": held, "place": place, "owner": self.owner, "fence": self.fence, "state": state });
-        Form::of(self.json).answer(text, &json)?;
+        OutputFormat::of(self.json).answer(text, &json)?;
         Ok(if held { 0 } else { LOST })
     }
 
@@ -94,8 +94,8 @@ impl Check {
 
 /// The place of C3's variables. A relative name may have been typed in another directory; the path of
 /// the lock file has not.
-fn from_environment() -> Result<Address, Failed> {
-    let missing = || Failed::usage("say which lock, or run this under `tenure run`");
+fn from_environment() -> Result<Address, CommandFailure> {
+    let missing = || CommandFailure::usage("say which lock, or run this under `tenure run`");
     let place: Address = std::env::var("TENURE_WHERE")
         .map_err(|_| missing())?
         .parse()?;

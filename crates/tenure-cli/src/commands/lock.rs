@@ -8,11 +8,11 @@ use clap::Args;
 use serde_json::json;
 use tenure::{Address, Hold, Mode, Tenure, blocking};
 
-use crate::caller;
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
-use crate::options::{Protocol, Reading, Waiting};
-use crate::say::{self, Failed, Form};
+use crate::options::{InspectOptions, ProtocolOptions, WaitOptions};
+use crate::output::{self, CommandFailure, OutputFormat};
+use crate::parent_shell;
 
 /// Take a lock and leave it held.
 ///
@@ -25,7 +25,7 @@ use crate::say::{self, Failed, Form};
 ///   tenure unlock "$hold"
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Lock {
+pub(crate) struct LockCommand {
     /// Share the lock with other shared holders.
     #[arg(short, long, conflicts_with = "exclusive")]
     shared: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Lock {
     #[arg(short = 'x', long)]
     exclusive: bool,
     #[command(flatten)]
-    waiting: Waiting,
+    waiting: WaitOptions,
     /// End with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
@@ -56,22 +56,22 @@ pub(crate) struct Lock {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    protocol: Protocol,
+    protocol: ProtocolOptions,
     /// What to lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
 
-impl Lock {
+impl LockCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.take().map(|()| 0))
+        OutputFormat::of(self.json).end(self.take().map(|()| 0))
     }
 
-    fn take(&self) -> Result<(), Failed> {
+    fn take(&self) -> Result<(), CommandFailure> {
         // A hold that is used from another directory must still mean the same place.
         let place = self.place.parse::<Address>()?.normalized();
         let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
-        let shown = Arc::new(crate::waiting::Waiting::new());
+        let shown = Arc::new(crate::progress::WaitProgress::new());
         let teller = Arc::clone(&shown);
         let mut lock = tenure
             .lock(&place)?
@@ -81,7 +81,7 @@ impl Lock {
                 Mode::Exclusive
             })
             .wait_limit(self.waiting.wait_limit())
-            .follows(self.pid.unwrap_or_else(caller::shell))
+            .follows(self.pid.unwrap_or_else(parent_shell::shell))
             .on_wait(move |busy| teller.tell(busy));
         if let Some(ttl) = self.ttl {
             lock = lock.ttl(ttl);
@@ -113,12 +113,12 @@ impl Lock {
             "fence": hold.fence(),
             "ttl": hold.ttl().map(|ttl| ttl.as_secs_f64()),
         });
-        Form::of(self.json).answer(&hold, &json)
+        OutputFormat::of(self.json).answer(&hold, &json)
     }
 
-    fn not_had(&self, error: tenure::Error) -> Failed {
+    fn not_had(&self, error: tenure::Error) -> CommandFailure {
         let is_busy = error.is_busy();
-        let mut failed = Failed::from(error);
+        let mut failed = CommandFailure::from(error);
         if let (true, Some(code)) = (is_busy, self.busy_code) {
             failed.code = code;
         }
@@ -135,29 +135,31 @@ impl Lock {
 ///   tenure renew "$hold"
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Renew {
+pub(crate) struct RenewCommand {
     /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// What `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
 }
 
-impl Renew {
+impl RenewCommand {
     pub(crate) fn run(self) -> ExitCode {
-        let form = Form::of(self.json);
+        let form = OutputFormat::of(self.json);
         form.end(self.renew().map(|()| 0))
     }
 
-    fn renew(&self) -> Result<(), Failed> {
-        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
+    fn renew(&self) -> Result<(), CommandFailure> {
+        let (hold, tenure) = adopt(&self.hold, &self.inspect_options)?;
         blocking::wait(tenure.renew_hold(&hold))?;
-        match Form::of(self.json) {
-            Form::Text => Ok(()),
-            Form::Json => say::line(&json!({ "renewed": hold.place().to_string() }).to_string()),
+        match OutputFormat::of(self.json) {
+            OutputFormat::Text => Ok(()),
+            OutputFormat::Json => {
+                output::line(&json!({ "renewed": hold.place().to_string() }).to_string())
+            }
         }
     }
 }
@@ -168,35 +170,37 @@ impl Renew {
 ///   tenure unlock "$hold"
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Unlock {
+pub(crate) struct UnlockCommand {
     /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// What `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
 }
 
-impl Unlock {
+impl UnlockCommand {
     pub(crate) fn run(self) -> ExitCode {
-        let form = Form::of(self.json);
+        let form = OutputFormat::of(self.json);
         form.end(self.unlock().map(|()| 0))
     }
 
-    fn unlock(&self) -> Result<(), Failed> {
-        let (hold, tenure) = adopt(&self.hold, &self.reading)?;
+    fn unlock(&self) -> Result<(), CommandFailure> {
+        let (hold, tenure) = adopt(&self.hold, &self.inspect_options)?;
         blocking::wait(tenure.release_hold(&hold))?;
-        match Form::of(self.json) {
-            Form::Text => Ok(()),
-            Form::Json => say::line(&json!({ "released": hold.place().to_string() }).to_string()),
+        match OutputFormat::of(self.json) {
+            OutputFormat::Text => Ok(()),
+            OutputFormat::Json => {
+                output::line(&json!({ "released": hold.place().to_string() }).to_string())
+            }
         }
     }
 }
 
-fn adopt(word: &str, reading: &Reading) -> Result<(Hold, Tenure), Failed> {
+fn adopt(word: &str, inspect_options: &InspectOptions) -> Result<(Hold, Tenure), CommandFailure> {
     let hold: Hold = word.parse()?;
-    let tenure = reading.tenure(std::slice::from_ref(hold.place()))?;
+    let tenure = inspect_options.tenure(std::slice::from_ref(hold.place()))?;
     Ok((hold, tenure))
 }

@@ -5,9 +5,9 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Address, LockState, Tenure, blocking};
 
-use crate::options::Reading;
-use crate::say::{self, Failed, Form};
-use crate::table;
+use crate::lock_table;
+use crate::options::InspectOptions;
+use crate::output::{self, CommandFailure, OutputFormat};
 
 /// What is held at or below a place.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct Ls {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Where to look.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
@@ -33,39 +33,42 @@ pub(crate) struct Ls {
 
 impl Ls {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.list().map(|()| 0))
+        OutputFormat::of(self.json).end(self.list().map(|()| 0))
     }
 
-    fn list(&self) -> Result<(), Failed> {
-        let states = Scope::new(self.place.as_deref(), &self.reading)?.list()?;
-        match Form::of(self.json) {
-            Form::Json => say::line(&say::to_json(&states)?),
-            Form::Text if states.is_empty() => {
+    fn list(&self) -> Result<(), CommandFailure> {
+        let states = ListScope::new(self.place.as_deref(), &self.inspect_options)?.list()?;
+        match OutputFormat::of(self.json) {
+            OutputFormat::Json => output::line(&output::to_json(&states)?),
+            OutputFormat::Text if states.is_empty() => {
                 eprintln!("tenure: nothing is held here");
                 Ok(())
             }
-            Form::Text => say::line(&table::layout(&table::rows(&states))),
+            OutputFormat::Text => output::line(&lock_table::layout(&lock_table::rows(&states))),
         }
     }
 }
 
 /// What `ls` and `top` look at.
-pub(crate) struct Scope {
+pub(crate) struct ListScope {
     place: Option<Address>,
     tenure: Tenure,
 }
 
-impl Scope {
-    pub(crate) fn new(place: Option<&str>, reading: &Reading) -> Result<Scope, Failed> {
+impl ListScope {
+    pub(crate) fn new(
+        place: Option<&str>,
+        inspect_options: &InspectOptions,
+    ) -> Result<ListScope, CommandFailure> {
         let place: Option<Address> = place.map(str::parse).transpose()?;
         let tenure = match &place {
-            Some(place) => reading.tenure(std::slice::from_ref(place))?,
+            Some(place) => inspect_options.tenure(std::slice::from_ref(place))?,
             None => Tenure::from_env()?,
         };
-        Ok(Scope { place, tenure })
+        Ok(ListScope { place, tenure })
     }
 
-    pub(crate) fn list(&self) -> Result<Vec<LockState>, Failed> {
+    pub(crate) fn list(&self) -> Result<Vec<LockState>, CommandFailure> {
         if let Some(place) = &self.place {
             return Ok(blocking::wait(self.tenure.list(place))?);
         }

@@ -6,7 +6,7 @@ use clap::{Args, Subcommand};
 use serde_json::json;
 use tenure::{Algorithm, Policy as Row, Tenure, blocking};
 
-use crate::say::{self, Failed, Form};
+use crate::output::{self, CommandFailure, OutputFormat};
 
 /// Namespace policies of the daemon: how locks conflict there.
 ///
@@ -20,16 +20,16 @@ use crate::say::{self, Failed, Form};
 ///   tenure policy rm jobs:/pool
 #[derive(Subcommand)]
 #[command(verbatim_doc_comment)]
-pub(crate) enum Policy {
-    Set(Set),
-    Get(One),
-    Rm(One),
-    Ls(All),
+pub(crate) enum PolicyCommand {
+    Set(SetPolicy),
+    Get(OnePolicy),
+    Rm(OnePolicy),
+    Ls(AllPolicies),
 }
 
 /// Set the policy of a namespace. Nothing may be held there.
 #[derive(Args)]
-pub(crate) struct Set {
+pub(crate) struct SetPolicy {
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Set {
 
 /// Show or remove the policy of a namespace.
 #[derive(Args)]
-pub(crate) struct One {
+pub(crate) struct OnePolicy {
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -52,26 +52,26 @@ pub(crate) struct One {
 
 /// List every policy that was set.
 #[derive(Args)]
-pub(crate) struct All {
+pub(crate) struct AllPolicies {
     /// Print JSON.
     #[arg(long)]
     json: bool,
 }
 
-impl Policy {
+impl PolicyCommand {
     pub(crate) fn run(self) -> ExitCode {
-        let form = Form::of(match &self {
-            Policy::Set(set) => set.json,
-            Policy::Get(one) | Policy::Rm(one) => one.json,
-            Policy::Ls(all) => all.json,
+        let form = OutputFormat::of(match &self {
+            PolicyCommand::Set(set) => set.json,
+            PolicyCommand::Get(one) | PolicyCommand::Rm(one) => one.json,
+            PolicyCommand::Ls(all) => all.json,
         });
         form.end(self.act(form).map(|()| 0))
     }
 
-    fn act(self, form: Form) -> Result<(), Failed> {
+    fn act(self, form: OutputFormat) -> Result<(), CommandFailure> {
         let tenure = Tenure::from_env()?;
         match self {
-            Policy::Set(Set {
+            PolicyCommand::Set(SetPolicy {
                 namespace,
                 algorithm,
                 ..
@@ -83,20 +83,22 @@ impl Policy {
                     &json!({ "namespace": namespace, "algorithm": algorithm }),
                 )
             }
-            Policy::Get(One { namespace, .. }) => {
+            PolicyCommand::Get(OnePolicy { namespace, .. }) => {
                 let row = blocking::wait(tenure.policy(&namespace))?;
                 form.answer(sentence(&row), &row)
             }
-            Policy::Rm(One { namespace, .. }) => {
+            PolicyCommand::Rm(OnePolicy { namespace, .. }) => {
                 blocking::wait(tenure.remove_policy(&namespace))?;
                 let text = format!("{namespace} has no policy of its own now");
                 form.answer(text, &json!({ "namespace": namespace, "removed": true }))
             }
-            Policy::Ls(_) => {
+            PolicyCommand::Ls(_) => {
                 let rows = blocking::wait(tenure.policies())?;
                 match form {
-                    Form::Json => say::line(&say::to_json(&rows)?),
-                    Form::Text => rows.iter().try_for_each(|row| say::line(&sentence(row))),
+                    OutputFormat::Json => output::line(&output::to_json(&rows)?),
+                    OutputFormat::Text => {
+                        rows.iter().try_for_each(|row| output::line(&sentence(row)))
+                    }
                 }
             }
         }

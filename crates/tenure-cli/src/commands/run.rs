@@ -14,14 +14,14 @@ use tenure_files::heartbeat;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
-use crate::options::{self, Protocol};
-use crate::run::wrapper::{self, News, Outcome, Start, Terminal};
+use crate::options::{self, ProtocolOptions};
+use crate::output::{CommandFailure, FAILED, LOST, OutputFormat};
+use crate::progress::WaitProgress;
+use crate::run::wrapper::{self, ChildStart, LockNotice, RunOutcome, Terminal};
 use crate::run::{
-    Cause, Channel, Descriptor, End, Lease, MOST_DESCRIPTORS, OnAsk, OnDeath, OnLost, Task, Value,
-    Variables,
+    Channel, ChildEndCause, ChildLease, Descriptor, MOST_DESCRIPTORS, OnAsk, OnDeath, OnLost,
+    ProcessEnd, SupervisorTask, VariableValue, Variables,
 };
-use crate::say::{FAILED, Failed, Form, LOST};
-use crate::waiting::Waiting;
 
 /// Hold a lock while a command runs.
 ///
@@ -42,7 +42,7 @@ use crate::waiting::Waiting;
 ///   tenure run ./old.lock --also tenant:/jobs/nightly -- ./job    # while moving from one to the other
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Run {
+pub(crate) struct RunCommand {
     /// Share the lock with other shared holders.
     #[arg(short, long, conflicts_with_all = ["exclusive", "permits"])]
     shared: bool,
@@ -56,7 +56,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "N", conflicts_with = "exclusive")]
     permits: Option<NonZeroU32>,
     #[command(flatten)]
-    waiting: options::Waiting,
+    waiting: options::WaitOptions,
     /// End with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
@@ -74,10 +74,10 @@ pub(crate) struct Run {
     ask: bool,
     /// What happens to the command when the lock is lost.
     #[arg(long, value_name = "WHAT", default_value = "term")]
-    on_lost: Lost,
+    on_lost: OnLostOption,
     /// What happens to the command when somebody asks for the lock [default: term on upload locks, else notify].
     #[arg(long, value_name = "WHAT")]
-    on_ask: Option<Asked>,
+    on_ask: Option<OnAskOption>,
     /// Time between TERM and KILL.
     #[arg(long, value_name = "DUR", default_value = "10s", value_parser = duration::parse)]
     grace: Duration,
@@ -94,7 +94,7 @@ pub(crate) struct Run {
     #[arg(long, value_name = "WHERE")]
     also: Vec<String>,
     #[command(flatten)]
-    protocol: Protocol,
+    protocol: ProtocolOptions,
     /// What to lock.
     #[arg(value_name = "WHERE", required = true)]
     places: Vec<String>,
@@ -104,7 +104,7 @@ pub(crate) struct Run {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Lost {
+enum OnLostOption {
     /// Terminate it, then kill it.
     Term,
     /// Kill it at once.
@@ -114,7 +114,7 @@ enum Lost {
 }
 
 #[derive(Clone, Copy, ValueEnum)]
-enum Asked {
+enum OnAskOption {
     /// Terminate it, then kill it; tenure ends with 121.
     Term,
     /// Tell it, and nothing else.
@@ -123,13 +123,13 @@ enum Asked {
     Ignore,
 }
 
-impl Run {
-    pub(crate) fn run(self, keeper: io::Result<Channel>) -> ExitCode {
-        let held = keeper.map_err(Failed::from);
-        Form::Text.end(held.and_then(|keeper| self.hold(&keeper)))
+impl RunCommand {
+    pub(crate) fn run(self, supervisor: io::Result<Channel>) -> ExitCode {
+        let held = supervisor.map_err(CommandFailure::from);
+        OutputFormat::Text.end(held.and_then(|supervisor| self.hold(&supervisor)))
     }
 
-    fn hold(&self, keeper: &Channel) -> Result<u8, Failed> {
+    fn hold(&self, supervisor: &Channel) -> Result<u8, CommandFailure> {
         let texts: Vec<&String> = self.places.iter().chain(&self.also).collect();
         let places: Vec<Address> = texts
             .iter()
@@ -137,7 +137,7 @@ impl Run {
             .collect::<Result<_, _>>()?;
         let tenure = self.protocol.tenure(&places)?;
         if places.len() > MOST_DESCRIPTORS {
-            return Err(Failed::usage(format!(
+            return Err(CommandFailure::usage(format!(
                 "at most {MOST_DESCRIPTORS} locks at once"
             )));
         }
@@ -145,7 +145,7 @@ impl Run {
         let program = self
             .command
             .first()
-            .ok_or_else(|| Failed::usage("no command was given"))?;
+            .ok_or_else(|| CommandFailure::usage("no command was given"))?;
         let task = self.task(&terminal)?;
         terminal.manage();
         // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
@@ -156,7 +156,7 @@ impl Run {
         // A command that is over at once goes without a heart. Of several locks, the first may be held for long
         // before the last is had.
         let mut rest = (places.len() == 1).then(heartbeat::rest);
-        let waiting = Arc::new(Waiting::new());
+        let waiting = Arc::new(WaitProgress::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,
             interrupts.as_mut(),
@@ -171,12 +171,12 @@ impl Run {
         for (number, guard) in guards.iter().enumerate() {
             let (mailbox, on_ask) = (mailbox.clone(), self.on_ask(guard.place()));
             guard.listen(move |event| {
-                if let Some(news) = news(number, event, on_ask) {
-                    mailbox.drop_in(news);
+                if let Some(notice) = notice(number, event, on_ask) {
+                    mailbox.drop_in(notice);
                 }
             });
         }
-        let start = Start {
+        let start = ChildStart {
             task,
             variables: variables(&guards, &named(&texts, &places)),
             descriptors: guards
@@ -185,23 +185,24 @@ impl Run {
                 .collect(),
         };
         let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome = wrapper::supervise(keeper, start, &inbox, &mut terminal, early, &mut rest)?;
+        let outcome =
+            wrapper::supervise(supervisor, start, &inbox, &mut terminal, early, &mut rest)?;
         let lost = give_back(guards, &outcome);
-        wrapper::finish(keeper);
+        wrapper::finish(supervisor);
         // What it kept from beginning has nothing left to look after.
         drop(rest);
         Ok(code(&outcome, lost, program))
     }
 
-    /// What the keeper has to know.
-    fn task(&self, terminal: &Terminal) -> Result<Task, Failed> {
+    /// What the supervisor has to know.
+    fn task(&self, terminal: &Terminal) -> Result<SupervisorTask, CommandFailure> {
         let words = u32::try_from(self.command.len());
-        Ok(Task {
-            words: words.map_err(|_| Failed::usage("a command of too many words"))?,
+        Ok(SupervisorTask {
+            words: words.map_err(|_| CommandFailure::usage("a command of too many words"))?,
             on_lost: match self.on_lost {
-                Lost::Term => OnLost::Term,
-                Lost::Kill => OnLost::Kill,
-                Lost::Notify => OnLost::Notify,
+                OnLostOption::Term => OnLost::Term,
+                OnLostOption::Kill => OnLost::Kill,
+                OnLostOption::Notify => OnLost::Notify,
             },
             grace: self.grace,
             on_death: match self.no_kill {
@@ -222,8 +223,8 @@ impl Run {
         &self,
         tenure: &Tenure,
         places: &[Address],
-        waiting: &Arc<Waiting>,
-    ) -> Result<LockAll, Failed> {
+        waiting: &Arc<WaitProgress>,
+    ) -> Result<LockAll, CommandFailure> {
         let mut lock = tenure
             .lock_all(places)?
             .mode(self.mode())
@@ -259,16 +260,16 @@ impl Run {
     /// Giving way is the protocol of uploads; elsewhere it is the command's own decision.
     fn on_ask(&self, place: &Address) -> OnAsk {
         match (self.on_ask, place) {
-            (Some(Asked::Term), _) | (None, Address::Upload { .. }) => OnAsk::Term,
-            (Some(Asked::Notify), _) | (None, _) => OnAsk::Notify,
-            (Some(Asked::Ignore), _) => OnAsk::Ignore,
+            (Some(OnAskOption::Term), _) | (None, Address::Upload { .. }) => OnAsk::Term,
+            (Some(OnAskOption::Notify), _) | (None, _) => OnAsk::Notify,
+            (Some(OnAskOption::Ignore), _) => OnAsk::Ignore,
         }
     }
 
     /// `-E` replaces 75 and 124 (C16), and `-q` is told by the code alone.
-    fn not_had(&self, error: Error) -> Result<u8, Failed> {
+    fn not_had(&self, error: Error) -> Result<u8, CommandFailure> {
         let is_busy = error.is_busy();
-        let mut failed = Failed::from(error);
+        let mut failed = CommandFailure::from(error);
         if let (true, Some(code)) = (is_busy, self.busy_code) {
             failed.code = code;
         }
@@ -301,27 +302,27 @@ fn take(
     }
 }
 
-fn news(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<News> {
+fn notice(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<LockNotice> {
     match event {
-        HoldEvent::Renewed(lease) => Some(News::Renewed(
+        HoldEvent::Renewed(lease) => Some(LockNotice::Renewed(
             number,
-            Lease {
+            ChildLease {
                 safe_until: lease.safe_until(),
                 ttl: lease.ttl,
             },
         )),
-        HoldEvent::Asked(request) => Some(News::Asked(on_ask, request.to_string())),
-        HoldEvent::Lost(lost) => Some(News::Lost(format!("the lock is lost: {}", lost.what))),
+        HoldEvent::Asked(request) => Some(LockNotice::Asked(on_ask, request.to_string())),
+        HoldEvent::Lost(lost) => Some(LockNotice::Lost(format!("the lock is lost: {}", lost.what))),
         _ => None,
     }
 }
 
 /// Gives the locks back and says whether one of them had been lost. One that is known to be lost is let
 /// go: who took it away need not be asked, and may be out of reach.
-fn give_back(guards: Vec<Guard>, outcome: &Outcome) -> bool {
+fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
     let known = matches!(
         outcome,
-        Outcome::Ran(_, Cause::Lost) | Outcome::LostBefore(_)
+        RunOutcome::Ran(_, ChildEndCause::Lost) | RunOutcome::LostBefore(_)
     );
     let mut lost = known;
     for guard in guards.into_iter().rev() {
@@ -346,14 +347,14 @@ fn named<'a>(texts: &[&'a String], places: &[Address]) -> Vec<(&'a str, Address)
 /// What the child finds in its environment (C3): plain names for the first lock, numbered ones for the
 /// others, and nothing left of an outer run.
 fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
-    let mut variables: Variables = vec![("TENURE_HELD".into(), Value::Text("1".into()))];
+    let mut variables: Variables = vec![("TENURE_HELD".into(), VariableValue::Text("1".into()))];
     for (number, guard) in guards.iter().enumerate() {
         let suffix = if number == 0 {
             String::new()
         } else {
             format!("_{}", number + 1)
         };
-        let mut set = |name: &str, value: Value| {
+        let mut set = |name: &str, value: VariableValue| {
             variables.push((format!("TENURE_{name}{suffix}").into(), value));
         };
         let place = guard.place().normalized();
@@ -365,31 +366,36 @@ fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
             Mode::Permit(_) => "permit",
         };
         let fence = guard.fence().map(|fence| fence.to_string());
-        set("WHERE", Value::Text(typed.into()));
-        set("MODE", Value::Text(mode.into()));
+        set("WHERE", VariableValue::Text(typed.into()));
+        set("MODE", VariableValue::Text(mode.into()));
         set(
             "FENCE",
-            fence.map_or(Value::Removed, |fence| Value::Text(fence.into())),
+            fence.map_or(VariableValue::Removed, |fence| {
+                VariableValue::Text(fence.into())
+            }),
         );
-        set("OWNER", Value::Text(guard.owner().into()));
+        set("OWNER", VariableValue::Text(guard.owner().into()));
         if let Address::Daemon { nodes, .. } = guard.place()
             && !nodes.is_empty()
         {
             let nodes: Vec<String> = nodes.iter().map(ToString::to_string).collect();
             set(
                 "URL",
-                Value::Text(format!("tenure://{}", nodes.join(",")).into()),
+                VariableValue::Text(format!("tenure://{}", nodes.join(",")).into()),
             );
         }
         match guard.file() {
             Some(file) => {
-                set("TOKEN", Value::Text(file.token().to_string().into()));
-                set("LOCK_PATH", Value::Text(file.path().into()));
-                set("FD", Value::Descriptor);
+                set(
+                    "TOKEN",
+                    VariableValue::Text(file.token().to_string().into()),
+                );
+                set("LOCK_PATH", VariableValue::Text(file.path().into()));
+                set("FD", VariableValue::Descriptor);
             }
             None => {
                 for name in ["TOKEN", "LOCK_PATH", "FD"] {
-                    set(name, Value::Removed);
+                    set(name, VariableValue::Removed);
                 }
             }
         }
@@ -399,7 +405,7 @@ fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
 }
 
 /// Numbered variables of an outer run with more locks.
-fn left_over(locks: usize) -> Vec<(OsString, Value)> {
+fn left_over(locks: usize) -> Vec<(OsString, VariableValue)> {
     let ours = |name: &str| {
         let (rest, number) = name.strip_prefix("TENURE_")?.rsplit_once('_')?;
         let known = [
@@ -417,22 +423,22 @@ fn left_over(locks: usize) -> Vec<(OsString, Value)> {
     };
     std::env::vars_os()
         .filter(|(name, _)| name.to_str().and_then(ours).is_some())
-        .map(|(name, _)| (name, Value::Removed))
+        .map(|(name, _)| (name, VariableValue::Removed))
         .collect()
 }
 
 /// The exit code for how it ended (C2, C14).
-fn code(outcome: &Outcome, lost: bool, program: &OsStr) -> u8 {
+fn code(outcome: &RunOutcome, lost: bool, program: &OsStr) -> u8 {
     match outcome {
-        Outcome::LostBefore(how) => {
+        RunOutcome::LostBefore(how) => {
             eprintln!("tenure: {how}; the command was not started");
             LOST
         }
-        Outcome::Ran(_, Cause::Lost) => LOST,
-        Outcome::Ran(..) if lost => LOST,
-        Outcome::Ran(_, Cause::GaveWay) => 121,
-        Outcome::Ran(end, Cause::Itself) => end.exit_code(),
-        Outcome::NotStarted(errno) => {
+        RunOutcome::Ran(_, ChildEndCause::Lost) => LOST,
+        RunOutcome::Ran(..) if lost => LOST,
+        RunOutcome::Ran(_, ChildEndCause::GaveWay) => 121,
+        RunOutcome::Ran(end, ChildEndCause::Itself) => end.exit_code(),
+        RunOutcome::NotStarted(errno) => {
             let error = std::io::Error::from_raw_os_error(*errno);
             eprintln!("tenure: cannot run {}: {error}", program.display());
             match error.kind() {
@@ -441,9 +447,9 @@ fn code(outcome: &Outcome, lost: bool, program: &OsStr) -> u8 {
                 _ => 126,
             }
         }
-        Outcome::KeeperGone => {
+        RunOutcome::SupervisorGone => {
             eprintln!("tenure: the keeper was killed; the command was ended");
-            End::Killed(libc::SIGKILL).exit_code()
+            ProcessEnd::Killed(libc::SIGKILL).exit_code()
         }
     }
 }

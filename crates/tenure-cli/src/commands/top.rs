@@ -12,11 +12,11 @@ use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
 use tenure::{LockState, blocking};
 
-use super::ls::Scope;
+use super::ls::ListScope;
 use crate::duration;
-use crate::options::Reading;
-use crate::say::{self, Failed};
-use crate::table;
+use crate::lock_table;
+use crate::options::InspectOptions;
+use crate::output::{self, CommandFailure};
 
 /// A live view of what is held and who waits.
 ///
@@ -32,7 +32,7 @@ pub(crate) struct Top {
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration::parse)]
     every: Duration,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Where to look, as with `tenure ls`.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
@@ -40,7 +40,7 @@ pub(crate) struct Top {
 
 /// What is on the screen.
 #[derive(Default)]
-struct View {
+struct TopView {
     states: Vec<LockState>,
     selected: TableState,
     /// What was last done, or what went wrong.
@@ -49,17 +49,17 @@ struct View {
 
 impl Top {
     pub(crate) fn run(self) -> ExitCode {
-        say::end(self.show())
+        output::end(self.show())
     }
 
-    fn show(&self) -> Result<(), Failed> {
-        if !say::is_terminal(std::io::stdout()) || !say::is_terminal(std::io::stdin()) {
-            return Err(Failed::usage(
+    fn show(&self) -> Result<(), CommandFailure> {
+        if !output::is_terminal(std::io::stdout()) || !output::is_terminal(std::io::stdin()) {
+            return Err(CommandFailure::usage(
                 "this needs a terminal; `tenure ls` and `tenure watch` do not",
             ));
         }
-        let scope = Scope::new(self.place.as_deref(), &self.reading)?;
-        let mut view = View::default();
+        let scope = ListScope::new(self.place.as_deref(), &self.inspect_options)?;
+        let mut view = TopView::default();
         view.look(&scope);
         // Restores the terminal on panic, too.
         let mut terminal = ratatui::try_init()?;
@@ -71,9 +71,9 @@ impl Top {
     fn keep_showing(
         &self,
         terminal: &mut ratatui::DefaultTerminal,
-        scope: &Scope,
-        view: &mut View,
-    ) -> Result<(), Failed> {
+        scope: &ListScope,
+        view: &mut TopView,
+    ) -> Result<(), CommandFailure> {
         let mut next_look = Instant::now() + self.every;
         loop {
             terminal.draw(|frame| view.draw(frame))?;
@@ -102,13 +102,13 @@ impl Top {
     }
 }
 
-impl View {
-    fn look(&mut self, scope: &Scope) {
+impl TopView {
+    fn look(&mut self, scope: &ListScope) {
         match scope.list() {
             Ok(states) => self.states = states,
             Err(failed) => self.message = failed.text,
         }
-        let rows = table::rows(&self.states).len();
+        let rows = lock_table::rows(&self.states).len();
         match self.selected.selected() {
             _ if rows == 0 => self.selected.select(None),
             None => self.selected.select(Some(0)),
@@ -129,7 +129,7 @@ impl View {
         None
     }
 
-    fn ask(&mut self, scope: &Scope) {
+    fn ask(&mut self, scope: &ListScope) {
         let Some(state) = self.chosen() else { return };
         let place = state.place.clone();
         self.message = match blocking::wait(scope.tenure().ask(&place, None)) {
@@ -153,7 +153,7 @@ impl View {
             Constraint::Length(1),
         ])
         .areas(frame.area());
-        let rows = table::rows(&self.states);
+        let rows = lock_table::rows(&self.states);
         let title = format!(" tenure: {} held ", rows.len());
         let widths = [
             Constraint::Fill(3),
@@ -164,7 +164,7 @@ impl View {
             Constraint::Length(7),
         ];
         let list = Table::new(rows.into_iter().map(Row::new), widths)
-            .header(Row::new(table::HEADINGS).style(Style::new().add_modifier(Modifier::BOLD)))
+            .header(Row::new(lock_table::HEADINGS).style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
             .block(Block::bordered().title(title));
         frame.render_stateful_widget(list, locks, &mut self.selected);
@@ -191,7 +191,7 @@ mod tests {
     #[test]
     fn an_empty_view_is_drawn() {
         let mut terminal = Terminal::new(TestBackend::new(70, 10)).unwrap();
-        let mut view = View::default();
+        let mut view = TopView::default();
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let screen = terminal.backend().to_string();
         assert!(screen.contains("tenure: 0 held"), "{screen}");
@@ -212,7 +212,7 @@ mod tests {
             guard.release().await?;
             Ok::<_, tenure::Error>(states)
         });
-        let mut view = View {
+        let mut view = TopView {
             states: held.unwrap(),
             selected: TableState::new().with_selected(Some(0)),
             message: String::new(),

@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Address, ChangeEvent, ChangeKind, Holder, blocking};
 
-use crate::options::Reading;
-use crate::say::{self, Failed, Form};
+use crate::options::InspectOptions;
+use crate::output::{self, CommandFailure, OutputFormat};
 
 /// What happens at or below a place, as it happens, beginning with what is held now.
 ///
@@ -19,31 +19,31 @@ use crate::say::{self, Failed, Form};
 ///   tenure watch --json tenant:/ | jq -c 'select(.kind == "granted")'
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Watch {
+pub(crate) struct WatchCommand {
     /// Print JSON, one change a line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Where to look [default: this directory].
     #[arg(value_name = "WHERE", default_value = ".")]
     place: String,
 }
 
-impl Watch {
+impl WatchCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.watch().map(|()| 0))
+        OutputFormat::of(self.json).end(self.watch().map(|()| 0))
     }
 
-    fn watch(&self) -> Result<(), Failed> {
+    fn watch(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let mut changes = blocking::wait(tenure.watch(&place))?;
         while let Some(change) = changes.next_blocking() {
             let change = change?;
-            match Form::of(self.json) {
-                Form::Json => say::line(&say::to_json(&change)?)?,
-                Form::Text => say::line(&sentence(&change))?,
+            match OutputFormat::of(self.json) {
+                OutputFormat::Json => output::line(&output::to_json(&change)?)?,
+                OutputFormat::Text => output::line(&sentence(&change))?,
             }
         }
         Ok(())

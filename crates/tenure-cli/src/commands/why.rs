@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Address, Capabilities, HolderLiveness, LockState, blocking};
 
-use crate::options::Reading;
-use crate::say::{Failed, Form};
+use crate::options::InspectOptions;
+use crate::output::{CommandFailure, OutputFormat};
 
 /// Why am I waiting? Explains a lock in sentences.
 ///
@@ -19,27 +19,27 @@ use crate::say::{Failed, Form};
 ///   tenure why --json s3://bucket/backup
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Why {
+pub(crate) struct WhyCommand {
     /// Print JSON.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
 
-impl Why {
+impl WhyCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.explain().map(|()| 0))
+        OutputFormat::of(self.json).end(self.explain().map(|()| 0))
     }
 
-    fn explain(&self) -> Result<(), Failed> {
+    fn explain(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
-        Form::of(self.json).answer(sentences(&state), &state)
+        OutputFormat::of(self.json).answer(sentences(&state), &state)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What wrapper and keeper tell each other, over a pair of sockets that keeps messages whole.
+//! What wrapper and supervisor tell each other, over a pair of sockets that keeps messages whole.
 //!
 //! The end of the other side is news too: [`Channel::receive`] returns `None`.
 
@@ -16,27 +16,27 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recv, recvmsg, sendmsg, socketpair,
 };
 
-use super::schedule::Lease;
-use super::task::Task;
-use super::tree::End;
+use super::process_tree::ProcessEnd;
+use super::schedule::ChildLease;
+use super::task::SupervisorTask;
 
 /// The longest message: the child's extra environment is the only long one.
 const LONGEST: usize = 256 << 10;
 /// The most descriptors that come with one message, and so the most lock files of one run.
 pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
-/// From the wrapper to the keeper.
+/// From the wrapper to the supervisor.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Order {
+pub(crate) enum SupervisorCommand {
     /// All locks are held: start the child with these variables. The locked descriptors of lock files
     /// come along (K38).
-    Start(Task, Variables),
+    Start(SupervisorTask, Variables),
     /// Pass this signal on: TERM, INT, HUP and QUIT to the group, the others to the child (C3).
     Signal(i32),
     /// Let a stopped group go on; it gets the terminal back where the wrapper has it.
     Continue,
     /// A renewal was confirmed.
-    Lease(Lease),
+    Lease(ChildLease),
     /// The lock is lost: the text says how.
     Lost(String),
     /// Somebody asks for the lock: what to do about it, and who and why in words.
@@ -46,11 +46,11 @@ pub(crate) enum Order {
 }
 
 /// Variables of the child's environment, in the order in which they are set.
-pub(crate) type Variables = Vec<(OsString, Value)>;
+pub(crate) type Variables = Vec<(OsString, VariableValue)>;
 
 /// What a variable of the child becomes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
+pub(crate) enum VariableValue {
     /// This.
     Text(OsString),
     /// Nothing: an inherited value must not be mistaken for ours.
@@ -67,9 +67,9 @@ pub(crate) enum OnAsk {
     Ignore,
 }
 
-/// From the keeper to the wrapper.
+/// From the supervisor to the wrapper.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Report {
+pub(crate) enum SupervisorReport {
     /// The child runs.
     Started(u32),
     /// It could not be started: the operating system's error.
@@ -77,14 +77,14 @@ pub(crate) enum Report {
     /// It was stopped by this signal (C19).
     Stopped(i32),
     /// The end of the tree was begun because no renewal came in time, or was ordered.
-    Ending(Cause),
+    Ending(ChildEndCause),
     /// It is over: how the child ended, and why.
-    Over(End, Cause),
+    Over(ProcessEnd, ChildEndCause),
 }
 
 /// Why the child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Cause {
+pub(crate) enum ChildEndCause {
     /// By itself.
     Itself,
     /// The lock was lost.
@@ -116,14 +116,14 @@ impl Channel {
         Ok((Channel { socket: a }, Channel { socket: b }))
     }
 
-    pub(crate) fn send(&self, message: &impl Message) -> io::Result<()> {
+    pub(crate) fn send(&self, message: &impl ChannelMessage) -> io::Result<()> {
         self.send_with(message, &[])
     }
 
     /// Sends a message, with descriptors if there are any.
     pub(crate) fn send_with(
         &self,
-        message: &impl Message,
+        message: &impl ChannelMessage,
         fds: &[BorrowedFd<'_>],
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
@@ -162,7 +162,7 @@ impl Channel {
     }
 
     /// Takes one message and its descriptors; `None` when the other side is gone.
-    pub(crate) fn receive<M: Message>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
+    pub(crate) fn receive<M: ChannelMessage>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
         let mut bytes = vec![0u8; self.next_length()?];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = RecvAncillaryBuffer::new(&mut space);
@@ -199,22 +199,22 @@ impl Channel {
 }
 
 /// What can be sent: a tag and a payload.
-pub(crate) trait Message: Sized {
+pub(crate) trait ChannelMessage: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(bytes: &[u8]) -> Option<Self>;
 }
 
-impl Message for Order {
+impl ChannelMessage for SupervisorCommand {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Order::Start(task, variables) => {
+            SupervisorCommand::Start(task, variables) => {
                 out.push(b's');
                 task.put(out);
                 for (name, value) in variables {
                     let (kind, text): (u8, &[u8]) = match value {
-                        Value::Text(text) => (b'=', text.as_bytes()),
-                        Value::Removed => (b'-', b""),
-                        Value::Descriptor => (b'#', b""),
+                        VariableValue::Text(text) => (b'=', text.as_bytes()),
+                        VariableValue::Removed => (b'-', b""),
+                        VariableValue::Descriptor => (b'#', b""),
                     };
                     out.push(kind);
                     out.extend_from_slice(name.as_bytes());
@@ -223,61 +223,61 @@ impl Message for Order {
                     out.push(0);
                 }
             }
-            Order::Signal(signal) => put_number(out, b'k', i64::from(*signal)),
-            Order::Continue => out.push(b'c'),
-            Order::Lease(lease) => {
+            SupervisorCommand::Signal(signal) => put_number(out, b'k', i64::from(*signal)),
+            SupervisorCommand::Continue => out.push(b'c'),
+            SupervisorCommand::Lease(lease) => {
                 out.push(b'l');
                 out.extend_from_slice(&nanos(lease.safe_until).to_le_bytes());
                 out.extend_from_slice(&nanos(lease.ttl).to_le_bytes());
             }
-            Order::Lost(text) => put_text(out, b'x', text),
-            Order::Asked(action, text) => {
+            SupervisorCommand::Lost(text) => put_text(out, b'x', text),
+            SupervisorCommand::Asked(action, text) => {
                 out.push(b'a');
                 put_text(out, action.letter(), text);
             }
-            Order::Done => out.push(b'd'),
+            SupervisorCommand::Done => out.push(b'd'),
         }
     }
 
-    fn take(bytes: &[u8]) -> Option<Order> {
+    fn take(bytes: &[u8]) -> Option<SupervisorCommand> {
         let (tag, rest) = bytes.split_first()?;
         Some(match tag {
             b's' => {
-                let (task, rest) = Task::take(rest)?;
-                Order::Start(task, take_variables(rest)?)
+                let (task, rest) = SupervisorTask::take(rest)?;
+                SupervisorCommand::Start(task, take_variables(rest)?)
             }
-            b'k' => Order::Signal(i32::try_from(take_number(rest)?).ok()?),
-            b'c' => Order::Continue,
+            b'k' => SupervisorCommand::Signal(i32::try_from(take_number(rest)?).ok()?),
+            b'c' => SupervisorCommand::Continue,
             b'l' => {
                 let (until, ttl) = rest.split_at_checked(8)?;
-                Order::Lease(Lease {
+                SupervisorCommand::Lease(ChildLease {
                     safe_until: Duration::from_nanos(u64::from_le_bytes(until.try_into().ok()?)),
                     ttl: Duration::from_nanos(u64::from_le_bytes(ttl.try_into().ok()?)),
                 })
             }
-            b'x' => Order::Lost(String::from_utf8_lossy(rest).into_owned()),
+            b'x' => SupervisorCommand::Lost(String::from_utf8_lossy(rest).into_owned()),
             b'a' => {
                 let (action, text) = rest.split_first()?;
                 let text = String::from_utf8_lossy(text).into_owned();
-                Order::Asked(OnAsk::from_letter(*action)?, text)
+                SupervisorCommand::Asked(OnAsk::from_letter(*action)?, text)
             }
-            b'd' => Order::Done,
+            b'd' => SupervisorCommand::Done,
             _ => return None,
         })
     }
 }
 
-impl Message for Report {
+impl ChannelMessage for SupervisorReport {
     fn put(&self, out: &mut Vec<u8>) {
         match self {
-            Report::Started(pid) => put_number(out, b'p', i64::from(*pid)),
-            Report::Failed(errno) => put_number(out, b'f', i64::from(*errno)),
-            Report::Stopped(signal) => put_number(out, b't', i64::from(*signal)),
-            Report::Ending(cause) => put_number(out, b'e', cause.number()),
-            Report::Over(end, cause) => {
+            SupervisorReport::Started(pid) => put_number(out, b'p', i64::from(*pid)),
+            SupervisorReport::Failed(errno) => put_number(out, b'f', i64::from(*errno)),
+            SupervisorReport::Stopped(signal) => put_number(out, b't', i64::from(*signal)),
+            SupervisorReport::Ending(cause) => put_number(out, b'e', cause.number()),
+            SupervisorReport::Over(end, cause) => {
                 let (kind, value) = match end {
-                    End::Exited(code) => (0, *code),
-                    End::Killed(signal) => (1, *signal),
+                    ProcessEnd::Exited(code) => (0, *code),
+                    ProcessEnd::Killed(signal) => (1, *signal),
                 };
                 put_number(
                     out,
@@ -288,22 +288,22 @@ impl Message for Report {
         }
     }
 
-    fn take(bytes: &[u8]) -> Option<Report> {
+    fn take(bytes: &[u8]) -> Option<SupervisorReport> {
         let (tag, rest) = bytes.split_first()?;
         let number = take_number(rest)?;
         Some(match tag {
-            b'p' => Report::Started(u32::try_from(number).ok()?),
-            b'f' => Report::Failed(i32::try_from(number).ok()?),
-            b't' => Report::Stopped(i32::try_from(number).ok()?),
-            b'e' => Report::Ending(Cause::from_number(number)?),
+            b'p' => SupervisorReport::Started(u32::try_from(number).ok()?),
+            b'f' => SupervisorReport::Failed(i32::try_from(number).ok()?),
+            b't' => SupervisorReport::Stopped(i32::try_from(number).ok()?),
+            b'e' => SupervisorReport::Ending(ChildEndCause::from_number(number)?),
             b'o' => {
                 let value = i32::try_from(number & 0xffff_ffff).ok()?;
                 let end = if number >> 32 & 1 == 0 {
-                    End::Exited(value)
+                    ProcessEnd::Exited(value)
                 } else {
-                    End::Killed(value)
+                    ProcessEnd::Killed(value)
                 };
-                Report::Over(end, Cause::from_number(number >> 40)?)
+                SupervisorReport::Over(end, ChildEndCause::from_number(number >> 40)?)
             }
             _ => return None,
         })
@@ -326,19 +326,23 @@ impl OnAsk {
     }
 }
 
-impl Cause {
+impl ChildEndCause {
     fn number(self) -> i64 {
         match self {
-            Cause::Itself => 0,
-            Cause::Lost => 1,
-            Cause::GaveWay => 2,
+            ChildEndCause::Itself => 0,
+            ChildEndCause::Lost => 1,
+            ChildEndCause::GaveWay => 2,
         }
     }
 
-    fn from_number(number: i64) -> Option<Cause> {
-        [Cause::Itself, Cause::Lost, Cause::GaveWay]
-            .into_iter()
-            .find(|cause| cause.number() == number)
+    fn from_number(number: i64) -> Option<ChildEndCause> {
+        [
+            ChildEndCause::Itself,
+            ChildEndCause::Lost,
+            ChildEndCause::GaveWay,
+        ]
+        .into_iter()
+        .find(|cause| cause.number() == number)
     }
 }
 
@@ -368,9 +372,9 @@ fn take_variables(mut bytes: &[u8]) -> Option<Variables> {
         let name = OsString::from_vec(parts.next()?.to_vec());
         let text = OsString::from_vec(parts.next()?.to_vec());
         let value = match kind {
-            b'=' => Value::Text(text),
-            b'-' => Value::Removed,
-            b'#' => Value::Descriptor,
+            b'=' => VariableValue::Text(text),
+            b'-' => VariableValue::Removed,
+            b'#' => VariableValue::Descriptor,
             _ => return None,
         };
         variables.push((name, value));
@@ -384,8 +388,8 @@ mod tests {
     use super::*;
     use crate::run::task::{Descriptor, OnDeath, OnLost};
 
-    fn task(terminal: Option<i32>) -> Task {
-        Task {
+    fn task(terminal: Option<i32>) -> SupervisorTask {
+        SupervisorTask {
             words: 70_000,
             on_lost: OnLost::Notify,
             grace: Duration::from_millis(1_500),
@@ -398,55 +402,65 @@ mod tests {
 
     #[test]
     fn orders_and_reports_arrive_whole() {
-        let (wrapper, keeper) = Channel::pair().unwrap();
+        let (wrapper, supervisor) = Channel::pair().unwrap();
         let variables = vec![
-            ("TENURE_FENCE".into(), Value::Text("7".into())),
-            ("TENURE_URL".into(), Value::Removed),
-            ("TENURE_FD".into(), Value::Descriptor),
+            ("TENURE_FENCE".into(), VariableValue::Text("7".into())),
+            ("TENURE_URL".into(), VariableValue::Removed),
+            ("TENURE_FD".into(), VariableValue::Descriptor),
         ];
         for order in [
-            Order::Start(task(Some(2)), variables),
-            Order::Start(task(None), Vec::new()),
-            Order::Signal(15),
-            Order::Continue,
-            Order::Lease(Lease {
+            SupervisorCommand::Start(task(Some(2)), variables),
+            SupervisorCommand::Start(task(None), Vec::new()),
+            SupervisorCommand::Signal(15),
+            SupervisorCommand::Continue,
+            SupervisorCommand::Lease(ChildLease {
                 safe_until: Duration::from_nanos(5),
                 ttl: Duration::from_secs(30),
             }),
-            Order::Lost("gone".into()),
-            Order::Asked(OnAsk::Term, "by amy".into()),
-            Order::Asked(OnAsk::Ignore, String::new()),
-            Order::Done,
+            SupervisorCommand::Lost("gone".into()),
+            SupervisorCommand::Asked(OnAsk::Term, "by amy".into()),
+            SupervisorCommand::Asked(OnAsk::Ignore, String::new()),
+            SupervisorCommand::Done,
         ] {
             wrapper.send(&order).unwrap();
-            assert_eq!(keeper.receive::<Order>().unwrap().unwrap().0, order);
+            assert_eq!(
+                supervisor
+                    .receive::<SupervisorCommand>()
+                    .unwrap()
+                    .unwrap()
+                    .0,
+                order
+            );
         }
         for report in [
-            Report::Started(4711),
-            Report::Failed(2),
-            Report::Stopped(20),
-            Report::Ending(Cause::Lost),
-            Report::Over(End::Killed(9), Cause::GaveWay),
-            Report::Over(End::Exited(255), Cause::Itself),
+            SupervisorReport::Started(4711),
+            SupervisorReport::Failed(2),
+            SupervisorReport::Stopped(20),
+            SupervisorReport::Ending(ChildEndCause::Lost),
+            SupervisorReport::Over(ProcessEnd::Killed(9), ChildEndCause::GaveWay),
+            SupervisorReport::Over(ProcessEnd::Exited(255), ChildEndCause::Itself),
         ] {
-            keeper.send(&report).unwrap();
-            assert_eq!(wrapper.receive::<Report>().unwrap().unwrap().0, report);
+            supervisor.send(&report).unwrap();
+            assert_eq!(
+                wrapper.receive::<SupervisorReport>().unwrap().unwrap().0,
+                report
+            );
         }
         drop(wrapper);
-        assert!(keeper.receive::<Order>().unwrap().is_none());
+        assert!(supervisor.receive::<SupervisorCommand>().unwrap().is_none());
     }
 
     /// K38: as many as there are lock files, in order.
     #[test]
     fn descriptors_come_along() {
-        let (wrapper, keeper) = Channel::pair().unwrap();
+        let (wrapper, supervisor) = Channel::pair().unwrap();
         let files: Vec<_> = (0..MOST_DESCRIPTORS)
             .map(|_| tempfile::tempfile().unwrap())
             .collect();
         let fds: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-        let order = Order::Start(task(None), Vec::new());
+        let order = SupervisorCommand::Start(task(None), Vec::new());
         wrapper.send_with(&order, &fds).unwrap();
-        let (_, received) = keeper.receive::<Order>().unwrap().unwrap();
+        let (_, received) = supervisor.receive::<SupervisorCommand>().unwrap().unwrap();
         let inode = |fd: BorrowedFd<'_>| rustix::fs::fstat(fd).unwrap().st_ino;
         let sent: Vec<_> = fds.into_iter().map(inode).collect();
         let received: Vec<_> = received.iter().map(|fd| inode(fd.as_fd())).collect();

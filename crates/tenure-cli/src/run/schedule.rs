@@ -6,46 +6,50 @@
 use std::time::Duration;
 
 /// A moment of `CLOCK_BOOTTIME`, which also counts suspended time.
-pub(crate) type Moment = Duration;
+pub(crate) type BootInstant = Duration;
 
-/// A lease as the keeper knows it.
+/// A lease as the supervisor knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Lease {
+pub(crate) struct ChildLease {
     /// Nobody else can hold before.
-    pub(crate) safe_until: Moment,
+    pub(crate) safe_until: BootInstant,
     /// The lease's length.
     pub(crate) ttl: Duration,
 }
 
 /// The two deadlines of an end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Deadlines {
+pub(crate) struct EndDeadlines {
     /// When the tree is asked to end.
-    pub(crate) term: Moment,
+    pub(crate) term: BootInstant,
     /// When it is made to.
-    pub(crate) kill: Moment,
+    pub(crate) kill: BootInstant,
 }
 
-impl Lease {
+impl ChildLease {
     /// What happens if no renewal comes any more.
-    pub(crate) fn deadlines(self, grace: Duration) -> Deadlines {
+    pub(crate) fn deadlines(self, grace: Duration) -> EndDeadlines {
         let term = self.safe_until.saturating_sub(grace.min(self.ttl / 6));
         let kill = self
             .safe_until
             .saturating_sub(Duration::from_secs(1).min(self.ttl / 20));
-        Deadlines {
+        EndDeadlines {
             term: term.min(kill),
             kill,
         }
     }
 }
 
-impl Deadlines {
+impl EndDeadlines {
     /// An end that begins now: TERM at once, KILL after the grace, but never later than a lease allows.
-    pub(crate) fn from_now(now: Moment, grace: Duration, lease: Option<Lease>) -> Deadlines {
+    pub(crate) fn from_now(
+        now: BootInstant,
+        grace: Duration,
+        lease: Option<ChildLease>,
+    ) -> EndDeadlines {
         let kill = now + grace;
         let kill = lease.map_or(kill, |lease| kill.min(lease.deadlines(grace).kill));
-        Deadlines {
+        EndDeadlines {
             term: now,
             kill: kill.max(now),
         }
@@ -61,7 +65,7 @@ mod tests {
     /// C5: TERM at safe-until − min(grace, ttl/6), KILL at safe-until − min(1 s, ttl/20).
     #[test]
     fn a_lease_of_thirty_seconds_ends_in_time() {
-        let lease = Lease {
+        let lease = ChildLease {
             safe_until: 124 * SECOND,
             ttl: 30 * SECOND,
         };
@@ -74,7 +78,7 @@ mod tests {
     /// C5: a short lease leaves little time, but KILL still comes before safe-until and after TERM.
     #[test]
     fn a_short_lease_keeps_the_order() {
-        let lease = Lease {
+        let lease = ChildLease {
             safe_until: 10 * SECOND,
             ttl: SECOND,
         };
@@ -89,21 +93,24 @@ mod tests {
     fn a_known_loss_begins_at_once() {
         let now = 100 * SECOND;
         assert_eq!(
-            Deadlines::from_now(now, 10 * SECOND, None).kill,
+            EndDeadlines::from_now(now, 10 * SECOND, None).kill,
             110 * SECOND
         );
-        let lease = Lease {
+        let lease = ChildLease {
             safe_until: 104 * SECOND,
             ttl: 30 * SECOND,
         };
         assert_eq!(
-            Deadlines::from_now(now, 10 * SECOND, Some(lease)).kill,
+            EndDeadlines::from_now(now, 10 * SECOND, Some(lease)).kill,
             103 * SECOND
         );
-        let over = Lease {
+        let over = ChildLease {
             safe_until: 90 * SECOND,
             ttl: 30 * SECOND,
         };
-        assert_eq!(Deadlines::from_now(now, 10 * SECOND, Some(over)).kill, now);
+        assert_eq!(
+            EndDeadlines::from_now(now, 10 * SECOND, Some(over)).kill,
+            now
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Starts a child that borrows this process's memory until it has become another program.
 //!
 //! The standard library copies the process first, because of what has to be done before exec here. For a command that
-//! is over at once, copying takes longer than everything else the keeper does.
+//! is over at once, copying takes longer than everything else the supervisor does.
 
 #![allow(
     unsafe_code,
@@ -18,7 +18,7 @@ use std::ptr;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
-/// The signals for which a keeper has handlers. A child must not run them: they would act on what it borrows.
+/// The signals for which a supervisor has handlers. A child must not run them: they would act on what it borrows.
 pub(super) const HANDLED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCHLD];
 
 /// What the child's stack needs for all but the words: the search along `PATH` has the longest frame.
@@ -64,7 +64,7 @@ pub(super) struct BeforeExec {
 }
 
 /// What the child finds in the memory that it borrows, and where it leaves why it failed.
-struct Birth {
+struct ChildSetup {
     words: *const *const c_char,
     environment: *const *const c_char,
     steps: BeforeExec,
@@ -75,7 +75,7 @@ struct Birth {
 pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
     let words = pointers(&program.words);
     let environment = pointers(&program.environment);
-    let mut birth = Birth {
+    let mut birth = ChildSetup {
         words: words.as_ptr(),
         environment: environment.as_ptr(),
         steps,
@@ -124,10 +124,10 @@ fn pointers(strings: &[CString]) -> Vec<*const c_char> {
 
 /// The child's side. Whatever it returns with, it has failed.
 extern "C" fn become_program(birth: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own `Birth` and waits. Only async-signal-safe calls follow, and nothing allocates;
+    // SAFETY: `spawn` passes its own `ChildSetup` and waits. Only async-signal-safe calls follow, and nothing allocates;
     // signal dispositions are the child's own (no CLONE_SIGHAND).
     unsafe {
-        let birth = &mut *birth.cast::<Birth>();
+        let birth = &mut *birth.cast::<ChildSetup>();
         if let Err(error) = prepare(birth.steps) {
             birth.error = error;
             return 127;

@@ -1,12 +1,12 @@
-//! What a keeper is told of its run: what to start, and what happens to it when.
+//! What a supervisor is told of its run: what to start, and what happens to it when.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
 /// Comes with the order to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Task {
-    /// How many of the last arguments of `tenure` are the command. The keeper has them too; a message of
+pub(crate) struct SupervisorTask {
+    /// How many of the last arguments of `tenure` are the command. The supervisor has them too; a message of
     /// theirs might not fit.
     pub(crate) words: u32,
     pub(crate) on_lost: OnLost,
@@ -39,14 +39,14 @@ pub(crate) enum OnDeath {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
     Inherited,
-    /// `-o`: the keeper alone keeps it.
+    /// `-o`: the supervisor alone keeps it.
     Kept,
 }
 
 /// How many bytes a task is on the channel.
 const LENGTH: usize = 4 + 1 + 8 + 1 + 1 + 4 + 1;
 
-impl Task {
+impl SupervisorTask {
     /// The command: the program first.
     pub(crate) fn command(&self) -> Vec<OsString> {
         let all: Vec<OsString> = std::env::args_os().collect();
@@ -71,10 +71,10 @@ impl Task {
     }
 
     /// A task, and what follows it.
-    pub(super) fn take(bytes: &[u8]) -> Option<(Task, &[u8])> {
+    pub(super) fn take(bytes: &[u8]) -> Option<(SupervisorTask, &[u8])> {
         let (task, rest) = bytes.split_at_checked(LENGTH)?;
         let terminal = i32::from_le_bytes(task[15..19].try_into().ok()?);
-        let task = Task {
+        let task = SupervisorTask {
             words: u32::from_le_bytes(task[..4].try_into().ok()?),
             on_lost: *[OnLost::Term, OnLost::Kill, OnLost::Notify].get(usize::from(task[4]))?,
             grace: Duration::from_nanos(u64::from_le_bytes(task[5..13].try_into().ok()?)),

@@ -16,12 +16,14 @@ use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
 use tenure_files::heartbeat::HeartbeatPause;
 
-use super::channel::{Cause, Channel, OnAsk, Order, Report, Variables};
-use super::keeper;
-use super::schedule::Lease;
-use super::sys;
-use super::task::Task;
-use super::tree::End;
+use super::channel::{
+    Channel, ChildEndCause, OnAsk, SupervisorCommand, SupervisorReport, Variables,
+};
+use super::process_tree::ProcessEnd;
+use super::schedule::ChildLease;
+use super::supervisor;
+use super::syscalls;
+use super::task::SupervisorTask;
 
 /// A command that is over by then never needs the thread that looks after lock files.
 const SHORT: Timespec = Timespec {
@@ -31,9 +33,9 @@ const SHORT: Timespec = Timespec {
 
 /// What a lock has to say while the child runs.
 #[derive(Debug)]
-pub(crate) enum News {
+pub(crate) enum LockNotice {
     /// A renewal of the lock with this number was confirmed.
-    Renewed(usize, Lease),
+    Renewed(usize, ChildLease),
     /// A lock is gone.
     Lost(String),
     /// Somebody asks for one.
@@ -42,73 +44,73 @@ pub(crate) enum News {
 
 /// Where the lock's own threads drop their news.
 #[derive(Clone)]
-pub(crate) struct Mailbox {
-    sender: mpsc::Sender<News>,
+pub(crate) struct NoticeSender {
+    sender: mpsc::Sender<LockNotice>,
     wake: std::sync::Arc<UnixStream>,
 }
 
-impl Mailbox {
+impl NoticeSender {
     /// Drops one piece of news. Nobody there any more is no error: the child is over.
-    pub(crate) fn drop_in(&self, news: News) {
-        if self.sender.send(news).is_ok() {
+    pub(crate) fn drop_in(&self, notice: LockNotice) {
+        if self.sender.send(notice).is_ok() {
             let _ = rustix::io::write(&*self.wake, &[1]);
         }
     }
 }
 
-/// The receiving side of a [`Mailbox`].
-pub(crate) struct Inbox {
-    news: mpsc::Receiver<News>,
+/// The receiving side of a [`NoticeSender`].
+pub(crate) struct NoticeReceiver {
+    notice: mpsc::Receiver<LockNotice>,
     wake: UnixStream,
 }
 
 /// A mailbox and its inbox.
-pub(crate) fn mailbox() -> io::Result<(Mailbox, Inbox)> {
-    let (sender, news) = mpsc::channel();
+pub(crate) fn mailbox() -> io::Result<(NoticeSender, NoticeReceiver)> {
+    let (sender, notice) = mpsc::channel();
     let (read, write) = UnixStream::pair()?;
     read.set_nonblocking(true)?;
     write.set_nonblocking(true)?;
     Ok((
-        Mailbox {
+        NoticeSender {
             sender,
             wake: std::sync::Arc::new(write),
         },
-        Inbox { news, wake: read },
+        NoticeReceiver { notice, wake: read },
     ))
 }
 
 /// How it ended.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Outcome {
+pub(crate) enum RunOutcome {
     /// The child ran.
-    Ran(End, Cause),
+    Ran(ProcessEnd, ChildEndCause),
     /// It could not be started, with the operating system's error.
     NotStarted(i32),
     /// A lock was gone before it could be started.
     LostBefore(String),
-    /// The keeper was killed; the tree was ended here.
-    KeeperGone,
+    /// The supervisor was killed; the tree was ended here.
+    SupervisorGone,
 }
 
 /// What is started, and what it gets: variables, and the locked descriptors that they name (K38).
-pub(crate) struct Start<'a> {
-    pub(crate) task: Task,
+pub(crate) struct ChildStart<'a> {
+    pub(crate) task: SupervisorTask,
     pub(crate) variables: Variables,
     pub(crate) descriptors: Vec<BorrowedFd<'a>>,
 }
 
 /// The leases of all locks. The first to run out counts: they are lost as one (C6).
 #[derive(Default)]
-struct Leases(BTreeMap<usize, Lease>);
+struct HeldLeases(BTreeMap<usize, ChildLease>);
 
-impl Leases {
+impl HeldLeases {
     /// Takes note of a renewal, and returns the lease that now runs out first.
-    fn renew(&mut self, number: usize, lease: Lease) -> Lease {
+    fn renew(&mut self, number: usize, lease: ChildLease) -> ChildLease {
         self.0.insert(number, lease);
         self.first().unwrap_or(lease)
     }
 
-    fn first(&self) -> Option<Lease> {
+    fn first(&self) -> Option<ChildLease> {
         self.0
             .values()
             .copied()
@@ -118,16 +120,16 @@ impl Leases {
 
 /// Starts the child under locks that are held, and stays until it is over.
 ///
-/// `early` is a signal that came before this could listen. The keeper waits for [`finish`] afterwards, when
+/// `early` is a signal that came before this could listen. The supervisor waits for [`finish`] afterwards, when
 /// the locks were given back. The heart of lock files has a rest until the command has run for a moment.
 pub(crate) fn supervise(
     channel: &Channel,
-    start: Start<'_>,
-    inbox: &Inbox,
+    start: ChildStart<'_>,
+    inbox: &NoticeReceiver,
     terminal: &mut Terminal,
     early: impl FnOnce() -> Option<i32>,
     rest: &mut Option<HeartbeatPause>,
-) -> io::Result<Outcome> {
+) -> io::Result<RunOutcome> {
     let (read, write) = UnixStream::pair()?;
     let mut signals = SignalDelivery::with_pipe(
         read,
@@ -135,20 +137,20 @@ pub(crate) fn supervise(
         SignalOnly,
         [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
     )?;
-    let mut leases = Leases::default();
-    // The keeper must know the deadline before there is anything to end.
-    while let Ok(news) = inbox.news.try_recv() {
-        match news {
-            News::Lost(how) => return Ok(Outcome::LostBefore(how)),
+    let mut leases = HeldLeases::default();
+    // The supervisor must know the deadline before there is anything to end.
+    while let Ok(notice) = inbox.notice.try_recv() {
+        match notice {
+            LockNotice::Lost(how) => return Ok(RunOutcome::LostBefore(how)),
             other => channel.send(&order(other, &mut leases))?,
         }
     }
     channel.send_with(
-        &Order::Start(start.task, start.variables),
+        &SupervisorCommand::Start(start.task, start.variables),
         &start.descriptors,
     )?;
     if let Some(signal) = early() {
-        channel.send(&Order::Signal(signal))?;
+        channel.send(&SupervisorCommand::Signal(signal))?;
     }
     let mut child = None;
     let outcome = loop {
@@ -159,35 +161,35 @@ pub(crate) fn supervise(
                 if signal == SIGCONT {
                     terminal.lend(child);
                 } else {
-                    let _ = channel.send(&Order::Signal(signal));
+                    let _ = channel.send(&SupervisorCommand::Signal(signal));
                 }
             }
         }
         if ready.inbox {
             let _ = drain(&inbox.wake);
-            while let Ok(news) = inbox.news.try_recv() {
-                let _ = channel.send(&order(news, &mut leases));
+            while let Ok(notice) = inbox.notice.try_recv() {
+                let _ = channel.send(&order(notice, &mut leases));
             }
         }
         if !ready.channel {
             *rest = None;
             continue;
         }
-        match channel.receive::<Report>()? {
-            Some((Report::Started(pid), _)) => child = to_pid(pid),
-            Some((Report::Failed(errno), _)) => break Outcome::NotStarted(errno),
-            Some((Report::Stopped(signal), _)) => {
+        match channel.receive::<SupervisorReport>()? {
+            Some((SupervisorReport::Started(pid), _)) => child = to_pid(pid),
+            Some((SupervisorReport::Failed(errno), _)) => break RunOutcome::NotStarted(errno),
+            Some((SupervisorReport::Stopped(signal), _)) => {
                 *rest = None;
                 if terminal.stop_with_child(signal, child, leases.first()) {
-                    channel.send(&Order::Continue)?;
+                    channel.send(&SupervisorCommand::Continue)?;
                 }
             }
-            Some((Report::Ending(_), _)) => {}
-            Some((Report::Over(end, cause), _)) => break Outcome::Ran(end, cause),
+            Some((SupervisorReport::Ending(_), _)) => {}
+            Some((SupervisorReport::Over(end, cause), _)) => break RunOutcome::Ran(end, cause),
             None => {
                 // Killed from outside. What it kept has become ours.
-                keeper::kill_all();
-                break Outcome::KeeperGone;
+                supervisor::kill_all();
+                break RunOutcome::SupervisorGone;
             }
         }
     };
@@ -195,21 +197,21 @@ pub(crate) fn supervise(
     Ok(outcome)
 }
 
-/// What the keeper is told of a lock's news.
-fn order(news: News, leases: &mut Leases) -> Order {
-    match news {
-        News::Renewed(number, lease) => Order::Lease(leases.renew(number, lease)),
-        News::Lost(how) => Order::Lost(how),
-        News::Asked(action, who) => Order::Asked(action, who),
+/// What the supervisor is told of a lock's news.
+fn order(notice: LockNotice, leases: &mut HeldLeases) -> SupervisorCommand {
+    match notice {
+        LockNotice::Renewed(number, lease) => SupervisorCommand::Lease(leases.renew(number, lease)),
+        LockNotice::Lost(how) => SupervisorCommand::Lost(how),
+        LockNotice::Asked(action, who) => SupervisorCommand::Asked(action, who),
     }
 }
 
-/// Lets the keeper go: the lock was given back.
+/// Lets the supervisor go: the lock was given back.
 pub(crate) fn finish(channel: &Channel) {
-    let _ = channel.send(&Order::Done);
+    let _ = channel.send(&SupervisorCommand::Done);
 }
 
-struct Ready {
+struct ReadySources {
     channel: bool,
     signals: bool,
     inbox: bool,
@@ -219,9 +221,9 @@ struct Ready {
 fn wait(
     channel: &Channel,
     signals: BorrowedFd<'_>,
-    inbox: &Inbox,
+    inbox: &NoticeReceiver,
     longest: Option<&Timespec>,
-) -> io::Result<Ready> {
+) -> io::Result<ReadySources> {
     let mut fds = [
         PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN),
         PollFd::from_borrowed_fd(signals, PollFlags::IN),
@@ -235,7 +237,7 @@ fn wait(
         }
     }
     let [channel, signals, inbox] = fds.map(|fd| !fd.revents().is_empty());
-    Ok(Ready {
+    Ok(ReadySources {
         channel,
         signals,
         inbox,
@@ -294,10 +296,10 @@ impl Terminal {
         self.fd.filter(|fd| group_of(*fd) == Some(getpgrp()))
     }
 
-    /// Must be called after the keeper was forked: from then on `tenure` moves the terminal about.
+    /// Must be called after the supervisor was forked: from then on `tenure` moves the terminal about.
     pub(crate) fn manage(&mut self) {
         if self.fd.is_some() {
-            sys::ignore_background_output_signal();
+            syscalls::ignore_background_output_signal();
         }
         // The child takes it for itself as it starts, if we have it.
         self.lent = self.foreground().is_some();
@@ -305,7 +307,12 @@ impl Terminal {
 
     /// A stopped child stops `tenure` too; when the shell lets it go on, so does the child.
     /// Says whether the child is to go on.
-    fn stop_with_child(&mut self, signal: i32, child: Option<Pid>, lease: Option<Lease>) -> bool {
+    fn stop_with_child(
+        &mut self,
+        signal: i32,
+        child: Option<Pid>,
+        lease: Option<ChildLease>,
+    ) -> bool {
         if self.fd.is_none() {
             return false;
         }
@@ -315,7 +322,7 @@ impl Terminal {
             return true;
         }
         self.take_back();
-        match lease.map(|lease| lease.safe_until.saturating_sub(keeper::now())) {
+        match lease.map(|lease| lease.safe_until.saturating_sub(supervisor::now())) {
             None => {
                 eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
             }

@@ -29,7 +29,7 @@ fn daemon() -> (tempfile::TempDir, Daemon) {
 }
 
 /// One whose clients may take their time: no request ends by itself during a test.
-fn patient_daemon() -> (tempfile::TempDir, Daemon) {
+fn slow_daemon() -> (tempfile::TempDir, Daemon) {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start_with(data.path(), &[("TENURE_REQUEST_TIMEOUT_MS", "600000")]);
     (data, daemon)
@@ -215,7 +215,7 @@ fn silent_connections_do_not_stay() {
 /// A client that asks for a lot and reads nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_reads_do_not_pile_up() {
-    let (_data, daemon) = patient_daemon();
+    let (_data, daemon) = slow_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     // A page of DumpLocks is two megabytes.
     let long = "x".repeat(4000);
@@ -266,7 +266,7 @@ async fn answers_that_nobody_reads_do_not_pile_up() {
 /// Bodies that are too large, or large, many and never finished.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_share_a_budget() {
-    let (_data, daemon) = patient_daemon();
+    let (_data, daemon) = slow_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     neighbour.is_served().await;
     let before = daemon.memory();
@@ -326,7 +326,7 @@ async fn large_bodies_share_a_budget() {
 /// More requests at once than the web faces take on: 503, and room again once they are gone.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_flight_have_a_limit() {
-    let (_data, daemon) = patient_daemon();
+    let (_data, daemon) = slow_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     let unfinished_request = || {
         Request::post("http://t/v1/acquire")

@@ -9,12 +9,12 @@
 mod support;
 
 mod bad_clients;
-mod described;
 mod events;
+mod first_steps;
 mod limits;
+mod openapi;
 mod quic;
-mod stops;
+mod shutdown;
 mod table;
 mod telemetry;
 mod transports;
-mod walk;

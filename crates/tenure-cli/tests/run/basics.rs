@@ -279,7 +279,7 @@ fn no_kill_waits_for_the_end() {
     );
 }
 
-/// C4: SIGKILL of the keeper: the child goes with it, and tenure ends the rest.
+/// C4: SIGKILL of the supervisor: the child goes with it, and tenure ends the rest.
 #[test]
 fn killing_the_keeper_ends_the_tree() {
     let dir = TempDir::new().unwrap();
@@ -288,8 +288,8 @@ fn killing_the_keeper_ends_the_tree() {
     let (mut child, _lines) = holder(&dir, &[], script);
     let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
     let task = format!("/proc/{0}/task/{0}/children", child.id());
-    let keeper = fs::read_to_string(task).unwrap();
-    kill("-KILL", keeper.trim().parse().unwrap());
+    let supervisor = fs::read_to_string(task).unwrap();
+    kill("-KILL", supervisor.trim().parse().unwrap());
     assert_eq!(child.wait().unwrap().code(), Some(137));
     assert!(!is_alive(pid.trim()), "what left the group is gone too");
     assert_eq!(code(&dir, &["-n", "f", "--", "true"]), Some(0));

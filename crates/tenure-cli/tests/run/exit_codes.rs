@@ -3,12 +3,12 @@
 use std::fs;
 use std::process::Stdio;
 
-use super::shell::Place;
+use super::shell::RunFixture;
 
 /// C2: every code of the child arrives as it is.
 #[test]
 fn the_childs_own_codes_pass_through() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for code in [0, 1, 2, 75, 120, 121, 124, 125, 126, 127, 255] {
         let script = format!("exit {code}");
         assert_eq!(place.code(&["f", "--", "sh", "-c", &script]), Some(code));
@@ -18,7 +18,7 @@ fn the_childs_own_codes_pass_through() {
 /// C2: bad usage is 2, starts nothing and takes no lock.
 #[test]
 fn bad_usage_starts_nothing() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for arguments in [
         &["f"][..],
         &["--", "true"],
@@ -40,7 +40,7 @@ fn bad_usage_starts_nothing() {
 /// C2: a command that cannot be run is 126, one that is not there 127; the lock is given back.
 #[test]
 fn commands_that_cannot_be_run() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("directory")).unwrap();
     fs::write(place.file("plain"), "").unwrap();
     assert_eq!(place.code(&["f", "--", "./directory"]), Some(126));
@@ -56,7 +56,7 @@ fn commands_that_cannot_be_run() {
 /// C2: tenure's own failure is 125, and the command does not run.
 #[test]
 fn a_place_that_cannot_be_locked() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("file"), "").unwrap();
     let arguments = ["file/below", "--", "touch", "ran"];
     assert_eq!(place.code(&arguments), Some(125));
@@ -66,7 +66,7 @@ fn a_place_that_cannot_be_locked() {
 /// C15: held is 75 whatever its class: an unreadable record counts as held.
 #[test]
 fn an_unreadable_lock_is_held() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("f.lock"), b"\xff\xfe not a record").unwrap();
     assert_eq!(place.code(&["-n", "f", "--", "touch", "ran"]), Some(75));
     assert!(!place.file("ran").exists());
@@ -75,7 +75,7 @@ fn an_unreadable_lock_is_held() {
 /// C15: a refusal that no waiting cures is 125 at once, also for a waiter.
 #[test]
 fn a_refusal_does_not_wait() {
-    let place = Place::new();
+    let place = RunFixture::new();
     // A directory where the lock file should be: nobody will ever release it.
     fs::create_dir(place.file("f.lock")).unwrap();
     assert_eq!(place.code(&["f", "--", "touch", "ran"]), Some(125));
@@ -85,7 +85,7 @@ fn a_refusal_does_not_wait() {
 /// C1: a waiter runs as soon as the holder has gone, not before.
 #[test]
 fn a_waiter_runs_after_the_holder() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let holder = place.hold(&[], "echo held; read x < go; echo first >> order");
     let waiter = place
@@ -101,7 +101,7 @@ fn a_waiter_runs_after_the_holder() {
 /// C1, C8: after a second of waiting it is said for whom.
 #[test]
 fn a_waiter_says_for_whom() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(
         &["--purpose", "nightly compaction"],
         "echo held; exec sleep 1000",
@@ -124,7 +124,7 @@ fn a_waiter_says_for_whom() {
 /// C3: standard input is the child's alone, whole, and may be closed early.
 #[test]
 fn standard_input_is_the_childs() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut child = place
         .run(&["f", "--", "sh", "-c", "head -c 5; exec cat > rest"])
         .stdin(Stdio::piped())
@@ -143,7 +143,7 @@ fn standard_input_is_the_childs() {
 /// C3: a pipe through tenure carries everything.
 #[test]
 fn a_pipe_passes_through() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let output = std::process::Command::new("sh")
         .args([
             "-c",
@@ -159,7 +159,7 @@ fn a_pipe_passes_through() {
 /// C3: the variables are set last, so they win; what does not apply is removed.
 #[test]
 fn variables_of_an_outer_lock_do_not_leak() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let inner = format!("\"{}\" run g -- env", super::shell::TENURE);
     let output = place
         .run(&["--fence", "f", "--", "sh", "-c", &inner])
@@ -178,7 +178,7 @@ fn variables_of_an_outer_lock_do_not_leak() {
 /// C3: settings pass through.
 #[test]
 fn the_daemons_url_passes_through() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let output = place
         .run(&["f", "--", "env"])
         .env("TENURE_URL", "tenure://elsewhere:1")
@@ -191,7 +191,7 @@ fn the_daemons_url_passes_through() {
 /// C7: a lock file needs no async runtime and no network: nothing of either is open while it is held.
 #[test]
 fn a_lock_file_starts_no_runtime() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let process = std::path::Path::new("/proc").join(holder.pid().to_string());
     let names = |directory: &str| -> Vec<String> {

@@ -2,17 +2,17 @@
 
 use std::fs;
 
-use super::shell::{Place, eventually, is_alive};
+use super::shell::{RunFixture, eventually, is_alive};
 
 /// Takes the lock away from under its holder.
-fn steal(place: &Place) {
+fn steal(place: &RunFixture) {
     fs::remove_file(place.file("f.lock")).unwrap();
 }
 
 /// C14: lost before the child ended by itself: 120, though the child's own code was 0.
 #[test]
 fn lost_by_the_childs_own_hand_at_its_very_end() {
-    let place = Place::new();
+    let place = RunFixture::new();
     assert_eq!(
         place.code(&["f", "--", "sh", "-c", "rm f.lock; exit 0"]),
         Some(120)
@@ -22,14 +22,14 @@ fn lost_by_the_childs_own_hand_at_its_very_end() {
 /// C5, C14: lost after the child ended, while its group lives on: the rest is ended, 120.
 #[test]
 fn lost_while_only_the_group_is_left() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "sh -c 'echo $$ > pids; exec sleep 1000' & \
                   while ! test -s pids; do sleep 0.01; done; echo held; exit 0";
     let holder = place.hold(&[], script);
-    let keeper = holder.keeper();
+    let supervisor = holder.supervisor();
     let member = place.pids("pids")[0];
     eventually("the child has ended", || {
-        super::shell::children(keeper) == [member]
+        super::shell::children(supervisor) == [member]
     });
     steal(&place);
     assert_eq!(holder.end().code, Some(120));
@@ -39,7 +39,7 @@ fn lost_while_only_the_group_is_left() {
 /// C5: lost while running, and the command will not hear TERM: KILL follows after the grace.
 #[test]
 fn lost_and_deaf() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "trap '' TERM; echo $$ > pids; echo held; while :; do sleep 0.01; done";
     let holder = place.hold(&["--grace", "50ms"], script);
     let child = place.pids("pids")[0];
@@ -51,7 +51,7 @@ fn lost_and_deaf() {
 /// C5: a command that uses its grace is not killed in it.
 #[test]
 fn lost_and_tidying_up() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script =
         "trap 'sleep 0.3; echo tidied; exit 0' TERM; echo held; while :; do sleep 0.01; done";
     let holder = place.hold(&["--grace", "60s"], script);
@@ -63,7 +63,7 @@ fn lost_and_tidying_up() {
 /// C5: lost while already ending by a forwarded TERM: still 120.
 #[test]
 fn lost_while_ending() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let script = "trap 'trap \"\" TERM; echo ending; read x < go; exit 0' TERM; echo held; while :; do sleep 0.01; done";
     let mut holder = place.hold(&["--grace", "60s"], script);
@@ -80,12 +80,12 @@ fn lost_while_ending() {
 /// C5: `--on-lost notify` leaves the command alone, and still says 120 at the end (C14).
 #[test]
 fn lost_with_notify_is_told_and_reported() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let script = "echo held; read x < go; head -n 1 <&$TENURE_NOTICE_FD; exit 0";
     let mut holder = place.hold(&["--on-lost", "notify"], script);
     steal(&place);
-    // The keeper says it on standard error when the loss is known; the command is let go after that.
+    // The supervisor says it on standard error when the loss is known; the command is let go after that.
     holder.expect_error("lost");
     place.say("go");
     let ended = holder.end();
@@ -96,7 +96,7 @@ fn lost_with_notify_is_told_and_reported() {
 /// C5: "told" is a line for people and one of JSON, before TERM comes.
 #[test]
 fn lost_is_told_in_words() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "trap 'head -n 1 <&$TENURE_NOTICE_FD; exit 0' TERM; echo held; while :; do sleep 0.01; done";
     let holder = place.hold(&["--grace", "60s"], script);
     steal(&place);
@@ -113,7 +113,7 @@ fn lost_is_told_in_words() {
 /// C5: overwritten by somebody else's record is lost as well, and theirs is left alone.
 #[test]
 fn lost_by_being_overwritten() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let other = "{\"pid\": 1, \"starttime\": 1}";
     fs::write(place.file("new"), other).unwrap();
@@ -125,7 +125,7 @@ fn lost_by_being_overwritten() {
 /// C14, C2: a command that could not be started is no loss.
 #[test]
 fn not_started_is_not_lost() {
-    let place = Place::new();
+    let place = RunFixture::new();
     assert_eq!(place.code(&["f", "--", "./missing"]), Some(127));
     assert!(place.is_free());
 }

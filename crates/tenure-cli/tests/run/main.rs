@@ -7,8 +7,8 @@
 )]
 
 mod basics;
-mod deaths;
 mod exit_codes;
+mod killed_processes;
 mod losses;
 mod pty;
 mod shell;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Mode, OFlags};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use super::shell::{Place, TENURE};
+use super::shell::{RunFixture, TENURE};
 
 /// An interactive shell on a terminal of its own. `$T` is the binary.
 pub(crate) struct Terminal {
@@ -21,7 +21,7 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    pub(crate) fn open(place: &Place) -> Terminal {
+    pub(crate) fn open(place: &RunFixture) -> Terminal {
         let master = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
         grantpt(&master).unwrap();
         unlockpt(&master).unwrap();

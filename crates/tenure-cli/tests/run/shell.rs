@@ -14,13 +14,13 @@ use tempfile::TempDir;
 pub(crate) const TENURE: &str = env!("CARGO_BIN_EXE_tenure");
 
 /// A directory of its own for one test.
-pub(crate) struct Place {
+pub(crate) struct RunFixture {
     dir: TempDir,
 }
 
-impl Place {
-    pub(crate) fn new() -> Place {
-        Place {
+impl RunFixture {
+    pub(crate) fn new() -> RunFixture {
+        RunFixture {
             dir: TempDir::new().unwrap(),
         }
     }
@@ -156,8 +156,8 @@ impl Holder {
         signal(name, self.child.id());
     }
 
-    /// The keeper, which is `tenure`'s first child.
-    pub(crate) fn keeper(&self) -> u32 {
+    /// The supervisor, which is `tenure`'s first child.
+    pub(crate) fn supervisor(&self) -> u32 {
         children(self.child.id())[0]
     }
 

@@ -1,11 +1,11 @@
 //! Which signals reach whom (C3), and what an end by a signal looks like from outside (C2).
 
-use super::shell::{Place, TENURE, eventually, is_alive, signal, state};
+use super::shell::{RunFixture, TENURE, eventually, is_alive, signal, state};
 
 /// C2: 128+n, for ten signals that a command may die of.
 #[test]
 fn a_command_killed_by_a_signal_is_reported() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for (name, number) in [
         ("HUP", 1),
         ("INT", 2),
@@ -30,7 +30,7 @@ fn a_command_killed_by_a_signal_is_reported() {
 /// C3: TERM, INT, HUP and QUIT reach every member of the group, not only the child.
 #[test]
 fn four_signals_reach_the_whole_group() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for name in ["TERM", "INT", "HUP", "QUIT"] {
         let script = format!(
             "trap 'echo child >> heard' {name}; \
@@ -54,7 +54,7 @@ fn four_signals_reach_the_whole_group() {
 /// C3: USR1 and USR2 reach the child alone.
 #[test]
 fn two_signals_reach_the_child_alone() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for name in ["USR1", "USR2"] {
         let script = format!(
             "sh -c 'trap \"echo member >> heard\" {name}; echo $$ > member; while ! test -e stop; do sleep 0.01; done' & \
@@ -75,7 +75,7 @@ fn two_signals_reach_the_child_alone() {
 /// K37: what ends the command line makes it release first: the record is gone when it is.
 #[test]
 fn a_signal_that_ends_it_leaves_no_record() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for (name, number) in [("INT", 2), ("TERM", 15), ("HUP", 1)] {
         let holder = place.hold(&[], "echo held; exec sleep 1000");
         assert!(place.file("f.lock").exists(), "{name}");
@@ -88,7 +88,7 @@ fn a_signal_that_ends_it_leaves_no_record() {
 /// C3: a command that survives a signal keeps its lock, and tenure waits on.
 #[test]
 fn a_command_may_survive_what_it_is_sent() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut holder = place.hold(
         &[],
         "trap 'echo again' HUP; echo held; while :; do sleep 0.01; done",
@@ -105,7 +105,7 @@ fn a_command_may_survive_what_it_is_sent() {
 /// C3: signals that come before the child runs end tenure and leave nothing behind.
 #[test]
 fn a_signal_while_waiting_ends_the_wait() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     for (name, number) in [("TERM", 15), ("INT", 2), ("HUP", 1), ("QUIT", 3)] {
         // Where the tests run in the background of a script, these signals are ignored, and that is inherited.
@@ -116,12 +116,12 @@ fn a_signal_while_waiting_ends_the_wait() {
             .stderr(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let keeper = keeper_of(waiter.id());
+        let supervisor = supervisor_of(waiter.id());
         signal(name, waiter.id());
         let status = waiter.wait().unwrap();
         let by = std::os::unix::process::ExitStatusExt::signal(&status);
         assert_eq!(by, Some(number), "{name}");
-        eventually("its keeper is gone too", || !is_alive(keeper));
+        eventually("its keeper is gone too", || !is_alive(supervisor));
     }
     assert!(!place.file("ran").exists());
     holder.signal("TERM");
@@ -129,10 +129,10 @@ fn a_signal_while_waiting_ends_the_wait() {
     assert!(place.is_free(), "no request was left behind");
 }
 
-/// C4: a stopped tenure does not stop the command, and its keeper still watches it.
+/// C4: a stopped tenure does not stop the command, and its supervisor still watches it.
 #[test]
 fn stopping_tenure_does_not_stop_the_command() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let mut holder = place.hold(&[], "echo held; read x < go; echo done; exit 8");
     holder.signal("STOP");
@@ -147,7 +147,7 @@ fn stopping_tenure_does_not_stop_the_command() {
 /// C3: a burst of signals arrives; nothing is lost for good and nothing hangs.
 #[test]
 fn a_burst_of_signals_ends_once() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "trap 'exit 33' TERM; echo held; sleep 1000 & wait");
     for _ in 0..20 {
         if !is_alive(holder.pid()) {
@@ -161,15 +161,15 @@ fn a_burst_of_signals_ends_once() {
     assert_eq!(holder.end().code, Some(33));
 }
 
-/// The keeper is forked before the lock is asked for (C4).
-fn keeper_of(tenure: u32) -> u32 {
-    let mut keeper = None;
+/// The supervisor is forked before the lock is asked for (C4).
+fn supervisor_of(tenure: u32) -> u32 {
+    let mut supervisor = None;
     eventually("the keeper is there", || {
-        keeper = super::shell::children(tenure).first().copied();
+        supervisor = super::shell::children(tenure).first().copied();
         // Its own group: it is past its own start.
-        keeper.is_some_and(|pid| group(pid) == Some(pid))
+        supervisor.is_some_and(|pid| group(pid) == Some(pid))
     });
-    keeper.unwrap()
+    supervisor.unwrap()
 }
 
 fn group(pid: u32) -> Option<u32> {

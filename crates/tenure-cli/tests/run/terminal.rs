@@ -3,12 +3,12 @@
 //! What a test waits for is never part of what it types: the terminal echoes that.
 
 use super::pty::Terminal;
-use super::shell::{Place, eventually, is_alive, state};
+use super::shell::{RunFixture, eventually, is_alive, state};
 
 /// C19: the command's group is the foreground group, and the shell gets the terminal back.
 #[test]
 fn the_command_has_the_terminal() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     // Fields 5 and 8 of stat: its group, and the foreground group of its terminal.
     terminal
@@ -22,7 +22,7 @@ fn the_command_has_the_terminal() {
 /// C19: the command can read from the terminal.
 #[test]
 fn the_command_reads_the_keys() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo as''king; read x; echo got-$x'");
     terminal.expect("asking");
@@ -34,7 +34,7 @@ fn the_command_reads_the_keys() {
 /// C19: Ctrl-C goes to the command alone; its answer counts.
 #[test]
 fn control_c_goes_to_the_command_alone() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line(
         "$T run f -- sh -c 'trap \"echo inter''rupted; exit 7\" INT; echo run''ning; read x'",
@@ -51,7 +51,7 @@ fn control_c_goes_to_the_command_alone() {
 /// C2, C19: a command that dies of Ctrl-C or Ctrl-\ is 128+n.
 #[test]
 fn keys_that_kill_the_command() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     for (key, code) in [(0x03, "code=130"), (0x1c, "code=131")] {
         terminal.line("ulimit -c 0; $T run f -- sh -c 'echo run''ning; exec sleep 1000'");
@@ -67,7 +67,7 @@ fn keys_that_kill_the_command() {
 /// C19: Ctrl-Z stops tenure with the command; the lock stays held; `fg` lets both go on.
 #[test]
 fn control_z_and_fg() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo run''ning; read x; echo got-$x; exit 5'");
     terminal.expect("running");
@@ -90,7 +90,7 @@ fn control_z_and_fg() {
 /// C19: `bg` lets the command go on in the background, and the shell keeps the terminal.
 #[test]
 fn control_z_and_bg() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo run''ning; read x < go; echo d''one; exit 5'");
@@ -110,7 +110,7 @@ fn control_z_and_bg() {
 /// C19: stopped and let go on, again and again.
 #[test]
 fn control_z_again_and_again() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
     terminal.expect("running");
@@ -139,7 +139,7 @@ fn fg(terminal: &mut Terminal) {
 /// C19: `bg`, then `fg`: the command gets the terminal back and reads from it.
 #[test]
 fn bg_then_fg() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo run''ning; read x < go; read y; echo got-$y'");
@@ -160,7 +160,7 @@ fn bg_then_fg() {
 /// C19: a tenure that was started in the background leaves the terminal to the shell.
 #[test]
 fn in_the_background_from_the_start() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'read x < go; echo d''one' &");
@@ -174,7 +174,7 @@ fn in_the_background_from_the_start() {
 /// C19: a pipeline of two tenures in the foreground works: neither stops the other.
 #[test]
 fn a_pipeline_in_the_foreground() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- echo pi''ped | $T run g -- sed s/^/got-/");
     terminal.expect("got-piped");
@@ -184,7 +184,7 @@ fn a_pipeline_in_the_foreground() {
 /// C4, C19: the terminal hangs up: the command is told, and nothing stays behind.
 #[test]
 fn hanging_up_ends_the_command() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     terminal.line("$T run f -- sh -c 'echo $$ > pids; echo run''ning; exec sleep 1000'");
     terminal.expect("running");

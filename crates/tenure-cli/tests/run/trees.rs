@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use super::shell::{Place, eventually, is_alive, signal, state};
+use super::shell::{RunFixture, eventually, is_alive, signal, state};
 
 /// Writes the pid of a double-forked process that left the group to `pids`.
 const DOUBLE_FORK: &str = "(setsid sh -c 'sh -c \"echo \\$\\$ >> pids; exec sleep 1000\" & exit 0' &); \
@@ -14,7 +14,7 @@ const CLOSE_ALL: &str = "fd=$TENURE_FD; eval \"exec $TENURE_FD>&- $TENURE_NOTICE
 /// C4: a process that forked twice and left by `setsid` is found and ended with the rest.
 #[test]
 fn a_double_fork_does_not_escape_the_death_of_tenure() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], &format!("{DOUBLE_FORK} echo held; exec sleep 1000"));
     let pids = place.pids("pids");
     assert!(is_alive(pids[0]));
@@ -27,7 +27,7 @@ fn a_double_fork_does_not_escape_the_death_of_tenure() {
 /// C4: the same on loss.
 #[test]
 fn a_double_fork_does_not_escape_a_loss() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], &format!("{DOUBLE_FORK} echo held; exec sleep 1000"));
     let pids = place.pids("pids");
     std::fs::remove_file(place.file("f.lock")).unwrap();
@@ -38,7 +38,7 @@ fn a_double_fork_does_not_escape_a_loss() {
 /// C4: at a normal end a double fork that left the group is not waited for.
 #[test]
 fn a_double_fork_that_left_is_not_waited_for() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = format!("{DOUBLE_FORK} exit 4").replace("sleep 1000", "sleep 1000 >/dev/null");
     assert_eq!(place.code(&["f", "--", "sh", "-c", &script]), Some(4));
     let pids = place.pids("pids");
@@ -50,7 +50,7 @@ fn a_double_fork_that_left_is_not_waited_for() {
 /// C4: a double fork that stays in the group keeps the lock held.
 #[test]
 fn a_double_fork_that_stayed_is_waited_for() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let holder = place.hold(&[], "( (read x < go; :) & ) ; echo held; exit 6");
     assert!(!place.is_free());
@@ -59,10 +59,10 @@ fn a_double_fork_that_stayed_is_waited_for() {
     assert!(place.is_free());
 }
 
-/// C17, K38: children that close every descriptor cannot let go of the lock: the keeper has it too.
+/// C17, K38: children that close every descriptor cannot let go of the lock: the supervisor has it too.
 #[test]
 fn children_that_close_what_they_inherit_still_hold() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let script = format!("{CLOSE_ALL} test -e /proc/$$/fd/$fd || echo held; read x < go");
     let holder = place.hold_with("bash", &["--no-kill"], &script);
@@ -76,7 +76,7 @@ fn children_that_close_what_they_inherit_still_hold() {
 /// C4: closing what is inherited does not hide a process from its end either.
 #[test]
 fn children_that_close_what_they_inherit_are_ended() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = format!(
         "{CLOSE_ALL} setsid sh -c 'echo $$ > pids; exec sleep 1000 <&- >&- 2>&-' & \
          while ! test -s pids; do sleep 0.01; done; echo held; wait"
@@ -89,10 +89,10 @@ fn children_that_close_what_they_inherit_are_ended() {
     assert!(!is_alive(pids[0]));
 }
 
-/// C4: a zombie in the group is reaped by the keeper and does not hold the lock for ever.
+/// C4: a zombie in the group is reaped by the supervisor and does not hold the lock for ever.
 #[test]
 fn a_zombie_does_not_keep_the_lock() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     // `sleep 1000` never waits for the child that it inherited over exec: a zombie until it dies.
     let script = "sh -c 'echo $$ > zombie; read x < go' & \
@@ -115,12 +115,12 @@ fn a_zombie_does_not_keep_the_lock() {
 /// C4: a child that is a zombie while its group lives on keeps the lock, and its exit code counts.
 #[test]
 fn the_childs_code_counts_when_its_group_outlives_it() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let holder = place.hold(&[], "(read x < go; exit 99) & echo held; exit 5");
-    let keeper = holder.keeper();
+    let supervisor = holder.supervisor();
     eventually("the child has ended", || {
-        super::shell::children(keeper).len() == 1
+        super::shell::children(supervisor).len() == 1
     });
     assert!(!place.is_free());
     place.say("go");
@@ -130,7 +130,7 @@ fn the_childs_code_counts_when_its_group_outlives_it() {
 /// C4: a stopped child without a terminal keeps the lock, and goes on when it is let.
 #[test]
 fn a_stopped_child_keeps_the_lock() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo $$ > pids; echo held; kill -STOP $$; exit 9");
     let child = place.pids("pids")[0];
     eventually("it is stopped", || state(child) == Some('T'));
@@ -144,7 +144,7 @@ fn a_stopped_child_keeps_the_lock() {
 /// C4: a stopped child is ended with tenure.
 #[test]
 fn a_stopped_child_dies_with_tenure() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo $$ > pids; echo held; kill -STOP $$; exit 9");
     let child = place.pids("pids")[0];
     eventually("it is stopped", || state(child) == Some('T'));
@@ -157,7 +157,7 @@ fn a_stopped_child_dies_with_tenure() {
 /// C5: a stopped child hears TERM on loss, because it is let go on.
 #[test]
 fn a_stopped_child_is_terminated_on_loss() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "trap 'echo told; exit 0' TERM; echo $$ > pids; echo held; kill -STOP $$; sleep 1000 & wait";
     let holder = place.hold(&["--grace", "60s"], script);
     let child = place.pids("pids")[0];
@@ -170,7 +170,7 @@ fn a_stopped_child_is_terminated_on_loss() {
 /// C4: a process that keeps forking cannot outrun its end.
 #[test]
 fn a_tree_that_keeps_growing_is_ended() {
-    let place = Place::new();
+    let place = RunFixture::new();
     // A chain: each link makes the next one in a session of its own, and ends.
     std::fs::write(
         place.file("link"),
@@ -189,18 +189,18 @@ fn a_tree_that_keeps_growing_is_ended() {
     assert_eq!(place.pids("pids"), links);
 }
 
-/// C4: the child leads a group of its own, and its parent is the keeper.
+/// C4: the child leads a group of its own, and its parent is the supervisor.
 #[test]
 fn the_child_leads_its_own_group() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut holder = place.hold(
         &[],
         "echo held; set -- $(cat /proc/$$/stat); echo $1 $4 $5; exec sleep 1000",
     );
-    let keeper = holder.keeper();
+    let supervisor = holder.supervisor();
     let line = holder.line();
     let numbers: Vec<u32> = line.split(' ').map(|n| n.parse().unwrap()).collect();
-    assert_eq!(numbers[1], keeper, "the parent");
+    assert_eq!(numbers[1], supervisor, "the parent");
     assert_eq!(numbers[2], numbers[0], "the group");
     holder.signal("TERM");
     holder.end();
@@ -209,7 +209,7 @@ fn the_child_leads_its_own_group() {
 /// C4: a command in the middle of a pipeline ends with its neighbours as it would without tenure.
 #[test]
 fn a_pipeline_ends_by_sigpipe() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "\"$0\" run f -- yes | head -n 1 > /dev/null";
     let status = Command::new("bash")
         .args([

@@ -3,12 +3,12 @@
 use std::fs;
 use std::process::Child;
 
-use super::shell::{Holder, Place};
+use super::shell::{Holder, RunFixture};
 
 /// C18: what looks like nothing else is a file, and `./` always means one.
 #[test]
 fn a_file_is_what_looks_like_nothing_else() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("s3:")).unwrap();
     for (address, lock) in [
         ("plain", "plain.lock"),
@@ -28,7 +28,7 @@ fn a_file_is_what_looks_like_nothing_else() {
 /// C18, C2: an unknown scheme is a mistake and starts nothing.
 #[test]
 fn an_unknown_scheme_is_refused() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for address in [
         "ftp://x/y",
         "http://x",
@@ -48,7 +48,7 @@ fn an_unknown_scheme_is_refused() {
 /// C6: all or none: if one is held, the others are given back.
 #[test]
 fn all_or_none() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     assert_eq!(
         place.code(&["-n", "a", "f", "z", "--", "touch", "ran"]),
@@ -65,7 +65,7 @@ fn all_or_none() {
 /// C6: the same lock twice, however it is spelled, is one lock.
 #[test]
 fn the_same_lock_twice_is_one() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("d")).unwrap();
     std::os::unix::fs::symlink(place.file("d"), place.file("link")).unwrap();
     let output = place
@@ -81,7 +81,7 @@ fn the_same_lock_twice_is_one() {
 /// C6: two commands with reversed lists do not wait for each other.
 #[test]
 fn reversed_lists_do_not_deadlock() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("n"), "0").unwrap();
     let script = "n=$(cat n); echo $((n + 1)) > n";
     let start = |list: &[&str]| -> Child {
@@ -104,7 +104,7 @@ fn reversed_lists_do_not_deadlock() {
 /// C6, C3: the plain names are the first one's, the numbered ones the others', in the order given.
 #[test]
 fn the_environment_names_all_of_them() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "env | grep ^TENURE_; for fd in $TENURE_FD $TENURE_FD_2; do readlink /proc/self/fd/$fd; done";
     let output = place
         .run(&["--fence", "z", "a", "--", "sh", "-c", script])
@@ -128,7 +128,7 @@ fn the_environment_names_all_of_them() {
 /// C6: they are lost as one: when one goes, the command is stopped and the others are given back.
 #[test]
 fn they_are_lost_as_one() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder =
         Holder::start(place.run(&["f", "g", "--", "sh", "-c", "echo held; exec sleep 1000"]));
     fs::remove_file(place.file("g.lock")).unwrap();
@@ -139,7 +139,7 @@ fn they_are_lost_as_one() {
 /// C17, C6: after SIGKILL of tenure all of them stay locked until the tree is gone.
 #[test]
 fn all_of_them_outlive_tenure() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let holder = Holder::start(place.run(&[
         "--no-kill",
@@ -161,7 +161,7 @@ fn all_of_them_outlive_tenure() {
 /// C1: `--also` is one more lock, of another reach if need be.
 #[test]
 fn also_holds_one_more() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("up")).unwrap();
     let script = "test -e f.lock && test -e up/7.lock && echo $TENURE_WHERE $TENURE_WHERE_2";
     let output = place

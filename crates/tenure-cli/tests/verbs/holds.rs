@@ -2,10 +2,10 @@
 
 use std::fs;
 
-use super::shell::{Place, TENURE, eventually};
+use super::shell::{RunFixture, TENURE, eventually};
 
 /// A shell script with `$T` as the binary; its standard output.
-fn sh(place: &Place, script: &str) -> (Option<i32>, String) {
+fn sh(place: &RunFixture, script: &str) -> (Option<i32>, String) {
     let output = std::process::Command::new("sh")
         .args(["-c", script])
         .env("T", TENURE)
@@ -22,7 +22,7 @@ fn sh(place: &Place, script: &str) -> (Option<i32>, String) {
 /// C13: a hold is one word on a line; while the shell lives the lock is held; `unlock` gives it back.
 #[test]
 fn a_script_takes_and_gives_back() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "hold=$($T lock f) || exit 1; echo \"$hold\" | wc -w; \
                   $T run -n f -- true 2>/dev/null; echo $?; \
                   $T renew \"$hold\" && $T unlock \"$hold\" && $T run -n f -- true; echo $?";
@@ -33,7 +33,7 @@ fn a_script_takes_and_gives_back() {
 /// C13: the hold follows the calling shell, not the subshell that is gone at once.
 #[test]
 fn a_hold_follows_the_calling_shell() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "hold=$($T lock f | cat); echo $$; \
                   grep -o '\"pid\": *[0-9]*' f.lock | head -n 1 | tr -dc 0-9; echo; \
                   $T run -n f -- true 2>/dev/null; echo $?";
@@ -48,7 +48,7 @@ fn a_hold_follows_the_calling_shell() {
 /// C13: `--pid` says it outright.
 #[test]
 fn a_hold_follows_the_process_it_is_told_to() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let mut sleeper = std::process::Command::new("sleep")
         .arg("1000")
         .spawn()
@@ -64,7 +64,7 @@ fn a_hold_follows_the_process_it_is_told_to() {
 /// C13: the word means the same from another directory.
 #[test]
 fn a_hold_is_good_anywhere() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "hold=$($T lock f); cd /; $T unlock \"$hold\"; echo $?; cd - > /dev/null; test ! -e f.lock; echo $?";
     assert_eq!(sh(&place, script).1, "0\n0");
 }
@@ -72,7 +72,7 @@ fn a_hold_is_good_anywhere() {
 /// C13: a hold that is not held any more is refused, and somebody else's lock is left alone.
 #[test]
 fn a_hold_that_is_over_is_refused() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "hold=$($T lock f); $T unlock \"$hold\"; \
                   other=$($T lock f); $T unlock \"$hold\" 2>/dev/null; echo $?; \
                   $T renew \"$hold\" 2>/dev/null; echo $?; $T run -n f -- true 2>/dev/null; echo $?; \
@@ -86,7 +86,7 @@ fn a_hold_that_is_over_is_refused() {
 /// C13: `--json` has hold, where, fence and ttl.
 #[test]
 fn a_hold_as_json() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, text) = sh(&place, "$T lock --json --fence --pid 1 f");
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
@@ -100,7 +100,7 @@ fn a_hold_as_json() {
 /// C13, C1: waiting, its limit and its codes are those of `run`.
 #[test]
 fn taking_a_hold_waits_as_run_does() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let codes = "$T lock -n f 2>/dev/null; echo $?; $T lock -w 50ms f 2>/dev/null; echo $?; \
                  $T lock -n -E 9 f 2>/dev/null; echo $?; $T lock -s f 2>/dev/null; echo $?";
@@ -112,7 +112,7 @@ fn taking_a_hold_waits_as_run_does() {
 /// `fence check` takes C3's variables, from any directory: 0 in force, 120 not.
 #[test]
 fn a_fence_is_checked_from_inside() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "cd /; $T fence check > /dev/null; echo $?; cd - > /dev/null; rm f.lock; $T fence check > /dev/null; echo $?";
     let output = place
         .run(&[
@@ -134,7 +134,7 @@ fn a_fence_is_checked_from_inside() {
 /// `fence check` of somebody else's hold, or of an older fence, is 120; without a word it is 2.
 #[test]
 fn a_fence_is_checked_from_outside() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(
         &["--fence"],
         "echo $TENURE_OWNER > owner; echo held; exec sleep 1000",

@@ -6,9 +6,9 @@
 )]
 
 mod addresses;
-mod breaking;
+mod break_lock;
 mod holds;
-mod looking;
+mod inspect;
 mod manuals;
 mod protocols;
 #[path = "../run/pty.rs"]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::Command;
 
-use super::shell::{Place, TENURE};
+use super::shell::{RunFixture, TENURE};
 
 const VERBS: &[&str] = &[
     "run",
@@ -66,7 +66,7 @@ fn completions_are_taken_by_the_shells() {
             assert!(script.contains(verb), "{shell} does not know {verb}");
         }
     }
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::write(place.file("completion"), tenure(&["completions", "bash"])).unwrap();
     let script = "source ./completion && complete -p tenure && COMP_WORDS=(tenure w) COMP_CWORD=1 \
                   && _tenure tenure w tenure && echo \"${COMPREPLY[@]}\"";
@@ -85,7 +85,7 @@ fn completions_are_taken_by_the_shells() {
 /// A page for each verb, with its options.
 #[test]
 fn manual_pages_are_written() {
-    let place = Place::new();
+    let place = RunFixture::new();
     tenure(&["manual", &place.path().display().to_string()]);
     for verb in VERBS {
         let page = fs::read_to_string(place.file(&format!("tenure-{verb}.1"))).unwrap();

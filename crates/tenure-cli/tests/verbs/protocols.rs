@@ -3,9 +3,9 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::shell::{Holder, Place, TENURE};
+use super::shell::{Holder, RunFixture, TENURE};
 
-fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(TENURE)
         .args(arguments)
         .current_dir(place.path())
@@ -22,7 +22,7 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
 /// C20: an option that none of the places knows is refused, not ignored.
 #[test]
 fn an_option_of_another_protocol_is_refused() {
-    let place = Place::new();
+    let place = RunFixture::new();
     for arguments in [
         &["--private", "f", "--", "true"][..],
         &["--seal", "f", "--", "true"],
@@ -41,7 +41,7 @@ fn an_option_of_another_protocol_is_refused() {
 /// C11: a dead lock is removed on proof, unless that is left to `tenure break`.
 #[test]
 fn reclaim_decides_about_a_dead_lock() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let record = fs::read_to_string(place.file("f.lock")).unwrap();
     let dead = record.replace(&format!("\"pid\": {}", holder.pid()), "\"pid\": 4194303");
@@ -60,7 +60,7 @@ fn reclaim_decides_about_a_dead_lock() {
 /// S2: another lock file than the target's own.
 #[test]
 fn a_lock_path_of_ones_own() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "test -e other && test ! -e f.lock";
     assert_eq!(
         place.code(&["--lock-path", "other", "f", "--", "sh", "-c", script]),
@@ -71,7 +71,7 @@ fn a_lock_path_of_ones_own() {
 /// C20: a tool claims a database; its server skips, and proceeds afterwards. `--dry-run` removes nothing.
 #[test]
 fn a_server_asks_before_it_works() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("db")).unwrap();
     assert_eq!(tenure(&place, &["check", "exclusive:db"]).0, Some(0));
     let arguments = [
@@ -124,7 +124,7 @@ fn a_server_asks_before_it_works() {
 /// X20: one cycle of the server runs under the gate, so a tool waits for its end.
 #[test]
 fn a_tool_waits_for_a_running_cycle() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("db")).unwrap();
     place.fifo("go");
     let mut cycle = Command::new(TENURE)
@@ -165,7 +165,7 @@ fn a_tool_waits_for_a_running_cycle() {
 /// C12: a key file is 32 bytes or 64 hex digits; a sealed repository needs it to be read.
 #[test]
 fn a_repository_is_sealed_with_a_key() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("repo")).unwrap();
     fs::write(
         place.file("key"),
@@ -199,7 +199,7 @@ fn a_repository_is_sealed_with_a_key() {
 /// not broken unnamed.
 #[test]
 fn holds_in_a_repository() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("repo")).unwrap();
     let repo = format!("repo:{}", place.file("repo").display());
     let lock = |options: &[&str]| -> String {
@@ -241,7 +241,7 @@ fn holds_in_a_repository() {
 /// C1: a repository's lock is a lease, shared or exclusive.
 #[test]
 fn a_repository_is_shared() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("repo")).unwrap();
     let repo = format!("repo:{}", place.file("repo").display());
     let script = "test $TENURE_MODE = shared && echo held; exec sleep 1000";

@@ -11,10 +11,10 @@ use clap::Args;
 use tenure_server::offline::{ArchiveWriter, cluster_of, facts};
 use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
-use super::{Client, Daemon, block_on, said};
+use super::{AdminClient, DaemonAddress, block_on, said};
 
 /// Groups that move while a backup runs are asked for again, for so long.
-const PATIENCE: Duration = Duration::from_secs(60);
+const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Write the states of all groups to a file.
 ///
@@ -25,7 +25,7 @@ pub(crate) struct Backup {
     /// The file to be made.
     file: PathBuf,
     #[command(flatten)]
-    daemon: Daemon,
+    daemon: DaemonAddress,
 }
 
 impl Backup {
@@ -45,7 +45,7 @@ impl Backup {
         let mut archive = ArchiveWriter::new(out, &facts, cluster_of(&status)).map_err(failed)?;
         let mut missing: BTreeSet<u32> = (0..=facts.group_count).collect();
         let count = missing.len();
-        let end = Instant::now() + PATIENCE;
+        let end = Instant::now() + BACKUP_TIMEOUT;
         while !missing.is_empty() {
             let status = asked.status().await?;
             for (node, groups) in leaders(&status, &missing) {
@@ -91,7 +91,10 @@ fn public_address(status: &StatusResponse, node: u32) -> String {
 }
 
 /// The states that a node has of these groups, each whole.
-async fn take(client: &mut Client, groups: Vec<u32>) -> Result<Vec<(u32, u64, Vec<u8>)>, String> {
+async fn take(
+    client: &mut AdminClient,
+    groups: Vec<u32>,
+) -> Result<Vec<(u32, u64, Vec<u8>)>, String> {
     let request = BackupRequest { groups };
     let answer = client.inner.backup(request).await.map_err(said)?;
     let mut chunks = answer.into_inner();

@@ -1,4 +1,4 @@
-//! The keeper: a small process between `tenure` and the child, forked first thing (C4).
+//! The supervisor: a small process between `tenure` and the child, forked first thing (C4).
 //!
 //!   waiting ──Start──▶ running ──child and group gone──▶ over
 //!      │                  ├── lost, asked, no renewal in time ──▶ ending: told, TERM, KILL, tree gone ──▶ over
@@ -27,25 +27,27 @@ use rustix::time::{
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 
-use super::channel::{Cause, Channel, OnAsk, Order, Report, Value, Variables};
-use super::schedule::{Deadlines, Lease, Moment};
+use super::channel::{
+    Channel, ChildEndCause, OnAsk, SupervisorCommand, SupervisorReport, VariableValue, Variables,
+};
+use super::process_tree::{self, ProcessEnd, Reaped};
+use super::schedule::{BootInstant, ChildLease, EndDeadlines};
 use super::spawn::{self, BeforeExec, Program};
-use super::sys::{self, Forked};
-use super::task::{Descriptor, OnDeath, OnLost, Task};
-use super::tree::{self, End, Reaped};
+use super::syscalls::{self, Forked};
+use super::task::{Descriptor, OnDeath, OnLost, SupervisorTask};
 
 /// How often a tree that will not go is killed again, and a group that lives on is looked at.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Forks the keeper. Must be called while this process has one thread.
+/// Forks the supervisor. Must be called while this process has one thread.
 pub(crate) fn fork() -> io::Result<Channel> {
     let (ours, its) = Channel::pair()?;
     set_child_subreaper(Some(getpid()))?;
-    match sys::fork()? {
+    match syscalls::fork()? {
         Forked::Parent => Ok(ours),
         Forked::Child => {
             drop(ours);
-            let code = match Ready::new(its).and_then(Ready::run) {
+            let code = match ReadySupervisor::new(its).and_then(ReadySupervisor::run) {
                 Ok(()) => 0,
                 Err(error) => {
                     // Whatever went wrong, nothing of the child may outlive the lock's guard.
@@ -62,9 +64,9 @@ pub(crate) fn fork() -> io::Result<Channel> {
 /// Kills every descendant and waits until the last is gone.
 pub(crate) fn kill_all() {
     loop {
-        tree::signal_tree(Signal::KILL);
+        process_tree::signal_tree(Signal::KILL);
         loop {
-            match tree::reap() {
+            match process_tree::reap() {
                 Reaped::NoChildren => return,
                 Reaped::Nothing => break,
                 Reaped::Ended(..) | Reaped::Stopped(..) => {}
@@ -74,44 +76,44 @@ pub(crate) fn kill_all() {
     }
 }
 
-/// A keeper that has nothing to keep yet.
-struct Ready {
+/// A supervisor that has nothing to keep yet.
+struct ReadySupervisor {
     channel: Channel,
-    child_news: UnixStream,
+    child_notice: UnixStream,
     timer: OwnedFd,
-    lease: Option<Lease>,
+    lease: Option<ChildLease>,
 }
 
-struct Keeper {
-    task: Task,
+struct Supervisor {
+    task: SupervisorTask,
     channel: Channel,
-    child_news: UnixStream,
+    child_notice: UnixStream,
     timer: OwnedFd,
-    lease: Option<Lease>,
+    lease: Option<ChildLease>,
 }
 
 struct Child {
     pid: Pid,
     notices: OwnedFd,
-    end: Option<End>,
-    ending: Option<Ending>,
+    end: Option<ProcessEnd>,
+    ending: Option<ShutdownState>,
     /// The last known reason to tell the wrapper at the end.
-    cause: Cause,
+    cause: ChildEndCause,
     /// Whether the child was told that its lease is at risk.
     warned: bool,
     /// Keeps lock files locked for as long as the tree lives.
     _locks: Vec<OwnedFd>,
 }
 
-struct Ending {
-    deadlines: Deadlines,
+struct ShutdownState {
+    deadlines: EndDeadlines,
     asked_to_end: bool,
 }
 
-impl Ready {
-    fn new(channel: Channel) -> io::Result<Ready> {
+impl ReadySupervisor {
+    fn new(channel: Channel) -> io::Result<ReadySupervisor> {
         set_child_subreaper(Some(getpid()))?;
-        // A group of its own: what a terminal sends to the foreground is not meant for the keeper.
+        // A group of its own: what a terminal sends to the foreground is not meant for the supervisor.
         setpgid(None, None)?;
         // Handlers, not "ignore": a child would inherit the latter.
         let unused = Arc::new(AtomicBool::new(false));
@@ -121,17 +123,17 @@ impl Ready {
         {
             signal_hook::flag::register(signal, Arc::clone(&unused))?;
         }
-        let (child_news, wake) = UnixStream::pair()?;
-        child_news.set_nonblocking(true)?;
+        let (child_notice, wake) = UnixStream::pair()?;
+        child_notice.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(SIGCHLD, wake)?;
         let timer = timerfd_create(
             TimerfdClockId::Boottime,
             TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
         )?;
-        Ok(Ready {
+        Ok(ReadySupervisor {
             channel,
-            child_news,
+            child_notice,
             timer,
             lease: None,
         })
@@ -141,27 +143,30 @@ impl Ready {
         let Some((task, variables, locks)) = self.await_start()? else {
             return Ok(());
         };
-        let keeper = Keeper {
+        let supervisor = Supervisor {
             task,
             channel: self.channel,
-            child_news: self.child_news,
+            child_notice: self.child_notice,
             timer: self.timer,
             lease: self.lease,
         };
-        keeper.run(variables, locks)
+        supervisor.run(variables, locks)
     }
 
     /// What to run, the child's variables and the locked descriptors, or nothing if there is nothing to run.
-    fn await_start(&mut self) -> io::Result<Option<(Task, Variables, Vec<OwnedFd>)>> {
+    fn await_start(&mut self) -> io::Result<Option<(SupervisorTask, Variables, Vec<OwnedFd>)>> {
         loop {
-            match self.channel.receive::<Order>()? {
-                Some((Order::Start(task, variables), locks)) => {
+            match self.channel.receive::<SupervisorCommand>()? {
+                Some((SupervisorCommand::Start(task, variables), locks)) => {
                     return Ok(Some((task, variables, locks)));
                 }
-                Some((Order::Lease(lease), _)) => self.lease = Some(lease),
-                Some((Order::Done, _)) | None => return Ok(None),
+                Some((SupervisorCommand::Lease(lease), _)) => self.lease = Some(lease),
+                Some((SupervisorCommand::Done, _)) | None => return Ok(None),
                 Some((
-                    Order::Signal(_) | Order::Continue | Order::Lost(_) | Order::Asked(..),
+                    SupervisorCommand::Signal(_)
+                    | SupervisorCommand::Continue
+                    | SupervisorCommand::Lost(_)
+                    | SupervisorCommand::Asked(..),
                     _,
                 )) => {}
             }
@@ -169,18 +174,18 @@ impl Ready {
     }
 }
 
-impl Keeper {
+impl Supervisor {
     fn run(mut self, variables: Variables, locks: Vec<OwnedFd>) -> io::Result<()> {
         let mut child = match self.start(variables, locks) {
             Ok(child) => child,
             Err(error) => {
                 let errno = error.raw_os_error().unwrap_or(libc::EIO);
-                self.channel.send(&Report::Failed(errno))?;
+                self.channel.send(&SupervisorReport::Failed(errno))?;
                 return Ok(());
             }
         };
         let pid = child.pid.as_raw_nonzero().get().unsigned_abs();
-        if self.task.tells_child && self.channel.send(&Report::Started(pid)).is_err() {
+        if self.task.tells_child && self.channel.send(&SupervisorReport::Started(pid)).is_err() {
             return self.orphaned();
         }
         loop {
@@ -189,17 +194,17 @@ impl Keeper {
             if let Some(end) = child.end
                 && self.is_over(&child, gone)
             {
-                let _ = self.channel.send(&Report::Over(end, child.cause));
+                let _ = self.channel.send(&SupervisorReport::Over(end, child.cause));
                 // The wrapper gives the lock back and says so; its death says so too.
-                while let Ok(Some((order, _))) = self.channel.receive::<Order>() {
-                    if order == Order::Done {
+                while let Ok(Some((order, _))) = self.channel.receive::<SupervisorCommand>() {
+                    if order == SupervisorCommand::Done {
                         break;
                     }
                 }
                 return Ok(());
             }
             if self.wait(&child)? {
-                match self.channel.receive::<Order>() {
+                match self.channel.receive::<SupervisorCommand>() {
                     Ok(Some((order, _))) => self.obey(order, &mut child)?,
                     Ok(None) | Err(_) => return self.orphaned(),
                 }
@@ -213,9 +218,9 @@ impl Keeper {
         let mut descriptors = locks.iter();
         for (name, value) in variables {
             let value = match value {
-                Value::Text(text) => Some(text),
-                Value::Removed => None,
-                Value::Descriptor => match (descriptors.next(), self.task.descriptor) {
+                VariableValue::Text(text) => Some(text),
+                VariableValue::Removed => None,
+                VariableValue::Descriptor => match (descriptors.next(), self.task.descriptor) {
                     (Some(lock), Descriptor::Inherited) => Some(handed_down(lock)?),
                     _ => None,
                 },
@@ -239,7 +244,7 @@ impl Keeper {
             notices,
             end: None,
             ending: None,
-            cause: Cause::Itself,
+            cause: ChildEndCause::Itself,
             warned: false,
             _locks: locks,
         })
@@ -248,10 +253,10 @@ impl Keeper {
     /// Takes all news of children. Says whether none is left.
     fn reap(&self, child: &mut Child) -> io::Result<bool> {
         loop {
-            match tree::reap() {
+            match process_tree::reap() {
                 Reaped::Ended(pid, end) if pid == child.pid => child.end = Some(end),
                 Reaped::Stopped(pid, signal) if pid == child.pid => {
-                    self.channel.send(&Report::Stopped(signal))?;
+                    self.channel.send(&SupervisorReport::Stopped(signal))?;
                 }
                 Reaped::Ended(..) | Reaped::Stopped(..) => {}
                 Reaped::Nothing => return Ok(false),
@@ -262,7 +267,7 @@ impl Keeper {
 
     /// At a normal end the group must be gone; after a forced one, the whole tree (C4).
     fn is_over(&self, child: &Child, no_children: bool) -> bool {
-        no_children || (child.ending.is_none() && tree::group_is_gone(child.pid))
+        no_children || (child.ending.is_none() && process_tree::group_is_gone(child.pid))
     }
 
     /// Does what is due.
@@ -280,33 +285,34 @@ impl Keeper {
             && let Some(lease) = self.lease
             && now >= self.lost_at(lease)
         {
-            child.cause = Cause::Lost;
-            child.ending = Some(Ending {
+            child.cause = ChildEndCause::Lost;
+            child.ending = Some(ShutdownState {
                 deadlines: lease.deadlines(self.task.grace),
                 asked_to_end: false,
             });
-            self.channel.send(&Report::Ending(Cause::Lost))?;
+            self.channel
+                .send(&SupervisorReport::Ending(ChildEndCause::Lost))?;
         }
         let Some(ending) = &mut child.ending else {
             return Ok(());
         };
         if !ending.asked_to_end {
             ending.asked_to_end = true;
-            if child.cause != Cause::Lost || self.task.on_lost == OnLost::Term {
-                tree::signal_tree(Signal::TERM);
+            if child.cause != ChildEndCause::Lost || self.task.on_lost == OnLost::Term {
+                process_tree::signal_tree(Signal::TERM);
                 // A stopped process hears TERM only when it goes on.
-                tree::signal_tree(Signal::CONT);
+                process_tree::signal_tree(Signal::CONT);
             }
         }
-        let kill_now = child.cause == Cause::Lost && self.task.on_lost == OnLost::Kill;
+        let kill_now = child.cause == ChildEndCause::Lost && self.task.on_lost == OnLost::Kill;
         if kill_now || now >= ending.deadlines.kill {
-            tree::signal_tree(Signal::KILL);
+            process_tree::signal_tree(Signal::KILL);
         }
         Ok(())
     }
 
     /// When an unrenewed lease makes the end begin.
-    fn lost_at(&self, lease: Lease) -> Moment {
+    fn lost_at(&self, lease: ChildLease) -> BootInstant {
         let deadlines = lease.deadlines(self.task.grace);
         if self.task.on_lost == OnLost::Kill {
             deadlines.kill
@@ -315,49 +321,53 @@ impl Keeper {
         }
     }
 
-    fn obey(&mut self, order: Order, child: &mut Child) -> io::Result<()> {
+    fn obey(&mut self, order: SupervisorCommand, child: &mut Child) -> io::Result<()> {
         match order {
-            Order::Signal(signal) => pass_on(child.pid, signal),
-            Order::Continue => tree::signal_group(child.pid, Signal::CONT),
-            Order::Lease(lease) => {
+            SupervisorCommand::Signal(signal) => pass_on(child.pid, signal),
+            SupervisorCommand::Continue => process_tree::signal_group(child.pid, Signal::CONT),
+            SupervisorCommand::Lease(lease) => {
                 self.lease = Some(lease);
                 child.warned = false;
             }
-            Order::Lost(how) => {
+            SupervisorCommand::Lost(how) => {
                 self.tell(child, "lost", &how);
-                self.begin_end(child, Cause::Lost, self.task.on_lost != OnLost::Notify)?;
+                self.begin_end(
+                    child,
+                    ChildEndCause::Lost,
+                    self.task.on_lost != OnLost::Notify,
+                )?;
             }
-            Order::Asked(action, who) => match action {
+            SupervisorCommand::Asked(action, who) => match action {
                 OnAsk::Ignore => {}
                 OnAsk::Notify => self.tell(child, "ask", &who),
                 OnAsk::Term => {
                     self.tell(child, "ask", &who);
-                    self.begin_end(child, Cause::GaveWay, true)?;
+                    self.begin_end(child, ChildEndCause::GaveWay, true)?;
                 }
             },
-            Order::Start(..) | Order::Done => {}
+            SupervisorCommand::Start(..) | SupervisorCommand::Done => {}
         }
         Ok(())
     }
 
-    fn begin_end(&self, child: &mut Child, cause: Cause, by_force: bool) -> io::Result<()> {
+    fn begin_end(&self, child: &mut Child, cause: ChildEndCause, by_force: bool) -> io::Result<()> {
         // A loss outweighs giving way; a second request changes nothing.
-        if child.cause != Cause::Lost {
+        if child.cause != ChildEndCause::Lost {
             child.cause = cause;
         }
         if by_force {
-            let deadlines = Deadlines::from_now(now(), self.task.grace, self.lease);
+            let deadlines = EndDeadlines::from_now(now(), self.task.grace, self.lease);
             let earlier = child.ending.as_ref().map(|ending| ending.deadlines.kill);
             let kill = earlier.map_or(deadlines.kill, |kill| kill.min(deadlines.kill));
             let asked_to_end = child
                 .ending
                 .as_ref()
                 .is_some_and(|ending| ending.asked_to_end);
-            child.ending = Some(Ending {
-                deadlines: Deadlines { kill, ..deadlines },
+            child.ending = Some(ShutdownState {
+                deadlines: EndDeadlines { kill, ..deadlines },
                 asked_to_end,
             });
-            self.channel.send(&Report::Ending(cause))?;
+            self.channel.send(&SupervisorReport::Ending(cause))?;
         }
         Ok(())
     }
@@ -385,7 +395,7 @@ impl Keeper {
         self.set_timer(next)?;
         let mut fds = [
             PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.child_news.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.child_notice.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.timer.as_fd(), PollFlags::IN),
         ];
         match poll(&mut fds, None) {
@@ -395,11 +405,11 @@ impl Keeper {
         }
         let spoken = !fds[0].revents().is_empty();
         let mut drain = [0u8; 64];
-        while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+        while matches!(rustix::io::read(&self.child_notice, &mut drain), Ok(1..)) {}
         Ok(spoken)
     }
 
-    fn set_timer(&self, at: Option<Moment>) -> io::Result<()> {
+    fn set_timer(&self, at: Option<BootInstant>) -> io::Result<()> {
         let zero = Timespec {
             tv_sec: 0,
             tv_nsec: 0,
@@ -422,17 +432,17 @@ impl Keeper {
         match self.task.on_death {
             OnDeath::EndTree => kill_all(),
             OnDeath::Wait => loop {
-                match tree::reap() {
+                match process_tree::reap() {
                     Reaped::NoChildren => break,
                     Reaped::Ended(..) | Reaped::Stopped(..) => {}
                     Reaped::Nothing => {
                         let mut fds = [PollFd::from_borrowed_fd(
-                            self.child_news.as_fd(),
+                            self.child_notice.as_fd(),
                             PollFlags::IN,
                         )];
                         let _ = poll(&mut fds, None);
                         let mut drain = [0u8; 64];
-                        while matches!(rustix::io::read(&self.child_news, &mut drain), Ok(1..)) {}
+                        while matches!(rustix::io::read(&self.child_notice, &mut drain), Ok(1..)) {}
                     }
                 }
             },
@@ -453,7 +463,7 @@ fn pass_on(child: Pid, number: i32) {
         return;
     };
     match number {
-        SIGTERM | SIGINT | SIGHUP | SIGQUIT => tree::signal_group(child, signal),
+        SIGTERM | SIGINT | SIGHUP | SIGQUIT => process_tree::signal_group(child, signal),
         _ => {
             let _ = kill_process(child, signal);
         }
@@ -461,7 +471,7 @@ fn pass_on(child: Pid, number: i32) {
 }
 
 /// `CLOCK_BOOTTIME`.
-pub(crate) fn now() -> Moment {
+pub(crate) fn now() -> BootInstant {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(
         time.tv_sec.unsigned_abs(),

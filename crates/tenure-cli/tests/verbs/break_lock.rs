@@ -4,9 +4,9 @@ use std::fs;
 use std::process::{Command, Stdio};
 
 use super::pty::Terminal;
-use super::shell::{Place, TENURE};
+use super::shell::{RunFixture, TENURE};
 
-fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(TENURE)
         .args(arguments)
         .current_dir(place.path())
@@ -22,7 +22,7 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
 /// C10: off a terminal both are refused without `--force`, and nothing happens.
 #[test]
 fn off_a_terminal_they_need_force() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     for verb in ["break", "ask"] {
         let where_ = if verb == "ask" { "upload:./up" } else { "f" };
@@ -38,7 +38,7 @@ fn off_a_terminal_they_need_force() {
 /// C10, C16: with `--force` a live lock goes; what and whose is printed, and the victim is stopped.
 #[test]
 fn force_breaks_a_live_lock() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
     let (code, text) = tenure(&place, &["break", "--force", "f"]);
     assert_eq!(code, Some(0), "{text}");
@@ -50,7 +50,7 @@ fn force_breaks_a_live_lock() {
 /// C16: only if that hold is still the one.
 #[test]
 fn an_id_protects_the_next_holder() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(
         &[],
         "echo $TENURE_TOKEN > token; echo held; exec sleep 1000",
@@ -68,7 +68,7 @@ fn an_id_protects_the_next_holder() {
 /// C16: where fences are in use, the victim is shut out.
 #[test]
 fn breaking_raises_the_fence() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&["--fence"], "echo held; exec sleep 1000");
     let (code, text) = tenure(&place, &["break", "--force", "--json", "f"]);
     assert_eq!(code, Some(0), "{text}");
@@ -88,7 +88,7 @@ fn breaking_raises_the_fence() {
 /// C16: nothing to break is said, and is no success.
 #[test]
 fn nothing_to_break() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, text) = tenure(&place, &["break", "--force", "f"]);
     assert_eq!(code, Some(125));
     assert!(text.contains("not held"), "{text}");
@@ -97,7 +97,7 @@ fn nothing_to_break() {
 /// C16: on a terminal a dead lock is named and removed after a yes; a live one is refused.
 #[test]
 fn on_a_terminal_it_asks() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let mut terminal = Terminal::open(&place);
     terminal.line("$T break f; echo code=$?");
@@ -130,7 +130,7 @@ fn on_a_terminal_it_asks() {
 /// C1, C10: a release request reaches the holder of an upload, which gives way with 121.
 #[test]
 fn an_upload_gives_way() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("up")).unwrap();
     let holder = super::shell::Holder::start(place.run(&[
         "upload:up/7",
@@ -157,7 +157,7 @@ fn an_upload_gives_way() {
 /// C1: `--on-ask notify` tells the command, `ignore` does not even that; the lock stays held.
 #[test]
 fn on_ask_decides() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("up")).unwrap();
     place.fifo("go");
     let script = "echo held; read x < go; head -n 1 <&$TENURE_NOTICE_FD; exit 4";
@@ -184,7 +184,7 @@ fn on_ask_decides() {
 /// C1: `--ask` asks while it waits, and gets the lock.
 #[test]
 fn a_waiter_asks() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("up")).unwrap();
     let holder = super::shell::Holder::start(place.run(&[
         "upload:up/7",
@@ -203,7 +203,7 @@ fn a_waiter_asks() {
 /// Lock files have no way to ask: refused, with the reason.
 #[test]
 fn a_lock_file_cannot_be_asked() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, text) = tenure(&place, &["ask", "--force", "f"]);
     assert_eq!(code, Some(2));
     assert!(text.contains("cannot be asked"), "{text}");
@@ -212,7 +212,7 @@ fn a_lock_file_cannot_be_asked() {
 /// The guard that another program's clean-up left is in everybody's way until a person removes it.
 #[test]
 fn a_guard_that_was_left_is_removed() {
-    let place = Place::new();
+    let place = RunFixture::new();
     fs::create_dir(place.file("f.lock.reclaim")).unwrap();
     assert_eq!(
         place.code(&["-n", "f", "--", "touch", "ran"]),

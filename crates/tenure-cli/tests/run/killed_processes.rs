@@ -1,46 +1,46 @@
-//! SIGKILL to the wrapper and to the keeper, in every phase (C4, C17).
+//! SIGKILL to the wrapper and to the supervisor, in every phase (C4, C17).
 
 use std::process::Stdio;
 
-use super::shell::{Place, children, eventually, is_alive, signal, state};
+use super::shell::{RunFixture, children, eventually, is_alive, signal, state};
 
 const TREE: &str = "setsid sh -c 'echo $$ >> pids; exec sleep 1000' & \
                     sh -c 'echo $$ >> pids; exec sleep 1000' & \
                     while test $(wc -l < pids 2>/dev/null || echo 0) -lt 2; do sleep 0.01; done; \
                     echo $$ >> pids; echo held; wait";
 
-fn all_gone(place: &Place) -> bool {
+fn all_gone(place: &RunFixture) -> bool {
     place.pids("pids").iter().all(|pid| !is_alive(*pid))
 }
 
-/// C17: the keeper dies: the whole tree is gone before tenure gives the lock back.
+/// C17: the supervisor dies: the whole tree is gone before tenure gives the lock back.
 #[test]
 fn the_keeper_dies_while_the_command_runs() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], TREE);
-    signal("KILL", holder.keeper());
+    signal("KILL", holder.supervisor());
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
     assert!(all_gone(&place));
     assert_eq!(holder.end().code, Some(137));
 }
 
-/// C4: the keeper dies while tenure still waits for the lock: nothing runs.
+/// C4: the supervisor dies while tenure still waits for the lock: nothing runs.
 #[test]
 fn the_keeper_dies_while_tenure_waits() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let mut waiter = place
         .run(&["f", "--", "touch", "ran"])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    let mut keeper = 0;
+    let mut supervisor = 0;
     eventually("the keeper is there", || {
-        keeper = children(waiter.id()).first().copied().unwrap_or(0);
-        keeper != 0
+        supervisor = children(waiter.id()).first().copied().unwrap_or(0);
+        supervisor != 0
     });
-    signal("KILL", keeper);
-    eventually("it is dead", || !is_alive(keeper));
+    signal("KILL", supervisor);
+    eventually("it is dead", || !is_alive(supervisor));
     holder.signal("TERM");
     holder.end();
     assert_eq!(waiter.wait().unwrap().code(), Some(125));
@@ -48,30 +48,30 @@ fn the_keeper_dies_while_tenure_waits() {
     assert!(place.is_free());
 }
 
-/// C17: tenure dies while it ends the command after a loss: the keeper finishes.
+/// C17: tenure dies while it ends the command after a loss: the supervisor finishes.
 #[test]
 fn tenure_dies_while_the_command_ends() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "trap 'echo ending' TERM; echo $$ > pids; echo held; while :; do sleep 0.01; done";
     let mut holder = place.hold(&["--grace", "1000s"], script);
-    let keeper = holder.keeper();
+    let supervisor = holder.supervisor();
     std::fs::remove_file(place.file("f.lock")).unwrap();
     assert_eq!(holder.line(), "ending");
     holder.signal("KILL");
     holder.end();
-    eventually("the keeper has finished", || !is_alive(keeper));
+    eventually("the keeper has finished", || !is_alive(supervisor));
     assert!(all_gone(&place), "the command was left to itself");
 }
 
 /// C17: tenure dies when only the group is left.
 #[test]
 fn tenure_dies_after_the_child() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "sh -c 'echo $$ > pids; exec sleep 1000' & \
                   while ! test -s pids; do sleep 0.01; done; echo held; exit 0";
     let holder = place.hold(&[], script);
-    let (keeper, member) = (holder.keeper(), place.pids("pids")[0]);
-    eventually("the child has ended", || children(keeper) == [member]);
+    let (supervisor, member) = (holder.supervisor(), place.pids("pids")[0]);
+    eventually("the child has ended", || children(supervisor) == [member]);
     holder.signal("KILL");
     holder.end();
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
@@ -81,7 +81,7 @@ fn tenure_dies_after_the_child() {
 /// C17: tenure dies while it is stopped.
 #[test]
 fn tenure_dies_while_it_is_stopped() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], TREE);
     holder.signal("STOP");
     eventually("it is stopped", || state(holder.pid()) == Some('T'));
@@ -91,15 +91,15 @@ fn tenure_dies_while_it_is_stopped() {
     assert!(all_gone(&place));
 }
 
-/// C17: tenure dies while its keeper is stopped: the kernel wakes an orphaned group, and the tree ends
+/// C17: tenure dies while its supervisor is stopped: the kernel wakes an orphaned group, and the tree ends
 /// before the lock is free.
 #[test]
 fn tenure_dies_while_its_keeper_is_stopped() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], TREE);
-    let keeper = holder.keeper();
-    signal("STOP", keeper);
-    eventually("it is stopped", || state(keeper) == Some('T'));
+    let supervisor = holder.supervisor();
+    signal("STOP", supervisor);
+    eventually("it is stopped", || state(supervisor) == Some('T'));
     holder.signal("KILL");
     holder.end();
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
@@ -110,18 +110,18 @@ fn tenure_dies_while_its_keeper_is_stopped() {
 /// inherited keeps the lock until they are gone.
 #[test]
 fn both_die_at_one_blow() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let script = "(read x < go; exit 0) & echo $$ > pids; echo held; wait";
     let holder = place.hold(&[], script);
-    let (keeper, child) = (holder.keeper(), place.pids("pids")[0]);
+    let (supervisor, child) = (holder.supervisor(), place.pids("pids")[0]);
     // Stopped, neither can act on the other's death.
-    for pid in [holder.pid(), keeper] {
+    for pid in [holder.pid(), supervisor] {
         signal("STOP", pid);
         eventually("it is stopped", || state(pid) == Some('T'));
     }
-    signal("KILL", keeper);
-    eventually("the keeper is dead", || !is_alive(keeper));
+    signal("KILL", supervisor);
+    eventually("the keeper is dead", || !is_alive(supervisor));
     holder.signal("KILL");
     holder.reap();
     eventually("the child went with the keeper", || !is_alive(child));
@@ -136,7 +136,7 @@ fn both_die_at_one_blow() {
 /// C4: with `--no-kill` the whole group is awaited after tenure's death, not the child alone.
 #[test]
 fn no_kill_outlives_tenure_with_its_whole_group() {
-    let place = Place::new();
+    let place = RunFixture::new();
     place.fifo("go");
     let script = "(read x < go; echo x > done) & echo held; exit 0";
     let holder = place.hold(&["--no-kill"], script);
@@ -153,7 +153,7 @@ fn no_kill_outlives_tenure_with_its_whole_group() {
 /// C17: killed again and again at any moment, a lock never has two holders and nothing stays behind.
 #[test]
 fn killed_at_any_moment() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let script = "mkdir busy || { echo two holders; exit 1; }; echo $$ > pids; rmdir busy";
     for round in 0..40u64 {
         let mut child = place

@@ -2,7 +2,7 @@
 //!
 //! Every node is a process in a network namespace of its own; clients outside keep acquiring,
 //! renewing, queueing and releasing while [`faults`] kill, stop, cut off and starve the nodes.
-//! [`judges`] know nothing of the faults: they hold what the clients were told against what they are
+//! [`checkers`] know nothing of the faults: they hold what the clients were told against what they are
 //! told later. At the end everything is healed, and everybody must get what they wait for.
 //!
 //! `TENURE_TRIAL_SECONDS` sets how long the trouble lasts (120 s unless told), `TENURE_TRIAL_SEED`
@@ -14,9 +14,9 @@
     reason = "a test fails where something is not as it must be, and says what it saw"
 )]
 
+mod checkers;
 mod clients;
 mod faults;
-mod judges;
 mod net;
 mod nodes;
 mod relay;
@@ -24,9 +24,9 @@ mod relay;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use checkers::Checkers;
 use clients::Load;
 use faults::{Fault, Random};
-use judges::Judges;
 use nodes::Cluster;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -56,8 +56,8 @@ async fn trial(size: u32, lasting: Duration) {
     let mut random = Random::new(seed);
     let mut cluster = Cluster::start(size).await;
     println!("{size} nodes, {}, seed {seed}", cluster.net.describe());
-    let judges = Arc::new(Judges::default());
-    let load = Load::start(cluster.addresses(), Arc::clone(&judges)).await;
+    let checkers = Arc::new(Checkers::default());
+    let load = Load::start(cluster.addresses(), Arc::clone(&checkers)).await;
     let begun = Instant::now();
     let mut done: Vec<(&'static str, u32)> = Vec::new();
     while begun.elapsed() < lasting {
@@ -68,20 +68,20 @@ async fn trial(size: u32, lasting: Duration) {
             Some((_, count)) => *count += 1,
             None => done.push((fault.name(), 1)),
         }
-        judges.say();
+        checkers.say();
     }
     cluster.heal().await;
     load.settle(&cluster).await;
-    judges.say();
+    checkers.say();
     println!("faults: {done:?}, {} bytes late", cluster.net.delayed());
     let delays = done.iter().any(|(name, _)| *name == Fault::Delay.name());
     assert!(
         !delays || cluster.net.delayed() > 0,
         "nothing took the detour"
     );
-    println!("{}", judges.summary());
+    println!("{}", checkers.summary());
     println!("replicas left over: {}", cluster.leftovers());
-    assert!(judges.grants() > 100, "the load did nothing");
+    assert!(checkers.grants() > 100, "the load did nothing");
 }
 
 /// After SIGKILL of any node all namespaces serve again; how soon is printed, not judged.
@@ -114,8 +114,8 @@ async fn failover() {
 #[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture moves"]
 async fn moves() {
     let mut cluster = Cluster::start(3).await;
-    let judges = Arc::new(Judges::default());
-    let load = Load::start(cluster.addresses(), Arc::clone(&judges)).await;
+    let checkers = Arc::new(Checkers::default());
+    let load = Load::start(cluster.addresses(), Arc::clone(&checkers)).await;
     tokio::time::sleep(Duration::from_secs(5)).await;
     for round in 0..3 {
         let joined = cluster.join().await;
@@ -129,6 +129,6 @@ async fn moves() {
         );
     }
     load.settle(&cluster).await;
-    judges.say();
-    println!("{}", judges.summary());
+    checkers.say();
+    println!("{}", checkers.summary());
 }

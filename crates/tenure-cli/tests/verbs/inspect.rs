@@ -6,9 +6,9 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 use super::pty::Terminal;
-use super::shell::{Place, TENURE};
+use super::shell::{RunFixture, TENURE};
 
-fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
+fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String, String) {
     let output = Command::new(TENURE)
         .args(arguments)
         .current_dir(place.path())
@@ -24,7 +24,7 @@ fn tenure(place: &Place, arguments: &[&str]) -> (Option<i32>, String, String) {
     )
 }
 
-fn json(place: &Place, arguments: &[&str]) -> Value {
+fn json(place: &RunFixture, arguments: &[&str]) -> Value {
     let (_, out, errors) = tenure(place, arguments);
     serde_json::from_str(&out).unwrap_or_else(|error| panic!("{error}: {out}{errors}"))
 }
@@ -32,7 +32,7 @@ fn json(place: &Place, arguments: &[&str]) -> Value {
 /// C8: free is 0, held is 75 and names the holder; nothing is taken.
 #[test]
 fn try_says_whether_it_is_free() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, out, _) = tenure(&place, &["try", "f"]);
     assert_eq!(code, Some(0));
     assert!(out.contains("is free"), "{out}");
@@ -52,7 +52,7 @@ fn try_says_whether_it_is_free() {
 /// What is held in a directory, as a table and as JSON.
 #[test]
 fn ls_lists_a_directory() {
-    let place = Place::new();
+    let place = RunFixture::new();
     assert_eq!(tenure(&place, &["ls"]).1, "");
     assert_eq!(json(&place, &["ls", "--json"]), Value::Array(Vec::new()));
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
@@ -79,7 +79,7 @@ fn ls_lists_a_directory() {
 /// C8: sentences: who, what for, how its life was judged, and what to do next.
 #[test]
 fn why_explains_in_sentences() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, out, _) = tenure(&place, &["why", "f"]);
     assert_eq!(code, Some(0));
     assert!(out.contains("is free"), "{out}");
@@ -104,7 +104,7 @@ fn why_explains_in_sentences() {
 /// A watch begins with what is held, and tells what changes.
 #[test]
 fn watch_tells_what_changes() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&[], "echo held; exec sleep 1000");
     let mut watch = Command::new(TENURE)
         .args(["watch", "--json", "."])
@@ -133,7 +133,7 @@ fn watch_tells_what_changes() {
 /// `top` on a real terminal: it shows the holder and leaves on `q`; off a terminal it is refused.
 #[test]
 fn top_shows_and_leaves() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
     let mut terminal = Terminal::open(&place);
     terminal.line("stty rows 20 cols 150; TERM=xterm $T top --every 100ms");
@@ -151,7 +151,7 @@ fn top_shows_and_leaves() {
 /// What a place can promise.
 #[test]
 fn doctor_tells_what_a_place_can_do() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let (code, out, _) = tenure(&place, &["doctor", "f"]);
     assert_eq!(code, Some(0));
     for part in ["modes     exclusive", "lease     none", "files"] {
@@ -169,7 +169,7 @@ fn doctor_tells_what_a_place_can_do() {
 /// C9: the waiting line on a terminal changes in place and goes before the command starts.
 #[test]
 fn the_waiting_line_on_a_terminal() {
-    let place = Place::new();
+    let place = RunFixture::new();
     let holder = place.hold(&["--purpose", "nightly"], "echo held; exec sleep 1000");
     let mut terminal = Terminal::open(&place);
     terminal.line("stty cols 100; $T run f -- echo star''ted");

@@ -10,26 +10,26 @@ use tenure::Busy;
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
 /// Tells people for whom we wait.
-pub(crate) struct Waiting {
+pub(crate) struct WaitProgress {
     since: Instant,
-    sink: Sink,
+    sink: ProgressSink,
     last: Mutex<Option<Instant>>,
 }
 
-enum Sink {
+enum ProgressSink {
     /// Of this many columns.
     Terminal(usize),
     Log,
 }
 
-impl Waiting {
+impl WaitProgress {
     /// Starts the clock. Standard error decides how we speak.
-    pub(crate) fn new() -> Waiting {
+    pub(crate) fn new() -> WaitProgress {
         let sink = match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
-            Ok(size) => Sink::Terminal(usize::from(size.ws_col).max(20)),
-            Err(_) => Sink::Log,
+            Ok(size) => ProgressSink::Terminal(usize::from(size.ws_col).max(20)),
+            Err(_) => ProgressSink::Log,
         };
-        Waiting {
+        WaitProgress {
             since: Instant::now(),
             sink,
             last: Mutex::default(),
@@ -46,7 +46,7 @@ impl Waiting {
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         let is_first = last.is_none();
         match self.sink {
-            Sink::Terminal(width) => {
+            ProgressSink::Terminal(width) => {
                 if is_first {
                     eprintln!("tenure: waiting: {busy}");
                 }
@@ -54,7 +54,7 @@ impl Waiting {
                 let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
                 *last = Some(now);
             }
-            Sink::Log => {
+            ProgressSink::Log => {
                 if last.is_none_or(|last| now.duration_since(last) >= LOG_EVERY) {
                     eprintln!("tenure: waiting for {} s: {busy}", waited.as_secs());
                     *last = Some(now);
@@ -69,7 +69,7 @@ impl Waiting {
             .last
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let (Sink::Terminal(_), Some(_)) = (&self.sink, *last) {
+        if let (ProgressSink::Terminal(_), Some(_)) = (&self.sink, *last) {
             let _ = write!(std::io::stderr(), "\r\x1b[K");
         }
     }

@@ -1,6 +1,6 @@
 //! The child's tree: finding every descendant, ending it, and knowing that it is gone.
 //!
-//! Wrapper and keeper are subreapers (C4): a descendant whose parent ends becomes their child, so
+//! Wrapper and supervisor are subreapers (C4): a descendant whose parent ends becomes their child, so
 //! nobody gets out of sight, and "no child left" proves that the whole tree is gone.
 
 use std::fs;
@@ -13,19 +13,19 @@ use rustix::process::{
 
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum End {
+pub(crate) enum ProcessEnd {
     /// By itself, with this code.
     Exited(i32),
     /// By this signal.
     Killed(i32),
 }
 
-impl End {
+impl ProcessEnd {
     /// The exit code of `tenure` for it (C2).
     pub(crate) fn exit_code(self) -> u8 {
         match self {
-            End::Exited(code) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
-            End::Killed(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
+            ProcessEnd::Exited(code) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
+            ProcessEnd::Killed(signal) => u8::try_from(128 + signal).unwrap_or(u8::MAX),
         }
     }
 }
@@ -34,7 +34,7 @@ impl End {
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
     /// This one has ended.
-    Ended(Pid, End),
+    Ended(Pid, ProcessEnd),
     /// This one was stopped by a signal.
     Stopped(Pid, i32),
     /// There are children; none has news.
@@ -49,10 +49,10 @@ pub(crate) fn reap() -> Reaped {
         match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
             Ok(Some((pid, status))) => {
                 if let Some(code) = status.exit_status() {
-                    return Reaped::Ended(pid, End::Exited(code));
+                    return Reaped::Ended(pid, ProcessEnd::Exited(code));
                 }
                 if let Some(signal) = status.terminating_signal() {
-                    return Reaped::Ended(pid, End::Killed(signal));
+                    return Reaped::Ended(pid, ProcessEnd::Killed(signal));
                 }
                 if let Some(signal) = status.stopping_signal() {
                     return Reaped::Stopped(pid, signal);
@@ -149,8 +149,8 @@ mod tests {
     /// C2: the child's own code, or 128 + the signal.
     #[test]
     fn exit_codes_follow_convention() {
-        assert_eq!(End::Exited(7).exit_code(), 7);
-        assert_eq!(End::Killed(9).exit_code(), 137);
-        assert_eq!(End::Killed(15).exit_code(), 143);
+        assert_eq!(ProcessEnd::Exited(7).exit_code(), 7);
+        assert_eq!(ProcessEnd::Killed(9).exit_code(), 137);
+        assert_eq!(ProcessEnd::Killed(15).exit_code(), 143);
     }
 }

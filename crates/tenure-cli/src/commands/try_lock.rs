@@ -5,8 +5,8 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure::{Address, LockState, Mode, blocking};
 
-use crate::options::Reading;
-use crate::say::{Failed, Form, HELD};
+use crate::options::InspectOptions;
+use crate::output::{CommandFailure, HELD, OutputFormat};
 
 /// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
 ///
@@ -26,7 +26,7 @@ pub(crate) struct Try {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
@@ -34,12 +34,12 @@ pub(crate) struct Try {
 
 impl Try {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.look())
+        OutputFormat::of(self.json).end(self.look())
     }
 
-    fn look(&self) -> Result<u8, Failed> {
+    fn look(&self) -> Result<u8, CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let state = blocking::wait(tenure.inspect(&place))?;
         let free = self.is_free(&state);
         let text = match (free, state.holders.first()) {
@@ -47,7 +47,7 @@ impl Try {
             (false, Some(holder)) => format!("{place} is {holder}"),
             (false, None) => state.to_string(),
         };
-        Form::of(self.json).answer(text, &state)?;
+        OutputFormat::of(self.json).answer(text, &state)?;
         Ok(if free { 0 } else { HELD })
     }
 

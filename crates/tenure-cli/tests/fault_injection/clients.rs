@@ -9,8 +9,8 @@ use tenure_wire::v1::path_lock_client::PathLockClient;
 use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
+use crate::checkers::{Belief, Checkers, until};
 use crate::faults::{Fault, Random};
-use crate::judges::{Belief, Judges, until};
 use crate::nodes::Cluster;
 
 /// Short, so that leases end during the faults.
@@ -122,10 +122,10 @@ struct Kept {
 /// All clients. They run until [`Load::settle`].
 pub(crate) struct Load {
     addresses: Vec<String>,
-    judges: Arc<Judges>,
+    checkers: Arc<Checkers>,
     stop: Arc<AtomicBool>,
     tasks: JoinSet<()>,
-    keepers: JoinSet<Vec<Kept>>,
+    supervisors: JoinSet<Vec<Kept>>,
 }
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
@@ -135,36 +135,36 @@ fn next() -> u64 {
 }
 
 impl Load {
-    pub(crate) async fn start(addresses: Vec<String>, judges: Arc<Judges>) -> Load {
+    pub(crate) async fn start(addresses: Vec<String>, checkers: Arc<Checkers>) -> Load {
         let mut load = Load {
             addresses,
-            judges,
+            checkers,
             stop: Arc::default(),
             tasks: JoinSet::new(),
-            keepers: JoinSet::new(),
+            supervisors: JoinSet::new(),
         };
         for _ in 0..12 {
-            let (client, judges, stop) = load.parts();
-            load.tasks.spawn(lockers(client, judges, stop));
+            let (client, checkers, stop) = load.parts();
+            load.tasks.spawn(lockers(client, checkers, stop));
         }
         for _ in 0..6 {
-            let (client, judges, stop) = load.parts();
-            load.tasks.spawn(waiters(client, judges, stop));
+            let (client, checkers, stop) = load.parts();
+            load.tasks.spawn(waiters(client, checkers, stop));
         }
         for _ in 0..3 {
-            let (client, judges, stop) = load.parts();
-            load.tasks.spawn(readers(client, judges, stop));
+            let (client, checkers, stop) = load.parts();
+            load.tasks.spawn(readers(client, checkers, stop));
         }
         for _ in 0..2 {
             let (client, _, stop) = load.parts();
-            load.keepers.spawn(keepers(client, stop));
+            load.supervisors.spawn(supervisors(client, stop));
         }
         load
     }
 
-    fn parts(&self) -> (Client, Arc<Judges>, Arc<AtomicBool>) {
+    fn parts(&self) -> (Client, Arc<Checkers>, Arc<AtomicBool>) {
         let client = Client::new(&self.addresses, next());
-        (client, Arc::clone(&self.judges), Arc::clone(&self.stop))
+        (client, Arc::clone(&self.checkers), Arc::clone(&self.stop))
     }
 
     /// What each node says of each namespace, for whoever must find out why nothing moves.
@@ -204,7 +204,7 @@ impl Load {
             panic!("somebody waits for ever: {}", self.what_is_stuck().await);
         }
         let mut kept = Vec::new();
-        while let Some(some) = self.keepers.join_next().await {
+        while let Some(some) = self.supervisors.join_next().await {
             kept.extend(some.unwrap());
         }
         assert!(!kept.is_empty());
@@ -225,20 +225,20 @@ impl Load {
                 .unwrap()
                 .into_inner();
             if answer.status() != v1::AssertStatus::Ok {
-                self.judges.wrong(format!(
+                self.checkers.wrong(format!(
                     "{} was acknowledged to {} and is lost",
                     one.path, one.owner
                 ));
             }
             client.at = (client.at + 1) % client.nodes.len();
-            self.judges.count("kept");
+            self.checkers.count("kept");
         }
         // R102, R105: a repeat under its key is answered as the first was.
         for one in kept.iter().rev().take(50) {
             let again = request(&one.owner, &one.path, v1::Mode::Write, KEPT_TTL_MS);
             let answer = client.acquire(again, 5).await.unwrap();
             if answer.fencing_token != one.fence {
-                self.judges.wrong(format!(
+                self.checkers.wrong(format!(
                     "{}: a repeated acquire was applied twice",
                     one.path
                 ));
@@ -248,7 +248,7 @@ impl Load {
 }
 
 /// Takes locks, works under them, renews, releases, and sometimes dies.
-async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+async fn lockers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let owner = format!("locker-{}", next());
         let path = format!("t{}:/a/x", client.random.below(8));
@@ -261,11 +261,11 @@ async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
         let sent = Instant::now();
         let asked = request(&owner, &path, mode, TTL_MS);
         let Some(answer) = client.acquire(asked, 4).await else {
-            judges.count("unanswered");
+            checkers.count("unanswered");
             continue;
         };
         if answer.status() != v1::AcquireStatus::Ok {
-            judges.count("conflicts");
+            checkers.count("conflicts");
             tokio::time::sleep(Duration::from_millis(20)).await;
             continue;
         }
@@ -277,11 +277,11 @@ async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
             until: until(sent, TTL_MS),
             fence,
         };
-        judges.granted(&path, belief, sent);
+        checkers.granted(&path, belief, sent);
         for _ in 0..client.random.below(4) {
-            if !shared && judges.believes(&path, &owner) {
-                judges.writes(&path, &owner, fence);
-                check(&mut client, &judges, &path, &owner, fence).await;
+            if !shared && checkers.believes(&path, &owner) {
+                checkers.writes(&path, &owner, fence);
+                check(&mut client, &checkers, &path, &owner, fence).await;
             }
             tokio::time::sleep(Duration::from_millis(u64::from(client.random.below(300)))).await;
             let sent = Instant::now();
@@ -292,13 +292,13 @@ async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
             };
             match client.node().renew(renew).await {
                 Ok(answer) if answer.get_ref().status() == v1::RenewStatus::Ok => {
-                    if !judges.renewed(&path, &owner, until(sent, TTL_MS)) {
+                    if !checkers.renewed(&path, &owner, until(sent, TTL_MS)) {
                         break;
                     }
                 }
                 Ok(_) => {
-                    if judges.believes(&path, &owner) {
-                        judges.disowned(&path, &owner);
+                    if checkers.believes(&path, &owner) {
+                        checkers.disowned(&path, &owner);
                     }
                     break;
                 }
@@ -306,16 +306,16 @@ async fn lockers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
             }
         }
         if client.random.below(10) == 0 {
-            judges.count("deaths");
+            checkers.count("deaths");
             continue;
         }
-        judges.stops(&path, &owner);
+        checkers.stops(&path, &owner);
         client.release(&owner, &path, mode.into(), 3).await;
     }
 }
 
 /// R74: the service agrees with a holder that believes before and after the question.
-async fn check(client: &mut Client, judges: &Judges, path: &str, owner: &str, fence: i64) {
+async fn check(client: &mut Client, checkers: &Checkers, path: &str, owner: &str, fence: i64) {
     let asked = v1::AssertFencingRequest {
         owner_id: owner.to_owned(),
         fencing_token: fence,
@@ -323,9 +323,9 @@ async fn check(client: &mut Client, judges: &Judges, path: &str, owner: &str, fe
     };
     match client.node().assert_fencing(asked).await {
         Ok(answer) => {
-            judges.count("checks");
-            if answer.get_ref().status() != v1::AssertStatus::Ok && judges.believes(path, owner) {
-                judges.disowned(path, owner);
+            checkers.count("checks");
+            if answer.get_ref().status() != v1::AssertStatus::Ok && checkers.believes(path, owner) {
+                checkers.disowned(path, owner);
             }
         }
         Err(_) => client.elsewhere().await,
@@ -333,7 +333,7 @@ async fn check(client: &mut Client, judges: &Judges, path: &str, owner: &str, fe
 }
 
 /// Stand in line, have their turn, leave.
-async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+async fn waiters(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let owner = format!("waiter-{}", next());
         let first_sent = Instant::now();
@@ -359,14 +359,14 @@ async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
                                 until: until(sent, LINE_TTL_MS),
                                 fence: answer.fencing_token,
                             };
-                            judges.granted(LINE, belief, first_sent);
+                            checkers.granted(LINE, belief, first_sent);
                             break answer.fencing_token;
                         }
                         v1::AcquireStatus::Queued => {
                             queued.get_or_insert_with(Instant::now);
                         }
                         other => {
-                            judges.wrong(format!("{owner} in line was answered {other:?}"));
+                            checkers.wrong(format!("{owner} in line was answered {other:?}"));
                             return;
                         }
                     }
@@ -378,15 +378,15 @@ async fn waiters(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
                 }
             }
         };
-        judges.turn(
+        checkers.turn(
             &owner,
             first_sent,
             queued.unwrap_or_else(Instant::now),
             fence,
         );
-        judges.writes(LINE, &owner, fence);
+        checkers.writes(LINE, &owner, fence);
         tokio::time::sleep(Duration::from_millis(10)).await;
-        judges.stops(LINE, &owner);
+        checkers.stops(LINE, &owner);
         // Whoever does not get through would block the line for the length of its lease.
         while !client
             .release(&owner, LINE, v1::Mode::Write.into(), 10)
@@ -414,7 +414,7 @@ async fn sweep(mut client: Client, owner: String) {
 }
 
 /// R144: whoever asks any node learns nothing old.
-async fn readers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>) {
+async fn readers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let path = format!("t{}:/a/x", client.random.below(8));
         let sent = Instant::now();
@@ -422,7 +422,7 @@ async fn readers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
         match client.node().inspect_path(asked).await {
             Ok(answer) => {
                 let answer = answer.into_inner();
-                judges.inspected(&path, sent, &answer.write_owner, answer.fence);
+                checkers.inspected(&path, sent, &answer.write_owner, answer.fence);
                 client.at = (client.at + 1) % client.nodes.len();
             }
             Err(_) => client.elsewhere().await,
@@ -432,7 +432,7 @@ async fn readers(mut client: Client, judges: Arc<Judges>, stop: Arc<AtomicBool>)
 }
 
 /// Take locks for long and remember each that was acknowledged.
-async fn keepers(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
+async fn supervisors(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
     let mut kept = Vec::new();
     while !stop.load(Ordering::Relaxed) {
         let owner = format!("keeper-{}", next());

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Judges {
+pub(crate) struct Checkers {
     inner: Mutex<Inner>,
 }
 
@@ -21,7 +21,7 @@ struct Inner {
     known: HashMap<String, Vec<(Instant, i64)>>,
     /// The store that the locks guard: the fence of its last writer.
     store: HashMap<String, i64>,
-    line: Vec<Turn>,
+    line: Vec<HoldTurn>,
     counts: BTreeMap<&'static str, u64>,
     wrong: Vec<String>,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Belief {
 }
 
 /// Somebody's turn in a line.
-struct Turn {
+struct HoldTurn {
     first_sent: Instant,
     queued: Instant,
     fence: i64,
@@ -49,7 +49,7 @@ pub(crate) fn until(sent: Instant, ttl_ms: u64) -> Instant {
     sent + Duration::from_millis(ttl_ms * 4 / 5)
 }
 
-impl Judges {
+impl Checkers {
     /// A path was granted. `first_sent` is when the request was sent for the first time.
     pub(crate) fn granted(&self, path: &str, belief: Belief, first_sent: Instant) {
         let mut guard = self.inner.lock().unwrap();
@@ -184,7 +184,7 @@ impl Judges {
                 ));
             }
         }
-        inner.line.push(Turn {
+        inner.line.push(HoldTurn {
             first_sent,
             queued,
             fence,

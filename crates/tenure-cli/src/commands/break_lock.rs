@@ -8,8 +8,8 @@ use serde_json::json;
 use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState, blocking};
 use tenure_files::sidecar;
 
-use crate::options::Reading;
-use crate::say::{self, Failed, Form};
+use crate::options::InspectOptions;
+use crate::output::{self, CommandFailure, OutputFormat};
 
 /// Remove a lock: names exactly what it will remove, and asks.
 ///
@@ -23,7 +23,7 @@ use crate::say::{self, Failed, Form};
 ///   tenure break --force --all s3://bucket/backup
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
-pub(crate) struct Break {
+pub(crate) struct BreakCommand {
     /// Do not ask, and remove a live lock too.
     #[arg(long)]
     force: bool,
@@ -43,22 +43,22 @@ pub(crate) struct Break {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    reading: Reading,
+    inspect_options: InspectOptions,
     /// Which lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
 
-impl Break {
+impl BreakCommand {
     pub(crate) fn run(self) -> ExitCode {
-        Form::of(self.json).end(self.remove().map(|()| 0))
+        OutputFormat::of(self.json).end(self.remove().map(|()| 0))
     }
 
-    fn remove(&self) -> Result<(), Failed> {
+    fn remove(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
-        let tenure = self.reading.tenure(std::slice::from_ref(&place))?;
-        if !self.force && !say::is_terminal(std::io::stdin()) {
-            return Err(Failed::usage(format!(
+        let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
+        if !self.force && !output::is_terminal(std::io::stdin()) {
+            return Err(CommandFailure::usage(format!(
                 "this removes the lock of {place}; off a terminal say so with --force"
             )));
         }
@@ -91,13 +91,13 @@ impl Break {
             }
         };
         let json = json!({ "place": place, "broken": broken.victims, "fence": broken.fence });
-        Form::of(self.json).answer(text, &json)
+        OutputFormat::of(self.json).answer(text, &json)
     }
 
     /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
-    fn remove_guard(&self, place: &Address) -> Result<(), Failed> {
+    fn remove_guard(&self, place: &Address) -> Result<(), CommandFailure> {
         let Address::Sidecar(file) = place else {
-            return Err(Failed::usage(
+            return Err(CommandFailure::usage(
                 "--guard is for lock files: only they have one",
             ));
         };
@@ -110,11 +110,11 @@ impl Break {
             false => format!("{place} has no guard; there was nothing to remove"),
         };
         let json = json!({ "place": place, "guard": was_there });
-        Form::of(self.json).answer(text, &json)
+        OutputFormat::of(self.json).answer(text, &json)
     }
 
     /// The holds that will go.
-    fn victims(&self, state: &LockState) -> Result<Vec<Blocker>, Failed> {
+    fn victims(&self, state: &LockState) -> Result<Vec<Blocker>, CommandFailure> {
         let place = &state.place;
         let named = |hold: &&Blocker| match (&self.id, &hold.id) {
             (None, _) => true,
@@ -127,8 +127,8 @@ impl Break {
             // C16: a repository has many holders; which one is meant must be said, unless it is dead.
             victims.retain(|hold| hold.verdict.life == HolderLiveness::Dead);
             if victims.is_empty() {
-                return Err(Failed::new(
-                    say::HELD,
+                return Err(CommandFailure::new(
+                    output::HELD,
                     format!(
                         "a living holder is named with --id, or all of them with --all:\n{state}"
                     ),
@@ -136,13 +136,13 @@ impl Break {
             }
         }
         match (&self.id, victims.len()) {
-            (Some(id), 0) => Err(Failed::own(format!(
+            (Some(id), 0) => Err(CommandFailure::own(format!(
                 "{place} is not held by {id} any more; nothing was removed"
             ))),
-            (None, 0) if state.free => Err(Failed::own(format!(
+            (None, 0) if state.free => Err(CommandFailure::own(format!(
                 "{place} is not held; there is nothing to remove"
             ))),
-            (None, 2..) if !self.all => Err(Failed::usage(format!(
+            (None, 2..) if !self.all => Err(CommandFailure::usage(format!(
                 "{place} has several holders; name one with --id, or all with --all:\n{state}"
             ))),
             _ => Ok(victims),
@@ -158,13 +158,13 @@ fn describe(hold: &Blocker) -> String {
 }
 
 /// C16: a live lock is not removed by answering a question.
-fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
+fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), CommandFailure> {
     match victims
         .iter()
         .find(|hold| hold.verdict.life == HolderLiveness::Alive)
     {
-        Some(hold) => Err(Failed::new(
-            say::HELD,
+        Some(hold) => Err(CommandFailure::new(
+            output::HELD,
             format!(
                 "{place} is {hold}; its holder lives: to take it away all the same, add --force"
             ),
@@ -173,7 +173,7 @@ fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
     }
 }
 
-fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
+fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), CommandFailure> {
     eprintln!("this removes the lock of {place}:");
     for hold in victims {
         eprintln!("  {}", describe(hold));
@@ -181,12 +181,12 @@ fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), Failed> {
     ask("remove it? [y/N] ")
 }
 
-fn ask(question: &str) -> Result<(), Failed> {
+fn ask(question: &str) -> Result<(), CommandFailure> {
     eprint!("{question}");
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {
         "y" | "Y" | "yes" => Ok(()),
-        _ => Err(Failed::own("nothing was removed")),
+        _ => Err(CommandFailure::own("nothing was removed")),
     }
 }

@@ -16,16 +16,16 @@ pub(crate) const FAILED: u8 = 125;
 
 /// Why a verb did not do what it was asked.
 #[derive(Debug)]
-pub(crate) struct Failed {
+pub(crate) struct CommandFailure {
     pub(crate) code: u8,
     pub(crate) text: String,
     /// The fields for `--json`, where there are more than the text.
     json: Option<serde_json::Value>,
 }
 
-impl Failed {
-    pub(crate) fn new(code: u8, text: impl Into<String>) -> Failed {
-        Failed {
+impl CommandFailure {
+    pub(crate) fn new(code: u8, text: impl Into<String>) -> CommandFailure {
+        CommandFailure {
             code,
             text: text.into(),
             json: None,
@@ -33,13 +33,13 @@ impl Failed {
     }
 
     /// The caller's mistake.
-    pub(crate) fn usage(text: impl Into<String>) -> Failed {
-        Failed::new(USAGE, text)
+    pub(crate) fn usage(text: impl Into<String>) -> CommandFailure {
+        CommandFailure::new(USAGE, text)
     }
 
     /// Our own failure.
-    pub(crate) fn own(text: impl Into<String>) -> Failed {
-        Failed::new(FAILED, text)
+    pub(crate) fn own(text: impl Into<String>) -> CommandFailure {
+        CommandFailure::new(FAILED, text)
     }
 
     fn json(&self) -> serde_json::Value {
@@ -51,9 +51,9 @@ impl Failed {
     }
 }
 
-impl From<tenure::Error> for Failed {
-    fn from(error: tenure::Error) -> Failed {
-        Failed {
+impl From<tenure::Error> for CommandFailure {
+    fn from(error: tenure::Error) -> CommandFailure {
+        CommandFailure {
             code: error.exit_code(),
             text: error.to_string(),
             json: Some(error.to_json()),
@@ -61,28 +61,32 @@ impl From<tenure::Error> for Failed {
     }
 }
 
-impl From<tenure_files::Error> for Failed {
-    fn from(error: tenure_files::Error) -> Failed {
-        Failed::new(error.exit_code(), error.to_string())
+impl From<tenure_files::Error> for CommandFailure {
+    fn from(error: tenure_files::Error) -> CommandFailure {
+        CommandFailure::new(error.exit_code(), error.to_string())
     }
 }
 
-impl From<io::Error> for Failed {
-    fn from(error: io::Error) -> Failed {
-        Failed::own(error.to_string())
+impl From<io::Error> for CommandFailure {
+    fn from(error: io::Error) -> CommandFailure {
+        CommandFailure::own(error.to_string())
     }
 }
 
 /// Whether a verb prints for people or for programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum OutputFormat {
     Text,
     Json,
 }
 
-impl Form {
-    pub(crate) fn of(json: bool) -> Form {
-        if json { Form::Json } else { Form::Text }
+impl OutputFormat {
+    pub(crate) fn of(json: bool) -> OutputFormat {
+        if json {
+            OutputFormat::Json
+        } else {
+            OutputFormat::Text
+        }
     }
 
     /// Prints one answer in this form.
@@ -90,21 +94,21 @@ impl Form {
         self,
         text: impl std::fmt::Display,
         json: &impl Serialize,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CommandFailure> {
         match self {
-            Form::Text => line(&text.to_string()),
-            Form::Json => line(&to_json(json)?),
+            OutputFormat::Text => line(&text.to_string()),
+            OutputFormat::Json => line(&to_json(json)?),
         }
     }
 
     /// The exit code; what went wrong is said in this form, too.
-    pub(crate) fn end(self, result: Result<u8, Failed>) -> ExitCode {
+    pub(crate) fn end(self, result: Result<u8, CommandFailure>) -> ExitCode {
         match result {
             Ok(code) => ExitCode::from(code),
             Err(failed) => {
                 match self {
-                    Form::Text => eprintln!("tenure: {}", failed.text),
-                    Form::Json => {
+                    OutputFormat::Text => eprintln!("tenure: {}", failed.text),
+                    OutputFormat::Json => {
                         let _ = line(&failed.json().to_string());
                     }
                 }
@@ -115,12 +119,12 @@ impl Form {
 }
 
 /// The exit code of a verb that speaks to people only.
-pub(crate) fn end(result: Result<(), Failed>) -> ExitCode {
-    Form::Text.end(result.map(|()| 0))
+pub(crate) fn end(result: Result<(), CommandFailure>) -> ExitCode {
+    OutputFormat::Text.end(result.map(|()| 0))
 }
 
 /// One line on standard output, out at once. A reader that has seen enough ends us quietly.
-pub(crate) fn line(text: &str) -> Result<(), Failed> {
+pub(crate) fn line(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => std::process::exit(0),
@@ -128,8 +132,8 @@ pub(crate) fn line(text: &str) -> Result<(), Failed> {
     }
 }
 
-pub(crate) fn to_json(value: &impl Serialize) -> Result<String, Failed> {
-    serde_json::to_string(value).map_err(|error| Failed::own(error.to_string()))
+pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CommandFailure> {
+    serde_json::to_string(value).map_err(|error| CommandFailure::own(error.to_string()))
 }
 
 /// Whether a person sees what goes to this stream.
