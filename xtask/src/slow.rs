@@ -28,7 +28,7 @@ const PARTS: &[Part] = &[
         name: "planted-bugs",
         shows: "the simulator catches every planted bug",
         environment: &[],
-        command: &["cargo", "sim", "--", "--museum"],
+        command: &["cargo", "sim", "--", "--planted-bugs"],
     },
     Part {
         name: "mutants",

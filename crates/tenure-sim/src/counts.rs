@@ -31,7 +31,7 @@ pub struct Counts {
     pub memberships: u64,
     /// Strikes by kind of fault.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Facts that each judge looked at.
+    /// Facts that each checker looked at.
     pub judged: BTreeMap<&'static str, u64>,
     /// Virtual milliseconds.
     pub virtual_ms: u64,
@@ -57,8 +57,8 @@ impl Counts {
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
         }
-        for (judge, count) in &other.judged {
-            *self.judged.entry(judge).or_default() += count;
+        for (checker, count) in &other.judged {
+            *self.judged.entry(checker).or_default() += count;
         }
     }
 

@@ -1,74 +1,74 @@
-//! A whole Tenure cluster in one thread: real nodes on virtual time, with faults and judges.
+//! A whole Tenure cluster in one thread: real nodes on virtual time, with faults and checkers.
 //!
 //! ```text
-//!   seed ──▶ Plan ──▶ World: seats, network, clients, faults ──facts──▶ judges ──▶ Report
+//!   seed ──▶ Plan ──▶ World: node slots, network, clients, faults ──facts──▶ checkers ──▶ Report
 //! ```
 //!
 //! A run is a seed: the same one gives the same run, to the last byte, which a hash over everything
-//! that happened shows. Faults, load and judges do not know each other. After the storm everything
+//! that happened shows. Faults, load and checkers do not know each other. After the fault phase everything
 //! is healed, and the cluster has to make progress, let go of the dead, and agree.
 
-mod breach;
-mod calm;
+mod availability;
 mod check;
+mod contract_violation;
+mod convergence;
 mod counts;
+mod fault_profile;
 mod faults;
-mod journal;
 mod load;
-pub mod museum;
 mod network;
 mod operator;
 mod plan;
-mod pulse;
+pub mod planted_bugs;
 mod random;
-mod seat;
+mod sim_log;
+mod sim_node;
+mod simulator;
 mod time;
 mod trace;
-mod weather;
-mod world;
 
-pub use breach::Breach;
 pub use check::Violation;
+pub use contract_violation::ContractViolation;
 pub use counts::Counts;
+pub use fault_profile::FaultProfile;
 pub use trace::Printing;
-pub use weather::Weather;
 
 use std::ops::ControlFlow;
 use std::sync::{Mutex, PoisonError, mpsc};
 
-use plan::Plan;
-use random::Random;
+use plan::RunPlan;
+use random::SimRng;
+use simulator::Simulator;
 use time::SECOND;
 use trace::Trace;
-use world::World;
 
 /// How a run is to be made.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// How long faults strike, in virtual seconds.
-    pub storm_seconds: u64,
+    pub fault_seconds: u64,
     /// Whether every change is printed.
     pub printing: Printing,
-    /// The contract that is broken, for the museum.
-    pub breach: Option<Breach>,
-    /// The weather, if it is not to be the seed's own.
-    pub weather: Option<Weather>,
+    /// The contract that is broken, for the list of planted bugs.
+    pub contract_violation: Option<ContractViolation>,
+    /// The fault profile, if it is not to be the seed's own.
+    pub fault_profile: Option<FaultProfile>,
 }
 
 impl Default for Options {
     fn default() -> Options {
         Options {
-            storm_seconds: 300,
+            fault_seconds: 300,
             printing: Printing::Off,
-            breach: None,
-            weather: None,
+            contract_violation: None,
+            fault_profile: None,
         }
     }
 }
 
 /// What came of a run.
 #[derive(Clone, Debug)]
-pub struct Report {
+pub struct RunReport {
     /// Which run.
     pub seed: u64,
     /// How many nodes it had.
@@ -77,12 +77,12 @@ pub struct Report {
     pub trace: u64,
     /// What it was made of.
     pub counts: Counts,
-    /// What a judge objected to.
+    /// What a checker objected to.
     pub violation: Option<Violation>,
 }
 
 /// Runs a seed to its end, or to the first objection. A panic is one, too.
-pub fn run(seed: u64, options: Options) -> Report {
+pub fn run(seed: u64, options: Options) -> RunReport {
     std::panic::catch_unwind(|| run_once(seed, options)).unwrap_or_else(|panic| {
         let what = panic
             .downcast_ref::<String>()
@@ -90,11 +90,11 @@ pub fn run(seed: u64, options: Options) -> Report {
             .or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()))
             .unwrap_or_default();
         let violation = Violation {
-            judge: "panic",
+            checker: "panic",
             at: 0,
             what,
         };
-        Report {
+        RunReport {
             seed,
             nodes: 0,
             trace: 0,
@@ -109,7 +109,7 @@ pub fn run_all(
     seeds: impl Iterator<Item = u64> + Send,
     threads: usize,
     options: Options,
-    mut see: impl FnMut(Report) -> ControlFlow<()>,
+    mut see: impl FnMut(RunReport) -> ControlFlow<()>,
 ) {
     let seeds = Mutex::new(seeds);
     let next = || seeds.lock().unwrap_or_else(PoisonError::into_inner).next();
@@ -135,24 +135,31 @@ pub fn run_all(
     });
 }
 
-fn run_once(seed: u64, options: Options) -> Report {
-    let mut random = Random::new(seed);
-    let weather = options.weather.unwrap_or_else(|| Weather::of(seed));
-    let storm = options.storm_seconds * SECOND;
-    let plan = Plan::of(&mut random, weather, storm, options.breach);
+fn run_once(seed: u64, options: Options) -> RunReport {
+    let mut random = SimRng::new(seed);
+    let fault_profile = options
+        .fault_profile
+        .unwrap_or_else(|| FaultProfile::of(seed));
+    let fault_phase = options.fault_seconds * SECOND;
+    let plan = RunPlan::of(
+        &mut random,
+        fault_profile,
+        fault_phase,
+        options.contract_violation,
+    );
     let nodes = plan.nodes;
-    let mut world = World::new(plan, random, Trace::new(options.printing));
-    let violation = world.live().err();
+    let mut sim = Simulator::new(plan, random, Trace::new(options.printing));
+    let violation = sim.live().err();
     if violation.is_some() {
-        world.show();
+        sim.show();
     }
-    let mut counts = std::mem::take(&mut world.counts);
-    counts.virtual_ms = world.now / 1000;
-    counts.judged = std::mem::take(&mut world.judges.judged);
-    Report {
+    let mut counts = std::mem::take(&mut sim.counts);
+    counts.virtual_ms = sim.now / 1000;
+    counts.judged = std::mem::take(&mut sim.checkers.judged);
+    RunReport {
         seed,
         nodes,
-        trace: world.trace.digest(),
+        trace: sim.trace.digest(),
         counts,
         violation,
     }

@@ -6,7 +6,7 @@
 //!   cargo sim -- --seeds N          N new seeds
 //!   cargo sim -- --hours H          new seeds until so many virtual hours have passed
 //!   cargo sim -- --json             with any of these: the result as JSON
-//!   cargo sim -- --museum [NAME]    every planted fault, or one: who catches it, after how many seeds
+//!   cargo sim -- --planted-bugs [NAME]    every planted fault, or one: who catches it, after how many seeds
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a command prints")]
@@ -20,18 +20,21 @@ use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
-use tenure_sim::{Breach, Counts, Options, Printing, Report, Weather, museum, run, run_all};
+use tenure_sim::{
+    ContractViolation, Counts, FaultProfile, Options, Printing, RunReport, planted_bugs, run,
+    run_all,
+};
 
 #[derive(Default)]
-struct Wanted {
+struct RunOptions {
     seed: Option<u64>,
     seeds: Option<u64>,
     first: Option<u64>,
     hours: Option<f64>,
     search: Option<u64>,
-    storm: Option<u64>,
-    museum: Option<String>,
-    weather: Option<Weather>,
+    fault_phase: Option<u64>,
+    find_planted_bugs: Option<String>,
+    fault_profile: Option<FaultProfile>,
     json: bool,
 }
 
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
         Ok(wanted) => go(&wanted),
         Err(what) => {
             eprintln!(
-                "error: {what}\nusage: cargo sim -- [SEED | --seeds N | --hours H | --museum [NAME]] [--json]"
+                "error: {what}\nusage: cargo sim -- [SEED | --seeds N | --hours H | --planted-bugs [NAME]] [--json]"
             );
             ExitCode::from(2)
         }
@@ -48,8 +51,8 @@ fn main() -> ExitCode {
 }
 
 /// `cargo sim` ends with `--` itself: `cargo sim --seeds 3` and `cargo sim -- --seeds 3` are the same.
-fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
-    let mut wanted = Wanted::default();
+fn wanted(words: impl Iterator<Item = String>) -> Result<RunOptions, String> {
+    let mut wanted = RunOptions::default();
     let mut words = words.peekable();
     words.next_if(|word| word == "--");
     while let Some(word) = words.next() {
@@ -64,15 +67,16 @@ fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
             "--first" => wanted.first = Some(number()?),
             "--hours" => wanted.hours = Some(number()? as f64),
             "--search" => wanted.search = Some(number()?),
-            "--storm" => wanted.storm = Some(number()?),
-            "--weather" => {
+            "--fault-seconds" => wanted.fault_phase = Some(number()?),
+            "--fault-profile" => {
                 let name = words.next().unwrap_or_default();
-                let weather = Weather::called(&name);
-                wanted.weather = Some(weather.ok_or_else(|| format!("no weather is `{name}`"))?);
+                let fault_profile = FaultProfile::called(&name);
+                wanted.fault_profile =
+                    Some(fault_profile.ok_or_else(|| format!("no weather is `{name}`"))?);
             }
             "--json" => wanted.json = true,
-            "--museum" => {
-                wanted.museum = Some(
+            "--planted-bugs" => {
+                wanted.find_planted_bugs = Some(
                     words
                         .next_if(|word| !word.starts_with("--"))
                         .unwrap_or_default(),
@@ -84,15 +88,15 @@ fn wanted(words: impl Iterator<Item = String>) -> Result<Wanted, String> {
     Ok(wanted)
 }
 
-fn go(wanted: &Wanted) -> ExitCode {
+fn go(wanted: &RunOptions) -> ExitCode {
     let mut options = Options {
-        weather: wanted.weather,
+        fault_profile: wanted.fault_profile,
         ..Options::default()
     };
-    if let Some(seconds) = wanted.storm {
-        options.storm_seconds = seconds;
+    if let Some(seconds) = wanted.fault_phase {
+        options.fault_seconds = seconds;
     }
-    if let Some(only) = &wanted.museum {
+    if let Some(only) = &wanted.find_planted_bugs {
         return visit(only, options);
     }
     if let Some(seed) = wanted.seed {
@@ -130,7 +134,7 @@ fn go(wanted: &Wanted) -> ExitCode {
     many(wanted, options)
 }
 
-fn many(wanted: &Wanted, options: Options) -> ExitCode {
+fn many(wanted: &RunOptions, options: Options) -> ExitCode {
     let first = wanted.first.unwrap_or_else(fresh_seed);
     let count = wanted.seeds.unwrap_or(u64::MAX);
     let (mut total, mut runs, mut failed) = (Counts::default(), 0, 0);
@@ -232,14 +236,14 @@ fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
         first.into_iter().chain(1..),
         threads(),
         options,
-        |report: Report| {
+        |report: RunReport| {
             tried += 1;
             if let Some(violation) = report.violation {
                 let what = violation.what.replace('\n', " ");
                 let what: String = what.chars().take(90).collect();
                 verdict = Some(format!(
                     "caught by {:<13} after {tried:>4} seeds, seed {}: {what}",
-                    violation.judge, report.seed
+                    violation.checker, report.seed
                 ));
                 return ControlFlow::Break(());
             }
@@ -254,12 +258,12 @@ fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
     verdict.unwrap_or_else(|| format!("NOT CAUGHT in {tried} seeds"))
 }
 
-const PATIENCE: Duration = Duration::from_secs(300);
+const SEARCH_LIMIT: Duration = Duration::from_secs(300);
 
 fn visit(only: &str, options: Options) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let exhibits = match museum::read(&root) {
-        Ok(exhibits) => exhibits,
+    let bugs = match planted_bugs::read(&root) {
+        Ok(bugs) => bugs,
         Err(what) => {
             eprintln!("error: {what}");
             return ExitCode::from(2);
@@ -267,29 +271,29 @@ fn visit(only: &str, options: Options) -> ExitCode {
     };
     let mut workshop = None;
     let mut missed = 0;
-    for exhibit in &exhibits {
-        if !only.is_empty() && only != exhibit.name {
+    for bug in &bugs {
+        if !only.is_empty() && only != bug.name {
             continue;
         }
-        let said = match Breach::called(&exhibit.name) {
-            Some(breach) => Ok(search(
+        let said = match ContractViolation::called(&bug.name) {
+            Some(contract_violation) => Ok(search(
                 Options {
-                    breach: Some(breach),
-                    weather: exhibit.weather,
+                    contract_violation: Some(contract_violation),
+                    fault_profile: bug.fault_profile,
                     ..options
                 },
-                PATIENCE,
-                exhibit.seed,
+                SEARCH_LIMIT,
+                bug.seed,
             )),
             None => workshop
-                .get_or_insert_with(|| museum::Workshop::open(&root, &exhibits))
+                .get_or_insert_with(|| planted_bugs::BuildCopy::open(&root, &bugs))
                 .as_ref()
                 .map_err(Clone::clone)
-                .and_then(|workshop| workshop.show(exhibit, PATIENCE.as_secs())),
+                .and_then(|workshop| workshop.show(bug, SEARCH_LIMIT.as_secs())),
         };
         let said = said.unwrap_or_else(|what| format!("BROKEN: {what}"));
         missed += u64::from(!said.starts_with("caught"));
-        println!("{:<28} {said}", exhibit.name);
+        println!("{:<28} {said}", bug.name);
     }
     if missed == 0 {
         ExitCode::SUCCESS
@@ -312,7 +316,13 @@ mod tests {
             let wanted = read(line).unwrap();
             assert!(wanted.seeds == Some(3) && wanted.json);
         }
-        assert_eq!(read("-- --museum").unwrap().museum.as_deref(), Some(""));
+        assert_eq!(
+            read("-- --planted-bugs")
+                .unwrap()
+                .find_planted_bugs
+                .as_deref(),
+            Some("")
+        );
         assert!(read("-- --").is_err());
         assert!(read("often").is_err());
     }

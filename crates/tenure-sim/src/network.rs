@@ -5,12 +5,12 @@
 
 use tenure_node::Channel;
 
-use crate::random::Random;
-use crate::time::{MILLISECOND, Time};
+use crate::random::SimRng;
+use crate::time::{MILLISECOND, SimTime};
 
 /// What faults change and sending obeys.
 #[derive(Clone, Debug)]
-pub(crate) struct Link {
+pub(crate) struct SimLink {
     pub(crate) cut: bool,
     /// Per mille.
     pub(crate) loss: u64,
@@ -19,14 +19,14 @@ pub(crate) struct Link {
     /// Per mille.
     pub(crate) duplicates: u64,
     /// A frame takes from the first to the second of these.
-    pub(crate) delay: (Time, Time),
+    pub(crate) delay: (SimTime, SimTime),
     /// When the last frame of this connection arrives, per lane.
-    last: [Time; 2],
+    last: [SimTime; 2],
 }
 
-impl Link {
-    fn healthy() -> Link {
-        Link {
+impl SimLink {
+    fn healthy() -> SimLink {
+        SimLink {
             cut: false,
             loss: 0,
             bulk_loss: 0,
@@ -40,35 +40,35 @@ impl Link {
 /// All links.
 pub(crate) struct Network {
     nodes: usize,
-    links: Vec<Link>,
-    random: Random,
+    links: Vec<SimLink>,
+    random: SimRng,
     /// Per mille of frames that arrive up to two minutes late, instead of in time or as well.
     pub(crate) late: u64,
 }
 
 impl Network {
-    pub(crate) fn new(nodes: usize, random: Random) -> Network {
+    pub(crate) fn new(nodes: usize, random: SimRng) -> Network {
         Network {
             nodes,
-            links: vec![Link::healthy(); nodes * nodes],
+            links: vec![SimLink::healthy(); nodes * nodes],
             random,
             late: 0,
         }
     }
 
-    pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut Link {
+    pub(crate) fn link(&mut self, from: usize, to: usize) -> &mut SimLink {
         &mut self.links[from * self.nodes + to]
     }
 
     /// When a frame that leaves now arrives: never, once, or more often.
     pub(crate) fn send(
         &mut self,
-        now: Time,
+        now: SimTime,
         from: usize,
         to: usize,
         channel: Channel,
         bytes: usize,
-    ) -> Vec<Time> {
+    ) -> Vec<SimTime> {
         let link = &mut self.links[from * self.nodes + to];
         let random = &mut self.random;
         let loss = match channel {
@@ -110,17 +110,17 @@ impl Network {
         self.link(other, one).last = [0; 2];
     }
 
-    /// The storm is over: what is late already still comes.
-    pub(crate) fn calm(&mut self) {
+    /// The fault phase is over: what is late already still comes.
+    pub(crate) fn convergence(&mut self) {
         self.late = 0;
         self.heal();
     }
 
     pub(crate) fn heal(&mut self) {
         for link in &mut self.links {
-            *link = Link {
+            *link = SimLink {
                 last: link.last,
-                ..Link::healthy()
+                ..SimLink::healthy()
             };
         }
     }

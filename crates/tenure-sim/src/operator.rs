@@ -1,5 +1,5 @@
 //! The operator: sees to it that every group is replicated where it should be, and that a node that
-//! lost its disk comes back as a learner in a new life before another one may lose its own.
+//! lost its disk comes back as a learner in a new incarnation before another one may lose its own.
 
 use std::collections::BTreeSet;
 
@@ -7,16 +7,16 @@ use tenure_node::{
     GroupId, Input, Membership, MembershipChange, MembershipStep, ReplicaId, RequestId,
 };
 
-use crate::plan::Plan;
-use crate::random::Random;
-use crate::time::{SECOND, Time};
-use crate::weather::Weather;
-use crate::world::{World, member};
+use crate::fault_profile::FaultProfile;
+use crate::plan::RunPlan;
+use crate::random::SimRng;
+use crate::simulator::{Simulator, member};
+use crate::time::{SECOND, SimTime};
 
 /// See the module.
 pub(crate) struct Operator {
-    random: Random,
-    /// Which seats should replicate each group.
+    random: SimRng,
+    /// Which node slots should replicate each group.
     pub(crate) wanted: Vec<BTreeSet<usize>>,
     /// The same before any fault moved them.
     homes: Vec<BTreeSet<usize>>,
@@ -32,14 +32,14 @@ pub(crate) struct Operator {
 }
 
 impl Operator {
-    pub(crate) fn new(plan: &Plan, random: &mut Random) -> Operator {
+    pub(crate) fn new(plan: &RunPlan, random: &mut SimRng) -> Operator {
         let mut random = random.split();
         let wanted: Vec<BTreeSet<usize>> = (0..=plan.cluster.group_count)
-            .map(|_| some_seats(&mut random, plan.nodes, plan.replicas))
+            .map(|_| some_slots(&mut random, plan.nodes, plan.replicas))
             .collect();
-        let births = match plan.weather {
+        let births = match plan.fault_profile {
             // One node begins alone; the others are blank, and join.
-            Weather::Founder => vec![BTreeSet::from([0]); wanted.len()],
+            FaultProfile::Founder => vec![BTreeSet::from([0]); wanted.len()],
             _ => wanted.clone(),
         };
         Operator {
@@ -54,7 +54,7 @@ impl Operator {
         }
     }
 
-    pub(crate) fn pause(&mut self) -> Time {
+    pub(crate) fn pause(&mut self) -> SimTime {
         self.random.between(SECOND / 2, 3 * SECOND)
     }
 
@@ -62,7 +62,9 @@ impl Operator {
     pub(crate) fn births(&self) -> Vec<(GroupId, Vec<ReplicaId>)> {
         let groups = (0..).map(GroupId).zip(&self.births);
         groups
-            .map(|(group, seats)| (group, seats.iter().map(|at| member(*at, 1)).collect()))
+            .map(|(group, node_slots)| {
+                (group, node_slots.iter().map(|at| member(*at, 1)).collect())
+            })
             .collect()
     }
 
@@ -75,7 +77,7 @@ impl Operator {
         } else {
             replicas
         };
-        self.wanted[at] = some_seats(&mut self.random, nodes, count.max(2));
+        self.wanted[at] = some_slots(&mut self.random, nodes, count.max(2));
         let group = GroupId(u32::try_from(at).unwrap_or(0));
         (group, self.wanted[at].clone())
     }
@@ -87,7 +89,7 @@ impl Operator {
 
     /// Whether a node may lose its data now without any group losing its majority.
     pub(crate) fn can_spare_one(&self) -> bool {
-        let wide = self.wanted.iter().all(|seats| seats.len() >= 3);
+        let wide = self.wanted.iter().all(|node_slots| node_slots.len() >= 3);
         self.whole && wide && self.may_lose.is_empty() && self.newborn.is_empty()
     }
 
@@ -97,18 +99,18 @@ impl Operator {
     }
 }
 
-fn some_seats(random: &mut Random, nodes: usize, count: usize) -> BTreeSet<usize> {
-    let mut seats = BTreeSet::new();
-    while seats.len() < count.min(nodes) {
-        seats.insert(random.index(nodes));
+fn some_slots(random: &mut SimRng, nodes: usize, count: usize) -> BTreeSet<usize> {
+    let mut node_slots = BTreeSet::new();
+    while node_slots.len() < count.min(nodes) {
+        node_slots.insert(random.index(nodes));
     }
-    seats
+    node_slots
 }
 
-impl World {
-    /// Who replicates a group, as the replica at a seat knows it.
-    fn membership_at(&self, seat: usize, group: GroupId) -> Option<Membership> {
-        let status = self.seats[seat].node.as_ref()?.status();
+impl Simulator {
+    /// Who replicates a group, as the replica at a node slot knows it.
+    fn membership_at(&self, node_slot: usize, group: GroupId) -> Option<Membership> {
+        let status = self.node_slots[node_slot].node.as_ref()?.status();
         let mut groups = status.groups.into_iter();
         let one = groups.find(|one| one.group == group)?;
         Some(one.membership)
@@ -116,35 +118,36 @@ impl World {
 
     /// One step towards what is wanted, for every group that has a leader.
     pub(crate) fn operate(&mut self) {
-        let mut old_lives = false;
+        let mut old_incarnations = false;
         for at in 0..self.operator.wanted.len() {
             let group = GroupId(u32::try_from(at).unwrap_or(0));
             let Some((leader, membership)) = self.leader(group) else {
-                old_lives = true;
+                old_incarnations = true;
                 continue;
             };
             let everybody = membership.everybody();
-            // The replica that a seat has, or the seat itself, which is to be given one.
-            let replica = |seat: &usize| {
-                let here = self.seats[*seat].member;
+            // The replica that a node slot has, or the node slot itself, which is to be given one.
+            let replica = |node_slot: &usize| {
+                let here = self.node_slots[*node_slot].member;
                 let mut found = everybody.iter().filter(|one| one.shares_disk(here));
                 found.next().copied().unwrap_or(here)
             };
             let wanted: Vec<ReplicaId> = self.operator.wanted[at].iter().map(replica).collect();
             let current = |one: &ReplicaId| {
-                let here = self.seats[one.node.number() as usize - 1].member;
+                let here = self.node_slots[one.node.number() as usize - 1].member;
                 here.shares_disk(*one)
             };
             if !everybody.iter().all(current)
                 || wanted.iter().any(|one| !membership.voters.contains(one))
             {
-                old_lives = true;
+                old_incarnations = true;
             }
             // A replica that has not heard of the latest change counts on members that may be gone.
-            let knows =
-                |seat: &usize| self.membership_at(*seat, group).as_ref() == Some(&membership);
+            let knows = |node_slot: &usize| {
+                self.membership_at(*node_slot, group).as_ref() == Some(&membership)
+            };
             if !self.operator.wanted[at].iter().all(knows) {
-                old_lives = true;
+                old_incarnations = true;
             }
             if membership.is_joint() {
                 continue;
@@ -183,12 +186,12 @@ impl World {
             let change = MembershipChange { steps };
             self.input(leader, Input::Change { id, group, change });
         }
-        self.operator.whole = !old_lives;
-        if !old_lives
+        self.operator.whole = !old_incarnations;
+        if !old_incarnations
             && self
-                .seats
+                .node_slots
                 .iter()
-                .all(|seat| seat.is_up() && !seat.needs_new_life)
+                .all(|node_slot| node_slot.is_up() && !node_slot.needs_new_incarnation)
         {
             self.operator.may_lose.clear();
         }

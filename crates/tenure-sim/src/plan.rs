@@ -4,20 +4,20 @@ use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;
 use tenure_node::{ClusterConfig, Limits};
 
-use crate::breach::Breach;
-use crate::faults::Kind;
-use crate::load::{Habits, PATHS};
-use crate::random::Random;
-use crate::time::{MILLISECOND, SECOND, Time};
-use crate::weather::Weather;
+use crate::contract_violation::ContractViolation;
+use crate::fault_profile::FaultProfile;
+use crate::faults::FaultKind;
+use crate::load::{ClientHabits, PATHS};
+use crate::random::SimRng;
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// How long clients want their places in line to last, in milliseconds: one of these.
 pub(crate) const QUEUE_TTLS: [u64; 3] = [1_500, 6_000, 20_000];
 
 /// See the module.
 #[derive(Clone, Debug)]
-pub(crate) struct Plan {
-    pub(crate) weather: Weather,
+pub(crate) struct RunPlan {
+    pub(crate) fault_profile: FaultProfile,
     pub(crate) nodes: usize,
     /// How many of them replicate a group at birth.
     pub(crate) replicas: usize,
@@ -25,63 +25,63 @@ pub(crate) struct Plan {
     pub(crate) limits: Limits,
     pub(crate) clients: usize,
     pub(crate) observers: usize,
-    pub(crate) habits: Habits,
+    pub(crate) habits: ClientHabits,
     /// Lengths of leases that clients choose from, in milliseconds.
     pub(crate) ttls: Vec<u64>,
     /// How long faults strike.
-    pub(crate) storm: Time,
+    pub(crate) fault_phase: SimTime,
     /// The kinds that strike in this run, each with the mean time between two strikes.
-    pub(crate) faults: Vec<(Kind, Time)>,
+    pub(crate) faults: Vec<(FaultKind, SimTime)>,
     /// Per mille of what clients send and are sent that is lost.
     pub(crate) client_loss: u64,
     /// Per mille of frames between nodes that arrive up to two minutes late.
     pub(crate) late: u64,
-    pub(crate) breach: Option<Breach>,
+    pub(crate) contract_violation: Option<ContractViolation>,
 }
 
-impl Plan {
-    /// The plan of a seed. `storm` is how long faults strike.
+impl RunPlan {
+    /// The plan of a seed. `fault_phase` is how long faults strike.
     pub(crate) fn of(
-        random: &mut Random,
-        weather: Weather,
-        storm: Time,
-        breach: Option<Breach>,
-    ) -> Plan {
-        let mut plan = Plan::mixed(random, storm, breach);
-        plan.weather = weather;
-        match weather {
-            Weather::Mixed | Weather::Founder => {}
-            Weather::Deposed => plan.depose(random),
-            Weather::Brink => plan.brink(random),
-            Weather::Tangle => plan.tangle(random),
-            Weather::Returning => plan.come_back(random),
-            Weather::Stalled => plan.stall(random),
-            Weather::Combo => plan.combo(random),
-            Weather::Tiny => plan.tiny(random),
-            Weather::Late => {
+        random: &mut SimRng,
+        fault_profile: FaultProfile,
+        fault_phase: SimTime,
+        contract_violation: Option<ContractViolation>,
+    ) -> RunPlan {
+        let mut plan = RunPlan::mixed(random, fault_phase, contract_violation);
+        plan.fault_profile = fault_profile;
+        match fault_profile {
+            FaultProfile::Mixed | FaultProfile::Founder => {}
+            FaultProfile::Deposed => plan.depose(random),
+            FaultProfile::Brink => plan.brink(random),
+            FaultProfile::Nest => plan.nest(random),
+            FaultProfile::Returning => plan.come_back(random),
+            FaultProfile::Stalled => plan.stall(random),
+            FaultProfile::Combo => plan.combo(random),
+            FaultProfile::Tiny => plan.tiny(random),
+            FaultProfile::Late => {
                 plan.combo(random);
                 plan.late = random.pick(&[5, 30, 100]);
             }
-            Weather::Crowd => plan.crowd(random),
-            Weather::Moves => plan.moves(random),
-            Weather::Repeats => plan.repeats(random),
+            FaultProfile::Crowd => plan.crowd(random),
+            FaultProfile::Moves => plan.moves(random),
+            FaultProfile::Repeats => plan.repeats(random),
         }
         plan
     }
 
     /// One leader after the other is cut off while readers stay with it and lockers go elsewhere.
-    fn depose(&mut self, random: &mut Random) {
+    fn depose(&mut self, random: &mut SimRng) {
         self.cluster.group_count = 1;
         self.clients = 4 + random.index(3);
         self.observers = 3;
         self.ttls = vec![2_000, 5_000];
         self.client_loss = 0;
         self.faults = vec![
-            (Kind::Deposed, 6 * SECOND),
-            (Kind::ClientPause, 20 * SECOND),
-            (Kind::ClockRate, 30 * SECOND),
+            (FaultKind::Deposed, 6 * SECOND),
+            (FaultKind::ClientPause, 20 * SECOND),
+            (FaultKind::ClockRate, 30 * SECOND),
         ];
-        self.habits = Habits {
+        self.habits = ClientHabits {
             paths: &["u:/0/a", "t:/0", "u:/1/b"],
             quick: 1_000,
             rest_ms: 150,
@@ -90,7 +90,7 @@ impl Plan {
     }
 
     /// Everything takes long, and leases are short: whatever can meet the end of a lease does.
-    fn brink(&mut self, random: &mut Random) {
+    fn brink(&mut self, random: &mut SimRng) {
         self.cluster.group_count = 1;
         self.clients = 4 + random.index(4);
         self.ttls = random
@@ -98,14 +98,14 @@ impl Plan {
             .to_vec();
         self.client_loss = random.pick(&[0, 5]);
         self.faults = vec![
-            (Kind::SlowDisk, 3 * SECOND),
-            (Kind::SlowLink, 15 * SECOND),
-            (Kind::Loss, 15 * SECOND),
-            (Kind::Transfer, 20 * SECOND),
-            (Kind::ClockRate, 15 * SECOND),
-            (Kind::ClientPause, 10 * SECOND),
+            (FaultKind::SlowDisk, 3 * SECOND),
+            (FaultKind::SlowLink, 15 * SECOND),
+            (FaultKind::Loss, 15 * SECOND),
+            (FaultKind::Transfer, 20 * SECOND),
+            (FaultKind::ClockRate, 15 * SECOND),
+            (FaultKind::ClientPause, 10 * SECOND),
         ];
-        self.habits = Habits {
+        self.habits = ClientHabits {
             paths: &["u:/0/a", "t:/0", "t:/0/x", "u:/1/b"],
             brink: 800,
             late_events: 250,
@@ -115,51 +115,51 @@ impl Plan {
 
     /// Disks hang for seconds to minutes. Every node replicates every group, so it is known which groups have a
     /// majority that can write.
-    fn stall(&mut self, random: &mut Random) {
+    fn stall(&mut self, random: &mut SimRng) {
         self.replicas = self.nodes;
         self.client_loss = 0;
         self.limits.group_inflight = Limits::default().group_inflight;
         self.faults = vec![
-            (Kind::HungDisk, random.pick(&[10, 25, 60]) * SECOND),
-            (Kind::ClientPause, 20 * SECOND),
-            (Kind::ClockRate, 30 * SECOND),
+            (FaultKind::HungDisk, random.pick(&[10, 25, 60]) * SECOND),
+            (FaultKind::ClientPause, 20 * SECOND),
+            (FaultKind::ClockRate, 30 * SECOND),
         ];
     }
 
     /// Hold and wait: cycles come by themselves, and are asked about.
-    fn tangle(&mut self, random: &mut Random) {
+    fn nest(&mut self, random: &mut SimRng) {
         self.clients = 2 + random.index(2);
         self.observers = 1;
         self.ttls = vec![5_000, 10_000];
         self.faults.retain(|_| random.chance(400));
-        self.habits = Habits {
+        self.habits = ClientHabits {
             paths: &["t:/0", "t:/0/x", "t:/1", "u:/0/a", "u:/1/b"],
-            tanglers: 7,
+            nested_lock_clients: 7,
             ..self.habits
         };
     }
 
     /// Replicas that come back need a node to be replaced by.
-    fn come_back(&mut self, random: &mut Random) {
+    fn come_back(&mut self, random: &mut SimRng) {
         self.nodes = 5;
         self.replicas = 3;
         self.faults.retain(|_| random.chance(300));
-        let kind = Kind::Returning;
+        let kind = FaultKind::Returning;
         self.faults.push((kind, kind.mean_pause()));
     }
 
     /// Several troubles at once, all the time.
-    fn combo(&mut self, random: &mut Random) {
+    fn combo(&mut self, random: &mut SimRng) {
         self.faults.retain(|_| random.chance(250));
         let often = random.pick(&[1, 2, 4]) * SECOND;
-        self.faults.push((Kind::Combo, often));
+        self.faults.push((FaultKind::Combo, often));
         if random.chance(500) {
             let often = random.pick(&[2, 6]) * SECOND;
-            self.faults.push((Kind::Middle, often));
+            self.faults.push((FaultKind::Middle, often));
         }
         if random.chance(500) {
             let often = random.pick(&[1, 5]) * SECOND;
-            self.faults.push((Kind::CutLogs, often));
+            self.faults.push((FaultKind::CutLogs, often));
         }
         if random.chance(500) {
             self.ttls = vec![1_000, 2_500];
@@ -167,7 +167,7 @@ impl Plan {
     }
 
     /// Snapshots at every entry, and memories that overflow at once.
-    fn tiny(&mut self, random: &mut Random) {
+    fn tiny(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.limits.log_entries = random.pick(&[1, 2, 5]);
         self.limits.log_kept = random.pick(&[0, 1]);
@@ -181,11 +181,11 @@ impl Plan {
             waiting_paths: random.pick(&[2, 4, 64]),
             events: random.pick(&[2, 64]),
         };
-        self.faults.push((Kind::CutLogs, SECOND));
+        self.faults.push((FaultKind::CutLogs, SECOND));
     }
 
     /// Many groups, so that what concerns an owner everywhere concerns many leaders.
-    fn crowd(&mut self, random: &mut Random) {
+    fn crowd(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.cluster.group_count = random.pick(&[4, 6, 9]);
         self.clients = 8;
@@ -194,15 +194,15 @@ impl Plan {
     }
 
     /// Paths change their groups all the time.
-    fn moves(&mut self, random: &mut Random) {
+    fn moves(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.cluster.group_count = random.pick(&[2, 3, 5]);
-        self.faults.retain(|(kind, _)| *kind != Kind::Combo);
+        self.faults.retain(|(kind, _)| *kind != FaultKind::Combo);
         let often = random.pick(&[3, 8, 20]) * SECOND;
-        self.faults.push((Kind::Combo, often));
+        self.faults.push((FaultKind::Combo, often));
         self.ttls = vec![500, 1_500];
         self.client_loss = 0;
-        self.habits = Habits {
+        self.habits = ClientHabits {
             paths: &["q:/a/b", "q:/a/b/c", "p:/0/x", "q:/a/x"],
             quick: 900,
             rest_ms: 200,
@@ -212,26 +212,30 @@ impl Plan {
     }
 
     /// What is repeated has one effect.
-    fn repeats(&mut self, random: &mut Random) {
+    fn repeats(&mut self, random: &mut SimRng) {
         self.faults.retain(|_| random.chance(400));
         if random.chance(500) {
             let often = random.pick(&[4, 10]) * SECOND;
-            self.faults.push((Kind::Combo, often));
+            self.faults.push((FaultKind::Combo, often));
         }
         // Copies of one call that take ways of different lengths.
-        self.faults.push((Kind::SlowLink, 8 * SECOND));
-        self.faults.push((Kind::Reconnect, 8 * SECOND));
-        self.faults.push((Kind::Pause, 8 * SECOND));
+        self.faults.push((FaultKind::SlowLink, 8 * SECOND));
+        self.faults.push((FaultKind::Reconnect, 8 * SECOND));
+        self.faults.push((FaultKind::Pause, 8 * SECOND));
         self.cluster.group_count = random.pick(&[1, 2, 3]);
         self.clients = 2;
-        self.habits = Habits {
+        self.habits = ClientHabits {
             repeaters: 5,
             changers: 2,
             ..self.habits
         };
     }
 
-    fn mixed(random: &mut Random, storm: Time, breach: Option<Breach>) -> Plan {
+    fn mixed(
+        random: &mut SimRng,
+        fault_phase: SimTime,
+        contract_violation: Option<ContractViolation>,
+    ) -> RunPlan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
         let group_count = random.pick(&[1, 2, 3]);
@@ -248,17 +252,17 @@ impl Plan {
         };
         let mut faults = Vec::new();
         let intensity = random.pick(&[1, 2, 4]);
-        for kind in Kind::ANYWHERE {
+        for kind in FaultKind::ANYWHERE {
             if random.chance(600) {
                 faults.push((kind, kind.mean_pause() * intensity));
             }
         }
         if nodes > replicas && random.chance(600) {
-            let mean = Kind::Forsaken.mean_pause() * intensity;
-            faults.push((Kind::Forsaken, mean));
+            let mean = FaultKind::Forsaken.mean_pause() * intensity;
+            faults.push((FaultKind::Forsaken, mean));
         }
-        Plan {
-            weather: Weather::Mixed,
+        RunPlan {
+            fault_profile: FaultProfile::Mixed,
             nodes,
             replicas,
             cluster: ClusterConfig {
@@ -269,31 +273,31 @@ impl Plan {
             limits: limits(random),
             clients: 3 + random.index(5),
             observers: 1 + random.index(2),
-            habits: Habits {
+            habits: ClientHabits {
                 paths: &PATHS,
                 quick: 250,
                 rest_ms: 2_000,
                 brink: 0,
                 late_events: 0,
-                tanglers: 0,
+                nested_lock_clients: 0,
                 repeaters: 0,
                 changers: 0,
                 policy_pause: 10 * SECOND,
                 wide: 0,
             },
             ttls,
-            storm,
+            fault_phase,
             faults,
             client_loss: random.pick(&[0, 5, 30, 100]),
             late: 0,
-            breach,
+            contract_violation,
         }
     }
 
     /// The longest a place in line may outlive its owner once everything is well: what it lasts, and
     /// the call under way that takes it, by the slowest clock, and some slack. Until then dead waiters are
     /// granted what is free, like all others (R87).
-    pub(crate) fn place_after(&self) -> Time {
+    pub(crate) fn place_after(&self) -> SimTime {
         let longest = QUEUE_TTLS.into_iter().max().unwrap_or(0) + 5_000;
         longest * MILLISECOND * 12 / 10 + 3 * SECOND
     }
@@ -301,7 +305,7 @@ impl Plan {
     /// The longest a dead owner may hold what it held when it died, or was granted since, once
     /// everything is well: its lease by the slowest clock, once more for a late change of leaders,
     /// two minutes for a long one, and some slack.
-    pub(crate) fn dead_after(&self) -> Time {
+    pub(crate) fn dead_after(&self) -> SimTime {
         let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
         let extra = if longest > 60 * SECOND {
             120 * SECOND
@@ -313,7 +317,7 @@ impl Plan {
 }
 
 /// Tiny limits bring about what takes a real cluster days: cut logs, snapshots, full tables.
-fn limits(random: &mut Random) -> Limits {
+fn limits(random: &mut SimRng) -> Limits {
     let mut limits = Limits {
         log_entries: 400,
         log_kept: 50,

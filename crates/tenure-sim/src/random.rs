@@ -1,17 +1,17 @@
-//! The one source of chance. A seed is a run: whoever needs dice gets them from here, and nowhere else.
+//! The one source of chance. A seed is a run: whoever needs random numbers gets them from here, and nowhere else.
 
 /// SplitMix64: small, fast, and good enough to pick faults.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SimRng(u64);
 
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed)
+impl SimRng {
+    pub(crate) fn new(seed: u64) -> SimRng {
+        SimRng(seed)
     }
 
     /// An independent generator: what one part draws does not change what another will.
-    pub(crate) fn split(&mut self) -> Random {
-        Random(self.next() ^ 0x5851_f42d_4c95_7f2d)
+    pub(crate) fn split(&mut self) -> SimRng {
+        SimRng(self.next() ^ 0x5851_f42d_4c95_7f2d)
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -12,7 +12,7 @@ use std::fmt::{Arguments, Write as _};
 
 use xxhash_rust::xxh3::Xxh3;
 
-use crate::time::{SECOND, Time};
+use crate::time::{SECOND, SimTime};
 
 /// See the module.
 pub(crate) struct Trace {
@@ -40,7 +40,7 @@ impl Trace {
     }
 
     /// Something changed.
-    pub(crate) fn say(&mut self, now: Time, who: Arguments<'_>, what: Arguments<'_>) {
+    pub(crate) fn say(&mut self, now: SimTime, who: Arguments<'_>, what: Arguments<'_>) {
         self.line.clear();
         let (whole, part) = (now / SECOND, now % SECOND);
         // Writing to a string cannot fail.

@@ -1,7 +1,7 @@
 //! Raft's own promises, read from what nodes write: one vote in a term, one leader of a term, one content
 //! of an entry, and a majority of disks behind what is committed.
 //!
-//! A disk is a node in one of its lives: what it once stored counts for it, also when the process has died
+//! A disk is a node in one of its incarnations: what it once stored counts for it, also when the process has died
 //! since. Votes count when they are durable: one that was not never left its node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,34 +12,34 @@ use tenure_node::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Finding, Seen};
+use super::{CheckResult, Relevance};
 
-/// A node in one of its lives.
-pub(super) type Disk = (NodeId, u32);
+/// A node in one of its incarnations.
+pub(super) type NodeDisk = (NodeId, u32);
 
-pub(super) fn disk(member: ReplicaId) -> Disk {
+pub(super) fn disk(member: ReplicaId) -> NodeDisk {
     (member.node, member.incarnation)
 }
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Consensus {
+pub(super) struct RaftInvariants {
     /// What was written and is not durable yet.
-    unsynced: BTreeMap<Disk, VecDeque<Unsynced>>,
-    votes: BTreeMap<(GroupId, Disk, u64, u64), ReplicaId>,
+    unsynced: BTreeMap<NodeDisk, VecDeque<UnsyncedBatch>>,
+    votes: BTreeMap<(GroupId, NodeDisk, u64, u64), ReplicaId>,
     /// How many replicas of a group a disk has had and removed: the next one is another voter.
-    removed: BTreeMap<(GroupId, Disk), u64>,
-    leaders: BTreeMap<(GroupId, u64), Disk>,
+    removed: BTreeMap<(GroupId, NodeDisk), u64>,
+    leaders: BTreeMap<(GroupId, u64), NodeDisk>,
     contents: BTreeMap<(GroupId, LogPosition), u64>,
-    stored: BTreeMap<(GroupId, LogPosition), BTreeSet<Disk>>,
+    stored: BTreeMap<(GroupId, LogPosition), BTreeSet<NodeDisk>>,
     /// Up to which entry a disk has the state of a group.
-    bases: BTreeMap<(GroupId, Disk), u64>,
+    bases: BTreeMap<(GroupId, NodeDisk), u64>,
     /// What each leader had applied when it was last looked at, and by which membership it led then.
-    applied: BTreeMap<(GroupId, Disk), (u64, Membership)>,
+    applied: BTreeMap<(GroupId, NodeDisk), (u64, Membership)>,
 }
 
 /// A batch that is on its way to the disk.
-type Unsynced = (Mark, Vec<(GroupId, Stored)>);
+type UnsyncedBatch = (Mark, Vec<(GroupId, Stored)>);
 
 /// What counts once it is durable.
 enum Stored {
@@ -49,13 +49,13 @@ enum Stored {
     Removed,
 }
 
-/// The names of these judges, for findings.
-pub(super) type Findings = Vec<(&'static str, Finding)>;
+/// The names of these checkers, for findings.
+pub(super) type InvariantNames = Vec<(&'static str, CheckResult)>;
 
-impl Consensus {
+impl RaftInvariants {
     /// A node wants a batch written.
-    pub(super) fn written(&mut self, of: Disk, batch: &WriteBatch) -> Findings {
-        let mut findings = Findings::new();
+    pub(super) fn written(&mut self, of: NodeDisk, batch: &WriteBatch) -> InvariantNames {
+        let mut findings = InvariantNames::new();
         let mut stored = Vec::new();
         for (group, record) in &batch.records {
             match record {
@@ -78,16 +78,16 @@ impl Consensus {
         findings
     }
 
-    fn same(&mut self, group: GroupId, place: LogPosition, hash: u64) -> Finding {
+    fn same(&mut self, group: GroupId, place: LogPosition, hash: u64) -> CheckResult {
         match *self.contents.entry((group, place)).or_insert(hash) {
-            known if known == hash => Ok(Seen::Checked),
+            known if known == hash => Ok(Relevance::Checked),
             _ => Err(format!("entry {place:?} of {group} has two contents")),
         }
     }
 
     /// Everything that a node wrote up to a mark is durable.
-    pub(super) fn durable(&mut self, of: Disk, mark: Mark) -> Findings {
-        let mut findings = Findings::new();
+    pub(super) fn durable(&mut self, of: NodeDisk, mark: Mark) -> InvariantNames {
+        let mut findings = InvariantNames::new();
         while let Some(waiting) = self.unsynced.get_mut(&of)
             && waiting.front().is_some_and(|(first, _)| *first <= mark)
             && let Some((_, stored)) = waiting.pop_front()
@@ -100,9 +100,9 @@ impl Consensus {
     }
 
     /// A process starts with what is on its disk: all of it is durable, also what was not known to be.
-    pub(super) fn starts(&mut self, of: Disk, found: &LogView<'_>) -> Findings {
+    pub(super) fn starts(&mut self, of: NodeDisk, found: &LogView<'_>) -> InvariantNames {
         self.unsynced.remove(&of);
-        let mut findings = Findings::new();
+        let mut findings = InvariantNames::new();
         let state = Stored::State(found.hard_state);
         let entries = found.entries.iter();
         let entries = entries.map(|entry| Stored::Entry(entry.place));
@@ -115,7 +115,7 @@ impl Consensus {
         findings
     }
 
-    fn store(&mut self, of: Disk, group: GroupId, stored: &Stored) -> Finding {
+    fn store(&mut self, of: NodeDisk, group: GroupId, stored: &Stored) -> CheckResult {
         match stored {
             Stored::Entry(place) => {
                 self.stored.entry((group, *place)).or_default().insert(of);
@@ -127,7 +127,7 @@ impl Consensus {
             Stored::Removed => *self.removed.entry((group, of)).or_default() += 1,
             Stored::State(state) => {
                 let Some(vote) = state.vote else {
-                    return Ok(Seen::Passed);
+                    return Ok(Relevance::Passed);
                 };
                 let replica = self.removed.get(&(group, of)).copied().unwrap_or(0);
                 let voter = (group, of, replica, state.term);
@@ -139,22 +139,22 @@ impl Consensus {
                         state.term
                     ));
                 }
-                return Ok(Seen::Checked);
+                return Ok(Relevance::Checked);
             }
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
     /// A replica after a step. `applied` is the place of the last entry that it has applied, if its log has it.
     pub(super) fn stepped(
         &mut self,
-        of: Disk,
+        of: NodeDisk,
         replica: &ReplicaStanding<'_>,
         applied: Option<LogPosition>,
-    ) -> Findings {
+    ) -> InvariantNames {
         if replica.role != Role::Leader {
             self.applied.remove(&(replica.group, of));
-            return Findings::new();
+            return InvariantNames::new();
         }
         let mut findings = vec![("one leader", self.leads(of, replica))];
         let now = (replica.applied, replica.membership.clone());
@@ -170,10 +170,10 @@ impl Consensus {
         findings
     }
 
-    fn leads(&mut self, of: Disk, replica: &ReplicaStanding<'_>) -> Finding {
+    fn leads(&mut self, of: NodeDisk, replica: &ReplicaStanding<'_>) -> CheckResult {
         let (group, term) = (replica.group, replica.term);
         match *self.leaders.entry((group, term)).or_insert(of) {
-            first if first == of => Ok(Seen::Checked),
+            first if first == of => Ok(Relevance::Checked),
             (node, incarnation) => Err(format!(
                 "{group} has two leaders in term {term}: {node} (life {incarnation}) and {} (life {})",
                 of.0, of.1
@@ -181,7 +181,7 @@ impl Consensus {
         }
     }
 
-    fn by_majority(&self, replica: &ReplicaStanding<'_>, place: LogPosition) -> Finding {
+    fn by_majority(&self, replica: &ReplicaStanding<'_>, place: LogPosition) -> CheckResult {
         let group = replica.group;
         let stored = self.stored.get(&(group, place));
         let has = |member: &&ReplicaId| {
@@ -198,7 +198,7 @@ impl Consensus {
                 ));
             }
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 }
 
@@ -226,7 +226,7 @@ mod tests {
     }
 
     fn vote(mark: u64, term: u64, candidate: u32) -> WriteBatch {
-        let vote = Some(crate::world::member(candidate as usize - 1, 1));
+        let vote = Some(crate::simulator::member(candidate as usize - 1, 1));
         let state = HardState {
             term,
             vote,
@@ -235,16 +235,16 @@ mod tests {
         batch(mark, LogWrite::HardState(state))
     }
 
-    fn objects(findings: &Findings) -> bool {
+    fn objects(findings: &InvariantNames) -> bool {
         findings.iter().any(|(_, finding)| finding.is_err())
     }
 
     /// A vote counts when it is durable, and then for good.
     #[test]
     fn a_disk_has_one_vote_in_a_term() {
-        let mut judge = Consensus::default();
+        let mut checker = RaftInvariants::default();
         let of = (node(1), 1);
-        judge.written(of, &vote(1, 7, 2));
+        checker.written(of, &vote(1, 7, 2));
         // The process dies before the sync: this vote never left its node.
         let found = LogView {
             group: GROUP,
@@ -252,29 +252,29 @@ mod tests {
             base: LogPosition::default(),
             entries: &[],
         };
-        judge.starts(of, &found);
-        judge.written(of, &vote(1, 7, 3));
-        assert!(!objects(&judge.durable(of, Mark(1))));
-        judge.written(of, &vote(2, 8, 2));
-        assert!(!objects(&judge.durable(of, Mark(2))));
-        judge.written(of, &vote(3, 7, 2));
-        assert!(objects(&judge.durable(of, Mark(3))));
+        checker.starts(of, &found);
+        checker.written(of, &vote(1, 7, 3));
+        assert!(!objects(&checker.durable(of, Mark(1))));
+        checker.written(of, &vote(2, 8, 2));
+        assert!(!objects(&checker.durable(of, Mark(2))));
+        checker.written(of, &vote(3, 7, 2));
+        assert!(objects(&checker.durable(of, Mark(3))));
     }
 
     #[test]
     fn an_entry_has_one_content() {
-        let mut judge = Consensus::default();
+        let mut checker = RaftInvariants::default();
         let entries = |payload: Payload| {
             let place = LogPosition { term: 3, index: 9 };
             batch(1, LogWrite::Entries(vec![Entry { place, payload }]))
         };
         let commands = Payload::Commands(bytes::Bytes::from_static(b"x"));
         assert!(!objects(
-            &judge.written((node(1), 1), &entries(commands.clone()))
+            &checker.written((node(1), 1), &entries(commands.clone()))
         ));
-        assert!(!objects(&judge.written((node(2), 1), &entries(commands))));
+        assert!(!objects(&checker.written((node(2), 1), &entries(commands))));
         assert!(objects(
-            &judge.written((node(3), 1), &entries(Payload::Empty))
+            &checker.written((node(3), 1), &entries(Payload::Empty))
         ));
     }
 
@@ -282,11 +282,11 @@ mod tests {
     #[test]
     fn what_is_applied_is_on_the_disks_of_a_majority() {
         let membership = Membership {
-            voters: (0..3).map(|at| crate::world::member(at, 1)).collect(),
+            voters: (0..3).map(|at| crate::simulator::member(at, 1)).collect(),
             ..Membership::default()
         };
         for (stored, bad) in [(1, true), (2, false)] {
-            let mut judge = Consensus::default();
+            let mut checker = RaftInvariants::default();
             let leader = |applied| ReplicaStanding {
                 group: GROUP,
                 role: Role::Leader,
@@ -296,14 +296,17 @@ mod tests {
             };
             let place = LogPosition { term: 1, index: 5 };
             let of = |number| (node(number), 1);
-            judge.stepped(of(1), &leader(4), None);
+            checker.stepped(of(1), &leader(4), None);
             for number in 1..=stored {
                 let payload = Payload::Empty;
                 let entries = LogWrite::Entries(vec![Entry { place, payload }]);
-                judge.written(of(number), &batch(1, entries));
-                judge.durable(of(number), Mark(1));
+                checker.written(of(number), &batch(1, entries));
+                checker.durable(of(number), Mark(1));
             }
-            assert_eq!(objects(&judge.stepped(of(1), &leader(5), Some(place))), bad);
+            assert_eq!(
+                objects(&checker.stepped(of(1), &leader(5), Some(place))),
+                bad
+            );
         }
     }
 
@@ -317,9 +320,9 @@ mod tests {
             applied: 1,
             membership: &membership,
         };
-        let mut judge = Consensus::default();
-        assert!(!objects(&judge.stepped((node(1), 1), &leader(3), None)));
-        assert!(!objects(&judge.stepped((node(2), 1), &leader(4), None)));
-        assert!(objects(&judge.stepped((node(2), 1), &leader(3), None)));
+        let mut checker = RaftInvariants::default();
+        assert!(!objects(&checker.stepped((node(1), 1), &leader(3), None)));
+        assert!(!objects(&checker.stepped((node(2), 1), &leader(4), None)));
+        assert!(objects(&checker.stepped((node(2), 1), &leader(3), None)));
     }
 }

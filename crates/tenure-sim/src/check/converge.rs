@@ -5,23 +5,23 @@ use std::collections::BTreeMap;
 use tenure_node::{GroupId, ReplicaId, Snapshot};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Finding, Seen};
+use super::{CheckResult, Relevance};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Converge {
+pub(super) struct Convergence {
     seen: BTreeMap<(GroupId, u64), (ReplicaId, u64)>,
 }
 
-impl Converge {
-    pub(super) fn see(&mut self, of: ReplicaId, snapshot: &Snapshot) -> Finding {
+impl Convergence {
+    pub(super) fn see(&mut self, of: ReplicaId, snapshot: &Snapshot) -> CheckResult {
         let hash = xxh3_64(&snapshot.data);
         match self
             .seen
             .insert((snapshot.group, snapshot.index), (of, hash))
         {
-            None => Ok(Seen::Passed),
-            Some((_, before)) if before == hash => Ok(Seen::Checked),
+            None => Ok(Relevance::Passed),
+            Some((_, before)) if before == hash => Ok(Relevance::Checked),
             Some((other, _)) => Err(format!(
                 "{} of {of} differs from that of {other} after entry {}",
                 snapshot.group, snapshot.index

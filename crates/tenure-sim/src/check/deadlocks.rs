@@ -18,44 +18,44 @@ use tenure_core::value::OwnerId;
 use tenure_node::{AcquireAnswer, Answer, ClientRequest};
 
 use super::exclusion::excludes;
-use super::{Ask, Fact, Finding, Seen};
-use crate::time::Time;
+use super::{CheckResult, ClientCall, Fact, Relevance};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Deadlocks {
-    wants: BTreeMap<OwnerId, Vec<Want>>,
+    wants: BTreeMap<OwnerId, Vec<WantedLock>>,
 }
 
 /// What an owner has asked for.
-struct Want {
+struct WantedLock {
     path: Path,
     mode: Mode,
-    asked: Time,
+    asked: SimTime,
     /// Acquires of it that are not answered.
     open: u64,
     /// When the last one was that is.
-    answered: Time,
+    answered: SimTime,
     /// When it was known not to wait any more.
-    settled: Option<Time>,
+    settled: Option<SimTime>,
     /// When its owner knew that nothing of it is left.
-    gone: Option<Time>,
+    gone: Option<SimTime>,
 }
 
-impl Want {
+impl WantedLock {
     /// Whether what is known of it now is what came of this call.
-    fn is_known(&self, ask: &Ask) -> bool {
+    fn is_known(&self, ask: &ClientCall) -> bool {
         self.open == 0 && self.answered <= ask.sent
     }
 }
 
 /// From when to when something may have been.
-type Span = (Time, Time);
+type TimeSpan = (SimTime, SimTime);
 
 /// Whose acquire of what an Explain asks about.
-type Supposed<'a> = (&'a OwnerId, &'a Path, Mode);
+type SupposedAcquire<'a> = (&'a OwnerId, &'a Path, Mode);
 
-fn supposed(ask: &Ask) -> Option<Supposed<'_>> {
+fn supposed(ask: &ClientCall) -> Option<SupposedAcquire<'_>> {
     match &*ask.request {
         ClientRequest::Explain { path, mode, owner } => Some((owner, path, *mode)),
         _ => None,
@@ -63,16 +63,16 @@ fn supposed(ask: &Ask) -> Option<Supposed<'_>> {
 }
 
 impl Deadlocks {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         match fact {
             Fact::Asked(ask) => self.asked(now, ask),
             Fact::Answered(ask, Ok(answer)) => return self.answered(now, ask, answer),
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
-    fn asked(&mut self, now: Time, ask: &Ask) {
+    fn asked(&mut self, now: SimTime, ask: &ClientCall) {
         let ClientRequest::Acquire(acquire) = &*ask.request else {
             return;
         };
@@ -84,7 +84,7 @@ impl Deadlocks {
                     want.settled = None;
                     want.gone = None;
                 }
-                None => wants.push(Want {
+                None => wants.push(WantedLock {
                     path: one.path.clone(),
                     mode: one.mode,
                     asked: now,
@@ -97,7 +97,7 @@ impl Deadlocks {
         }
     }
 
-    fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
+    fn answered(&mut self, now: SimTime, ask: &ClientCall, answer: &Answer) -> CheckResult {
         let cycle = match (&*ask.request, answer) {
             (ClientRequest::DetectCycle { .. }, Answer::DetectCycle(Detection::Found(cycle))) => {
                 cycle.clone()
@@ -110,7 +110,7 @@ impl Deadlocks {
             _ => Vec::new(),
         };
         let finding = if cycle.is_empty() {
-            Ok(Seen::Passed)
+            Ok(Relevance::Passed)
         } else {
             self.existed((ask.sent, now), &cycle, supposed(ask))
         };
@@ -118,7 +118,7 @@ impl Deadlocks {
         finding
     }
 
-    fn learn(&mut self, now: Time, ask: &Ask, answer: &Answer) {
+    fn learn(&mut self, now: SimTime, ask: &ClientCall, answer: &Answer) {
         match (&*ask.request, answer) {
             (ClientRequest::Acquire(acquire), Answer::Acquire(answer)) => {
                 let waits = matches!(answer, AcquireAnswer::Queued { .. });
@@ -154,7 +154,12 @@ impl Deadlocks {
     }
 
     /// Whether all waits of a cycle may have been at one moment of a call.
-    fn existed(&self, call: Span, cycle: &[OwnerId], supposed: Option<Supposed<'_>>) -> Finding {
+    fn existed(
+        &self,
+        call: TimeSpan,
+        cycle: &[OwnerId],
+        supposed: Option<SupposedAcquire<'_>>,
+    ) -> CheckResult {
         let mut common = call;
         for (at, waiter) in cycle.iter().enumerate() {
             let blocker = &cycle[(at + 1) % cycle.len()];
@@ -182,15 +187,21 @@ impl Deadlocks {
                 "a cycle of {cycle:?} was reported, but its waits had no moment of the call in common"
             ));
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 
     /// From when to when in a call an owner may have been in the way of somebody who would want a path.
-    fn in_the_way(&self, call: Span, path: &Path, mode: Mode, blocker: &OwnerId) -> Option<Span> {
+    fn in_the_way(
+        &self,
+        call: TimeSpan,
+        path: &Path,
+        mode: Mode,
+        blocker: &OwnerId,
+    ) -> Option<TimeSpan> {
         let theirs = self.wants.get(blocker)?.iter();
         let excluding = theirs.filter(|other| excludes(path, mode, &other.path, other.mode));
         let spans = excluding.map(|other| {
-            let end = other.gone.unwrap_or(Time::MAX);
+            let end = other.gone.unwrap_or(SimTime::MAX);
             (call.0.max(other.asked), call.1.min(end))
         });
         let spans = spans.filter(|(begin, end)| begin <= end);
@@ -198,17 +209,17 @@ impl Deadlocks {
     }
 
     /// From when to when one owner may have waited for another.
-    fn wait(&self, waiter: &OwnerId, blocker: &OwnerId) -> Option<Span> {
+    fn wait(&self, waiter: &OwnerId, blocker: &OwnerId) -> Option<TimeSpan> {
         let (mine, theirs) = (self.wants.get(waiter)?, self.wants.get(blocker)?);
-        let mut span: Option<Span> = None;
+        let mut span: Option<TimeSpan> = None;
         for want in mine {
             for other in theirs {
                 if !excludes(&want.path, want.mode, &other.path, other.mode) {
                     continue;
                 }
                 let begin = want.asked.max(other.asked);
-                let waits = want.settled.or(want.gone).unwrap_or(Time::MAX);
-                let end = waits.min(other.gone.unwrap_or(Time::MAX));
+                let waits = want.settled.or(want.gone).unwrap_or(SimTime::MAX);
+                let end = waits.min(other.gone.unwrap_or(SimTime::MAX));
                 if begin <= end {
                     let (first, last) = span.unwrap_or((begin, end));
                     span = Some((first.min(begin), last.max(end)));
@@ -235,7 +246,7 @@ mod tests {
         OwnerId::new(name).unwrap()
     }
 
-    fn acquire(sent: Time, who: &str, what: &str) -> Ask {
+    fn acquire(sent: SimTime, who: &str, what: &str) -> ClientCall {
         let request = AcquireRequest {
             owner: owner(who),
             ttl: Ttl::from_millis(9_000).unwrap(),
@@ -256,8 +267,8 @@ mod tests {
         call(sent, ClientRequest::Acquire(request))
     }
 
-    fn call(sent: Time, request: ClientRequest) -> Ask {
-        Ask {
+    fn call(sent: SimTime, request: ClientRequest) -> ClientCall {
+        ClientCall {
             id: sent,
             request: Box::new(request),
             sent,
@@ -298,26 +309,28 @@ mod tests {
     }
 
     /// Amy holds 1 and waits for 2, and bob the other way round, from 6 on.
-    fn crossed() -> (Deadlocks, Ask) {
-        let mut judge = Deadlocks::default();
+    fn crossed() -> (Deadlocks, ClientCall) {
+        let mut checker = Deadlocks::default();
         for (at, who, what) in [(1, "amy", "t:/1"), (2, "bob", "t:/2")] {
             let ask = acquire(at, who, what);
-            judge.see(at, &Fact::Asked(&ask)).unwrap();
-            judge
+            checker.see(at, &Fact::Asked(&ask)).unwrap();
+            checker
                 .see(at, &Fact::Answered(&ask, &Ok(granted())))
                 .unwrap();
         }
         let first = acquire(3, "amy", "t:/2");
-        judge.see(3, &Fact::Asked(&first)).unwrap();
+        checker.see(3, &Fact::Asked(&first)).unwrap();
         for (at, who, what) in [(4, "amy", "t:/2"), (5, "bob", "t:/1")] {
             let ask = acquire(at, who, what);
-            judge.see(at, &Fact::Asked(&ask)).unwrap();
-            judge.see(6, &Fact::Answered(&ask, &Ok(queued()))).unwrap();
+            checker.see(at, &Fact::Asked(&ask)).unwrap();
+            checker
+                .see(6, &Fact::Answered(&ask, &Ok(queued())))
+                .unwrap();
         }
-        (judge, first)
+        (checker, first)
     }
 
-    fn found(judge: &mut Deadlocks, sent: Time) -> Finding {
+    fn found(checker: &mut Deadlocks, sent: SimTime) -> CheckResult {
         let start = owner("amy");
         let ask = call(
             sent,
@@ -328,19 +341,19 @@ mod tests {
         );
         let cycle = Detection::Found(vec![owner("amy"), owner("bob")]);
         let answer = Ok(Answer::DetectCycle(cycle));
-        judge.see(sent + 1, &Fact::Answered(&ask, &answer))
+        checker.see(sent + 1, &Fact::Answered(&ask, &answer))
     }
 
     /// R113, E5.
     #[test]
     fn a_late_answer_ends_no_later_wait() {
-        let (mut judge, first) = crossed();
-        judge
+        let (mut checker, first) = crossed();
+        checker
             .see(7, &Fact::Answered(&first, &Ok(refused())))
             .unwrap();
         assert_eq!(
-            found(&mut judge, 8),
-            Ok(Seen::Checked),
+            found(&mut checker, 8),
+            Ok(Relevance::Checked),
             "it waits by the second"
         );
     }
@@ -349,16 +362,16 @@ mod tests {
     /// her 1. The answer is right: she would wait for him.
     #[test]
     fn what_would_wait_is_part_of_an_explained_cycle() {
-        let mut judge = Deadlocks::default();
-        let ask = |judge: &mut Deadlocks, at, who, what| {
+        let mut checker = Deadlocks::default();
+        let ask = |checker: &mut Deadlocks, at, who, what| {
             let ask = acquire(at, who, what);
-            judge.see(at, &Fact::Asked(&ask)).unwrap();
+            checker.see(at, &Fact::Asked(&ask)).unwrap();
             ask
         };
         for (at, who, what) in [(1, "amy", "t:/1"), (2, "amy", "t:/2")] {
-            let asked = ask(&mut judge, at, who, what);
+            let asked = ask(&mut checker, at, who, what);
             let answer = Ok(granted());
-            judge.see(at, &Fact::Answered(&asked, &answer)).unwrap();
+            checker.see(at, &Fact::Answered(&asked, &answer)).unwrap();
         }
         let explain = |path: &str| ClientRequest::Explain {
             path: Path::parse(path).unwrap(),
@@ -376,29 +389,29 @@ mod tests {
             key: None,
         });
         let done = Ok(Answer::Done);
-        judge
+        checker
             .see(5, &Fact::Answered(&call(4, lets_go), &done))
             .unwrap();
         for (at, what) in [(6, "t:/2"), (7, "t:/1")] {
-            let asked = ask(&mut judge, at, "bob", what);
+            let asked = ask(&mut checker, at, "bob", what);
             let answer = Ok(if at == 6 { granted() } else { queued() });
-            judge.see(at, &Fact::Answered(&asked, &answer)).unwrap();
+            checker.see(at, &Fact::Answered(&asked, &answer)).unwrap();
         }
         let cycle = vec![owner("amy"), owner("bob")];
         assert_eq!(
-            judge.existed((3, 8), &cycle, supposed(&late)),
-            Ok(Seen::Checked)
+            checker.existed((3, 8), &cycle, supposed(&late)),
+            Ok(Relevance::Checked)
         );
         assert!(
-            judge.existed((3, 8), &cycle, supposed(&other)).is_err(),
+            checker.existed((3, 8), &cycle, supposed(&other)).is_err(),
             "bob has nothing to do with that path"
         );
         assert!(
-            judge.existed((3, 6), &cycle, supposed(&late)).is_err(),
+            checker.existed((3, 6), &cycle, supposed(&late)).is_err(),
             "bob did not wait yet"
         );
         assert!(
-            judge.existed((3, 8), &cycle, None).is_err(),
+            checker.existed((3, 8), &cycle, None).is_err(),
             "nobody supposed it"
         );
     }
@@ -406,32 +419,36 @@ mod tests {
     /// R113, E5.
     #[test]
     fn waits_that_are_over_are_no_cycle() {
-        let (mut judge, first) = crossed();
-        judge
+        let (mut checker, first) = crossed();
+        checker
             .see(7, &Fact::Answered(&first, &Ok(queued())))
             .unwrap();
         let again = acquire(8, "amy", "t:/2");
-        judge.see(8, &Fact::Asked(&again)).unwrap();
-        assert_eq!(found(&mut judge, 8), Ok(Seen::Checked), "nobody knows");
-        judge
+        checker.see(8, &Fact::Asked(&again)).unwrap();
+        assert_eq!(
+            found(&mut checker, 8),
+            Ok(Relevance::Checked),
+            "nobody knows"
+        );
+        checker
             .see(9, &Fact::Answered(&again, &Ok(refused())))
             .unwrap();
-        assert!(found(&mut judge, 10).is_err());
+        assert!(found(&mut checker, 10).is_err());
 
-        let (mut judge, first) = crossed();
+        let (mut checker, first) = crossed();
         let lets_go = ClientRequest::ReleaseAll {
             owner: owner("bob"),
             domains: Vec::new(),
             edge: WaitEdge::Keep,
             key: None,
         };
-        judge
+        checker
             .see(7, &Fact::Answered(&first, &Ok(queued())))
             .unwrap();
         let lets_go = call(8, lets_go);
-        judge
+        checker
             .see(9, &Fact::Answered(&lets_go, &Ok(Answer::Done)))
             .unwrap();
-        assert!(found(&mut judge, 10).is_err());
+        assert!(found(&mut checker, 10).is_err());
     }
 }

@@ -1,7 +1,7 @@
 //! Nothing acknowledged is lost, and nothing is done twice.
 //!
 //! A policy that was set is read until another one is; a request that is repeated under its key is
-//! answered alike. Grants, releases and places in line have judges of their own.
+//! answered alike. Grants, releases and places in line have checkers of their own.
 
 use std::collections::BTreeMap;
 
@@ -10,28 +10,28 @@ use tenure_core::policy::Algorithm;
 use tenure_core::value::Fence;
 use tenure_node::{AcquireAnswer, Answer, ClientRequest};
 
-use super::{Fact, Finding, Seen};
-use crate::time::Time;
+use super::{CheckResult, Fact, Relevance};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Durable {
+pub(super) struct DurableWrites {
     /// What the last change of each namespace made of it, if that is certain, and since when.
-    policies: BTreeMap<Namespace, Option<(Option<Algorithm>, Time)>>,
+    policies: BTreeMap<Namespace, Option<(Option<Algorithm>, SimTime)>>,
     /// What keyed acquires were granted, and where: a change of route makes a key another one (R104).
     keyed: BTreeMap<(Option<Namespace>, String), Option<Fence>>,
     /// What the counter gave for a key.
     numbers: BTreeMap<String, Fence>,
 }
 
-impl Durable {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+impl DurableWrites {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         match fact {
             Fact::Asked(ask) => {
                 if let Some((namespace, _)) = change(&ask.request) {
                     self.policies.insert(namespace.clone(), None);
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Answered(ask, Ok(answer)) => match (&*ask.request, answer) {
                 (request, Answer::Done) if change(request).is_some() => {
@@ -39,7 +39,7 @@ impl Durable {
                         self.policies
                             .insert(namespace.clone(), Some((algorithm, now)));
                     }
-                    Ok(Seen::Passed)
+                    Ok(Relevance::Passed)
                 }
                 (
                     ClientRequest::GetNamespacePolicy { namespace },
@@ -55,7 +55,7 @@ impl Durable {
                                 "{namespace} was set to {set:?} at {when} and read as {found:?}"
                             ))
                         }
-                        _ => Ok(Seen::Checked),
+                        _ => Ok(Relevance::Checked),
                     }
                 }
                 (
@@ -63,7 +63,7 @@ impl Durable {
                     Answer::Acquire(AcquireAnswer::Granted { namespace, fence }),
                 ) => {
                     let Some(key) = &acquire.key else {
-                        return Ok(Seen::Passed);
+                        return Ok(Relevance::Passed);
                     };
                     let named = (namespace.clone(), key.as_str().to_owned());
                     match self.keyed.insert(named, *fence) {
@@ -71,7 +71,7 @@ impl Durable {
                             "the acquire of key {} was granted at {before:?} and again at {fence:?}",
                             key.as_str()
                         )),
-                        _ => Ok(Seen::Checked),
+                        _ => Ok(Relevance::Checked),
                     }
                 }
                 (ClientRequest::IncrFencingToken { key: Some(key) }, Answer::Number(number)) => {
@@ -80,12 +80,12 @@ impl Durable {
                             "the counter gave {before} and {number} for the key {}",
                             key.as_str()
                         )),
-                        _ => Ok(Seen::Checked),
+                        _ => Ok(Relevance::Checked),
                     }
                 }
-                _ => Ok(Seen::Passed),
+                _ => Ok(Relevance::Passed),
             },
-            _ => Ok(Seen::Passed),
+            _ => Ok(Relevance::Passed),
         }
     }
 }

@@ -10,17 +10,17 @@ use tenure_node::replica_view::ReplicaView;
 use tenure_node::{GroupId, Node, ReplicaId, Role};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{Finding, Seen};
+use super::{CheckResult, Relevance};
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Entries {
-    applied: BTreeMap<GroupId, BTreeMap<u64, Applied>>,
-    replicas: BTreeMap<(GroupId, ReplicaId), Known>,
+    applied: BTreeMap<GroupId, BTreeMap<u64, SeenEntry>>,
+    replicas: BTreeMap<(GroupId, ReplicaId), ReplicaProgress>,
 }
 
 /// An entry that some replica has applied.
-struct Applied {
+struct SeenEntry {
     term: u64,
     hash: u64,
     by: ReplicaId,
@@ -30,7 +30,7 @@ struct Applied {
 
 /// How far a replica was when it was last seen.
 #[derive(Clone, Copy, Default)]
-struct Known {
+struct ReplicaProgress {
     applied: u64,
     led: u64,
 }
@@ -43,21 +43,21 @@ impl Entries {
     }
 
     /// What a replica has applied since it was last seen.
-    pub(super) fn committed(&mut self, node: &Node, view: &ReplicaView) -> Finding {
+    pub(super) fn committed(&mut self, node: &Node, view: &ReplicaView) -> CheckResult {
         let known = self.replicas.entry((view.group, view.member)).or_default();
         let before = std::mem::replace(&mut known.applied, view.applied);
         if view.applied <= before {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         let applied = self.applied.entry(view.group).or_default();
-        let mut seen = Seen::Passed;
+        let mut seen = Relevance::Passed;
         for index in before + 1..=view.applied {
             // Covered by a snapshot that was installed, or cut in the same turn.
             let Some(entry) = node.entry(view.group, index) else {
                 continue;
             };
             let (term, hash) = (entry.place.term, xxh3_64(&entry.payload_bytes()));
-            let first = applied.entry(index).or_insert(Applied {
+            let first = applied.entry(index).or_insert(SeenEntry {
                 term,
                 hash,
                 by: view.member,
@@ -70,16 +70,16 @@ impl Entries {
                 ));
             }
             first.in_term = first.in_term.min(view.term);
-            seen = Seen::Checked;
+            seen = Relevance::Checked;
         }
         Ok(seen)
     }
 
     /// Whether a replica that has begun to lead has what it must have.
-    pub(super) fn leader(&mut self, node: &Node, view: &ReplicaView) -> Finding {
+    pub(super) fn leader(&mut self, node: &Node, view: &ReplicaView) -> CheckResult {
         let known = self.replicas.entry((view.group, view.member)).or_default();
         if view.role != Role::Leader || known.led == view.term {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         known.led = view.term;
         let applied = self.applied.entry(view.group).or_default();
@@ -92,6 +92,6 @@ impl Entries {
                 ));
             }
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 }

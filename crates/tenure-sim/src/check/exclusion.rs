@@ -10,8 +10,8 @@ use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::OwnerId;
 
-use super::{Belief, Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::{BelievedHold, CheckResult, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// How many permits every semaphore path has here.
 pub(super) const PERMITS: usize = 2;
@@ -19,14 +19,14 @@ pub(super) const PERMITS: usize = 2;
 /// See the module.
 #[derive(Default)]
 pub(super) struct Exclusion {
-    believed: BTreeMap<OwnerId, Belief>,
+    believed: BTreeMap<OwnerId, BelievedHold>,
     /// Owners that somebody wanted to take something from.
     doomed: BTreeSet<OwnerId>,
-    upheavals: Upheavals,
+    upheavals: PolicyMoves,
 }
 
 impl Exclusion {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         self.upheavals.see(now, fact);
         match fact {
             Fact::Believes(belief) => return self.believes(now, belief),
@@ -41,16 +41,16 @@ impl Exclusion {
             }
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
-    fn believes(&mut self, now: Time, new: &Belief) -> Finding {
+    fn believes(&mut self, now: SimTime, new: &BelievedHold) -> CheckResult {
         let upheavals = &self.upheavals;
         self.believed.retain(|_, belief| {
             belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent)
         });
         if self.doomed.contains(&new.owner) || self.upheavals.shake(&new.holds[0].0, new.sent) {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         for (owner, other) in &self.believed {
             if *owner == new.owner {
@@ -78,7 +78,7 @@ impl Exclusion {
                 ));
             }
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 }
 

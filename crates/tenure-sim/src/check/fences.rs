@@ -8,8 +8,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::path::Path;
 use tenure_core::value::OwnerId;
 
-use super::{Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::{CheckResult, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
@@ -19,11 +19,11 @@ pub(super) struct Fences {
     earlier: BTreeMap<Path, Vec<(OwnerId, u64)>>,
     /// Owners that somebody asked to be killed.
     doomed: BTreeSet<OwnerId>,
-    upheavals: Upheavals,
+    upheavals: PolicyMoves,
 }
 
 impl Fences {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         self.upheavals.see(now, fact);
         if let Fact::Asked(ask) = fact
             && let Some(victim) = takes_from(&ask.request)
@@ -38,7 +38,7 @@ impl Fences {
             believes_since,
         } = fact
         else {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         if !accepted {
             let sure = believes_since.is_some_and(|sent| {
@@ -49,7 +49,7 @@ impl Fences {
                     "the store refused {owner}, who holds {path}: a fence went back"
                 ));
             }
-            return Ok(Seen::Checked);
+            return Ok(Relevance::Checked);
         }
         let earlier = self.earlier.entry((*path).clone()).or_default();
         let writer = ((*owner).clone(), *fence);
@@ -62,6 +62,6 @@ impl Fences {
         {
             earlier.push(last);
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 }

@@ -12,29 +12,29 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock};
 
-use super::{Ask, Fact, Finding, Seen, takes_from};
-use crate::time::Time;
+use super::{CheckResult, ClientCall, Fact, Relevance, takes_from};
+use crate::time::SimTime;
 
-struct Place {
+struct QueuedRequest {
     path: Path,
     /// When its owner first knew of it.
-    since: Time,
+    since: SimTime,
     position: u32,
     fence: Option<Fence>,
     /// When its owner last asked and was answered that it waits, and when the answer came.
-    asked: Time,
-    answered: Time,
+    asked: SimTime,
+    answered: SimTime,
     /// Until then it lives by the fastest clock.
-    ends: Time,
-    overtaken: Option<(OwnerId, Time)>,
+    ends: SimTime,
+    overtaken: Option<(OwnerId, SimTime)>,
 }
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Fifo {
-    places: BTreeMap<OwnerId, Place>,
+    places: BTreeMap<OwnerId, QueuedRequest>,
     /// The first acquire of each owner for its path.
-    asked: BTreeMap<OwnerId, Time>,
+    asked: BTreeMap<OwnerId, SimTime>,
     /// Owners that somebody asked to be killed, or that may have lost their place to a deadlock.
     doomed: BTreeSet<OwnerId>,
 }
@@ -52,7 +52,7 @@ fn simple(request: &ClientRequest) -> Option<(&AcquireRequest, &Path)> {
 }
 
 impl Fifo {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         match fact {
             Fact::Asked(ask) => {
                 if let Some((acquire, _)) = simple(&ask.request) {
@@ -67,17 +67,17 @@ impl Fifo {
                 if let Some(victim) = takes_from(&ask.request) {
                     self.doomed.insert(victim.clone());
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Stops(owner) => {
                 self.places.remove(*owner);
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Believes(belief) => {
                 if let [(path, Mode::Write)] = belief.holds.as_slice() {
                     self.granted(now, &belief.owner, path);
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Answered(ask, Ok(Answer::Acquire(answer))) => {
                 match (simple(&ask.request), answer) {
@@ -89,16 +89,16 @@ impl Fifo {
                     ) => self.queued(now, ask, acquire, path, (*position, *fence)),
                     (Some((acquire, _)), _) => {
                         self.places.remove(&acquire.owner);
-                        Ok(Seen::Passed)
+                        Ok(Relevance::Passed)
                     }
-                    (None, _) => Ok(Seen::Passed),
+                    (None, _) => Ok(Relevance::Passed),
                 }
             }
-            _ => Ok(Seen::Passed),
+            _ => Ok(Relevance::Passed),
         }
     }
 
-    fn granted(&mut self, now: Time, owner: &OwnerId, path: &Path) {
+    fn granted(&mut self, now: SimTime, owner: &OwnerId, path: &Path) {
         self.places.remove(owner);
         let Some(asked) = self.asked.get(owner).copied() else {
             return;
@@ -112,15 +112,15 @@ impl Fifo {
 
     fn queued(
         &mut self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         acquire: &AcquireRequest,
         path: &Path,
         (position, fence): (u32, Option<Fence>),
-    ) -> Finding {
+    ) -> CheckResult {
         // A repeat under one key prolongs nothing (R105).
         let ends = ask.first_sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
-        let new = Place {
+        let new = QueuedRequest {
             path: path.clone(),
             since: now,
             position,
@@ -132,16 +132,16 @@ impl Fifo {
         };
         let Some(place) = self.places.get_mut(&acquire.owner) else {
             self.places.insert(acquire.owner.clone(), new);
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         if place.path != *path {
             // It wants something else now.
             *place = new;
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         if ask.sent <= place.answered {
             // The two questions were on their way together: which came first is not known.
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         if place.fence != fence {
             // A grant in between would still stand: a lease lasts that long by any clock.
@@ -153,7 +153,7 @@ impl Fifo {
                 ));
             }
             *place = new;
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         if let Some((by, when)) = &place.overtaken
             && *when < ask.sent
@@ -173,6 +173,6 @@ impl Fifo {
         place.asked = ask.sent;
         place.answered = now;
         place.ends = place.ends.max(ends);
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 }

@@ -8,24 +8,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::value::OwnerId;
 use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest, RenewAnswer};
 
-use super::{Ask, Belief, Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Leases {
-    believed: BTreeMap<OwnerId, (Time, Belief)>,
+pub(super) struct LeaseInvariant {
+    believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
     /// Owners that somebody asked to be killed.
     doomed: BTreeSet<OwnerId>,
-    upheavals: Upheavals,
+    upheavals: PolicyMoves,
     /// Acquires whose answer is not known: they may move the fence.
-    open: BTreeMap<OwnerId, Vec<Ask>>,
+    open: BTreeMap<OwnerId, Vec<ClientCall>>,
     /// Assertions that were sent while one was: they may find a newer fence.
     uncertain: BTreeSet<u64>,
 }
 
-impl Leases {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+impl LeaseInvariant {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         self.upheavals.see(now, fact);
         match fact {
             Fact::Believes(belief) => {
@@ -81,29 +81,29 @@ impl Leases {
             }
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
     fn answered(
         &self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         answer: &Result<Answer, tenure_node::Failure>,
-    ) -> Finding {
+    ) -> CheckResult {
         let (owner, fence) = match &*ask.request {
             ClientRequest::Renew { owner, .. } => (owner, None),
             ClientRequest::AssertFencing { owner, fence, .. } => (owner, *fence),
-            _ => return Ok(Seen::Passed),
+            _ => return Ok(Relevance::Passed),
         };
         let Some((since, belief)) = self.believed.get(owner) else {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         let covered = *since <= ask.sent && now < belief.until;
         if !covered
             || self.doomed.contains(owner)
             || self.upheavals.shake(&belief.holds[0].0, belief.sent)
         {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         match answer {
             Ok(Answer::Renew(RenewAnswer::Lost(missing))) => Err(format!(
@@ -123,8 +123,8 @@ impl Leases {
                     "{owner} holds {path} at {fence:?} but an assertion calls the fence stale"
                 ))
             }
-            Ok(_) => Ok(Seen::Checked),
-            Err(_) => Ok(Seen::Passed),
+            Ok(_) => Ok(Relevance::Checked),
+            Err(_) => Ok(Relevance::Passed),
         }
     }
 }
@@ -142,8 +142,8 @@ mod tests {
 
     use super::*;
 
-    fn ask(sent: Time, request: ClientRequest) -> Ask {
-        Ask {
+    fn ask(sent: SimTime, request: ClientRequest) -> ClientCall {
+        ClientCall {
             id: sent,
             request: Box::new(request),
             sent,
@@ -151,7 +151,7 @@ mod tests {
         }
     }
 
-    fn acquire(sent: Time, key: Option<&str>) -> Ask {
+    fn acquire(sent: SimTime, key: Option<&str>) -> ClientCall {
         let request = AcquireRequest {
             owner: OwnerId::new("amy").unwrap(),
             ttl: Ttl::from_millis(9_000).unwrap(),
@@ -194,26 +194,26 @@ mod tests {
 
     /// Two tries under one key, the second answered so; then a grant without one, and an assertion
     /// that calls its fence stale.
-    fn stale_after(second: &Answer) -> Finding {
-        let mut judge = Leases::default();
+    fn stale_after(second: &Answer) -> CheckResult {
+        let mut checker = LeaseInvariant::default();
         let tries = [acquire(1, Some("k")), acquire(2, Some("k"))];
         for one in &tries {
-            judge.see(one.sent, &Fact::Asked(one)).unwrap();
+            checker.see(one.sent, &Fact::Asked(one)).unwrap();
         }
         let answer = Ok(second.clone());
-        judge.see(3, &Fact::Answered(&tries[1], &answer)).unwrap();
+        checker.see(3, &Fact::Answered(&tries[1], &answer)).unwrap();
         let last = acquire(4, None);
-        judge.see(4, &Fact::Asked(&last)).unwrap();
+        checker.see(4, &Fact::Asked(&last)).unwrap();
         let answer = Ok(granted(7));
-        judge.see(5, &Fact::Answered(&last, &answer)).unwrap();
-        let belief = Belief {
+        checker.see(5, &Fact::Answered(&last, &answer)).unwrap();
+        let belief = BelievedHold {
             owner: OwnerId::new("amy").unwrap(),
             holds: vec![(Path::parse("t:/1").unwrap(), Mode::Write)],
             fence: Fence::from_number(7),
             sent: 4,
             until: 100,
         };
-        judge.see(5, &Fact::Believes(&belief)).unwrap();
+        checker.see(5, &Fact::Believes(&belief)).unwrap();
         let assertion = ask(
             6,
             ClientRequest::AssertFencing {
@@ -222,16 +222,16 @@ mod tests {
                 paths: vec![Path::parse("t:/1").unwrap()],
             },
         );
-        judge.see(6, &Fact::Asked(&assertion)).unwrap();
+        checker.see(6, &Fact::Asked(&assertion)).unwrap();
         let stale = AssertAnswer::StaleFence(Path::parse("t:/1").unwrap());
         let answer = Ok(Answer::AssertFencing(stale));
-        judge.see(7, &Fact::Answered(&assertion, &answer))
+        checker.see(7, &Fact::Answered(&assertion, &answer))
     }
 
     /// R105: an earlier try under a key may take a place anew that is gone, but is granted once.
     #[test]
     fn an_earlier_try_may_move_the_fence_unless_its_key_was_granted() {
-        assert_eq!(stale_after(&queued()), Ok(Seen::Checked));
+        assert_eq!(stale_after(&queued()), Ok(Relevance::Checked));
         assert!(stale_after(&granted(6)).is_err());
     }
 }

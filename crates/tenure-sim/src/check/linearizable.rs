@@ -14,34 +14,34 @@ use tenure_core::value::{Fence, OwnerId};
 use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest};
 
 use super::releases::Releases;
-use super::{Ask, Belief, Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Linearizable {
     paths: BTreeMap<Path, Register>,
     releases: Releases,
-    believed: BTreeMap<OwnerId, (Time, Belief)>,
+    believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
     /// Owners that somebody wanted to take something from.
     doomed: BTreeSet<OwnerId>,
-    upheavals: Upheavals,
+    upheavals: PolicyMoves,
     /// What IncrFencingToken gave, as it was answered.
-    counter: Vec<(Time, u64)>,
+    counter: Vec<(SimTime, u64)>,
 }
 
 #[derive(Default)]
 struct Register {
     /// The largest fence known from each moment on.
-    known: Vec<(Time, u64)>,
+    known: Vec<(SimTime, u64)>,
 }
 
 impl Register {
-    fn before(&self, sent: Time) -> u64 {
+    fn before(&self, sent: SimTime) -> u64 {
         largest_before(&self.known, sent)
     }
 
-    fn learn(&mut self, now: Time, fence: u64) {
+    fn learn(&mut self, now: SimTime, fence: u64) {
         let largest = self.known.last().map_or(0, |(_, known)| *known);
         if fence > largest {
             self.known.push((now, fence));
@@ -49,7 +49,7 @@ impl Register {
     }
 }
 
-fn largest_before(known: &[(Time, u64)], sent: Time) -> u64 {
+fn largest_before(known: &[(SimTime, u64)], sent: SimTime) -> u64 {
     let at = known.partition_point(|(when, _)| *when < sent);
     at.checked_sub(1).map_or(0, |at| known[at].1)
 }
@@ -58,10 +58,10 @@ impl Linearizable {
     pub(super) fn highest(&self, path: &Path) -> u64 {
         self.paths
             .get(path)
-            .map_or(0, |register| register.before(Time::MAX))
+            .map_or(0, |register| register.before(SimTime::MAX))
     }
 
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         self.upheavals.see(now, fact);
         self.releases.see(now, fact);
         match fact {
@@ -70,7 +70,7 @@ impl Linearizable {
                     self.believed.remove(victim);
                     self.doomed.insert(victim.clone());
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Answered(ask, Ok(answer)) => self.answered(now, ask, answer),
             Fact::Believes(belief) => {
@@ -92,24 +92,24 @@ impl Linearizable {
                         }
                     }
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             Fact::Stops(owner) => {
                 self.believed.remove(*owner);
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
-            _ => Ok(Seen::Passed),
+            _ => Ok(Relevance::Passed),
         }
     }
 
-    fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
+    fn answered(&mut self, now: SimTime, ask: &ClientCall, answer: &Answer) -> CheckResult {
         match (&*ask.request, answer) {
             (ClientRequest::Acquire(acquire), Answer::Acquire(answer)) => {
                 let AcquireAnswer::Granted {
                     fence: Some(fence), ..
                 } = answer
                 else {
-                    return Ok(Seen::Passed);
+                    return Ok(Relevance::Passed);
                 };
                 for wanted in acquire
                     .requests
@@ -118,7 +118,7 @@ impl Linearizable {
                 {
                     self.granted(now, ask, &wanted.path, *fence)?;
                 }
-                Ok(Seen::Checked)
+                Ok(Relevance::Checked)
             }
             (ClientRequest::InspectPath { path }, Answer::Inspect(found)) => {
                 let register = self.paths.entry(path.clone()).or_default();
@@ -136,7 +136,7 @@ impl Linearizable {
                     self.not_released(writer, path, ask)?;
                 }
                 self.shows_holder(now, ask, path, found.writer.as_ref())?;
-                Ok(Seen::Checked)
+                Ok(Relevance::Checked)
             }
             (
                 ClientRequest::AssertFencing {
@@ -160,7 +160,7 @@ impl Linearizable {
                     }
                     self.shows_holder(now, ask, path, Some(owner))?;
                 }
-                Ok(Seen::Checked)
+                Ok(Relevance::Checked)
             }
             (
                 ClientRequest::Renew { owner, .. },
@@ -170,7 +170,7 @@ impl Linearizable {
                     "{owner} was released at {when} and renewed by a call sent at {}",
                     ask.sent
                 )),
-                None => Ok(Seen::Checked),
+                None => Ok(Relevance::Checked),
             },
             (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
                 let known = largest_before(&self.counter, ask.first_sent);
@@ -184,13 +184,19 @@ impl Linearizable {
                 if number.number() > largest {
                     self.counter.push((now, number.number()));
                 }
-                Ok(Seen::Checked)
+                Ok(Relevance::Checked)
             }
-            _ => Ok(Seen::Passed),
+            _ => Ok(Relevance::Passed),
         }
     }
 
-    fn granted(&mut self, now: Time, ask: &Ask, path: &Path, fence: Fence) -> Result<(), String> {
+    fn granted(
+        &mut self,
+        now: SimTime,
+        ask: &ClientCall,
+        path: &Path,
+        fence: Fence,
+    ) -> Result<(), String> {
         if path.handler() == "s" {
             return Ok(());
         }
@@ -207,7 +213,7 @@ impl Linearizable {
         Ok(())
     }
 
-    fn not_released(&self, owner: &OwnerId, path: &Path, ask: &Ask) -> Result<(), String> {
+    fn not_released(&self, owner: &OwnerId, path: &Path, ask: &ClientCall) -> Result<(), String> {
         match self.releases.before(ask, owner) {
             Some(when) => Err(format!(
                 "{owner} released {path} at {when} and was still its writer for a call sent at {}",
@@ -220,8 +226,8 @@ impl Linearizable {
     /// Whoever holds a path from before the question until after the answer is in the answer.
     fn shows_holder(
         &self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         path: &Path,
         writer: Option<&OwnerId>,
     ) -> Result<(), String> {

@@ -1,25 +1,25 @@
-//! Judges. They see facts as clients see them, what nodes write, and states as replicas show them; they know
+//! checkers. They see facts as clients see them, what nodes write, and states as replicas show them; they know
 //! no faults. The first objection ends a run.
 
-mod belief;
+mod acknowledged;
+mod at_most_once;
+mod client_view;
 mod consensus;
 mod converge;
 mod deadlocks;
 mod durable;
-mod early;
+mod early_expiry;
 mod entries;
 mod events;
 mod exclusion;
+mod fence_order;
 mod fences;
 mod fifo;
 mod leases;
 mod linearizable;
-mod memory;
-mod once;
 mod owners;
 mod reference;
 mod releases;
-mod rising;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -35,41 +35,41 @@ use tenure_node::{
     WriteBatch,
 };
 
-use crate::plan::Plan;
-use crate::time::{SECOND, Time};
+use crate::plan::RunPlan;
+use crate::time::{SECOND, SimTime};
 
 /// One call, as its client knows it.
 #[derive(Clone, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct ClientCall {
     /// Its number.
     pub(crate) id: u64,
     pub(crate) request: Box<ClientRequest>,
-    pub(crate) sent: Time,
+    pub(crate) sent: SimTime,
     /// When this request was sent for the first time, if it repeats one under its key.
-    pub(crate) first_sent: Time,
+    pub(crate) first_sent: SimTime,
 }
 
 /// What a client believes to hold, and until when.
 #[derive(Clone, Debug)]
-pub(crate) struct Belief {
+pub(crate) struct BelievedHold {
     pub(crate) owner: OwnerId,
     pub(crate) holds: Vec<(Path, Mode)>,
     pub(crate) fence: Option<Fence>,
     /// When the request that it rests on was sent.
-    pub(crate) sent: Time,
+    pub(crate) sent: SimTime,
     /// True time at which the client, by its own clock, stops.
-    pub(crate) until: Time,
+    pub(crate) until: SimTime,
 }
 
 /// One thing that happened to a client.
 #[derive(Debug)]
 pub(crate) enum Fact<'a> {
     /// It sends a call.
-    Asked(&'a Ask),
+    Asked(&'a ClientCall),
     /// An answer reaches it.
-    Answered(&'a Ask, &'a Result<Answer, Failure>),
+    Answered(&'a ClientCall, &'a Result<Answer, Failure>),
     /// It begins to believe, or to believe longer.
-    Believes(&'a Belief),
+    Believes(&'a BelievedHold),
     /// It stops: released, lost, killed, given up.
     Stops(&'a OwnerId),
     /// Its write reached the store. If it still believes to hold the path: since a request of when.
@@ -78,7 +78,7 @@ pub(crate) enum Fact<'a> {
         path: &'a Path,
         fence: u64,
         accepted: bool,
-        believes_since: Option<Time>,
+        believes_since: Option<SimTime>,
     },
     /// Somebody listens to what an owner is told.
     Subscribed { stream: u64, owner: &'a OwnerId },
@@ -92,17 +92,17 @@ pub(crate) enum Fact<'a> {
     Unwatched(u64),
     /// A node showed somebody who watches something.
     Saw(u64, &'a WatchEvent),
-    /// The storm is long over: nothing is late any more.
-    Calm,
+    /// The fault phase is long over: nothing is late any more.
+    ConvergencePhase,
     /// All clients die.
     AllDie,
 }
 
-/// What a judge objects to.
+/// What a checker objects to.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which judge.
-    pub judge: &'static str,
+    /// Which checker.
+    pub checker: &'static str,
     /// When, in virtual microseconds.
     pub at: u64,
     /// What happened.
@@ -112,74 +112,74 @@ pub struct Violation {
 impl fmt::Display for Violation {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.at / SECOND, self.at % SECOND);
-        write!(out, "{} at {whole}.{part:06}: {}", self.judge, self.what)
+        write!(out, "{} at {whole}.{part:06}: {}", self.checker, self.what)
     }
 }
 
 /// All of them.
-pub(crate) struct Judges {
+pub(crate) struct Checkers {
     exclusion: exclusion::Exclusion,
     fences: fences::Fences,
     fifo: fifo::Fifo,
-    durable: durable::Durable,
+    durable: durable::DurableWrites,
     linearizable: linearizable::Linearizable,
-    leases: leases::Leases,
-    watch: watch::Watch,
+    leases: leases::LeaseInvariant,
+    watch: watch::WatchOrder,
     owners: owners::Owners,
-    events: events::Events,
+    events: events::EventDelivery,
     deadlocks: deadlocks::Deadlocks,
-    converge: converge::Converge,
+    converge: converge::Convergence,
     entries: entries::Entries,
-    memory: memory::Memory,
-    consensus: consensus::Consensus,
+    memory: acknowledged::AcknowledgedLog,
+    consensus: consensus::RaftInvariants,
     reference: reference::Reference,
-    rising: rising::Rising,
-    early: early::Early,
-    belief: belief::Beliefs,
-    once: once::Once,
+    rising: fence_order::FenceOrder,
+    early: early_expiry::EarlyExpiry,
+    belief: client_view::ClientViews,
+    once: at_most_once::AtMostOnce,
     pub(crate) verdict: Option<Violation>,
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
 
-/// What a judge says to a fact: whether it concerned it, or what is wrong.
-type Finding = Result<Seen, String>;
+/// What a checker says to a fact: whether it concerned it, or what is wrong.
+type CheckResult = Result<Relevance, String>;
 
-/// Whether a judge had an opinion.
+/// Whether a checker had an opinion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum Relevance {
     Passed,
     Checked,
 }
 
-impl Judges {
-    pub(crate) fn new(plan: &Plan) -> Judges {
-        Judges {
+impl Checkers {
+    pub(crate) fn new(plan: &RunPlan) -> Checkers {
+        Checkers {
             exclusion: exclusion::Exclusion::default(),
             fences: fences::Fences::default(),
             fifo: fifo::Fifo::default(),
-            durable: durable::Durable::default(),
+            durable: durable::DurableWrites::default(),
             linearizable: linearizable::Linearizable::default(),
-            leases: leases::Leases::default(),
-            watch: watch::Watch::default(),
+            leases: leases::LeaseInvariant::default(),
+            watch: watch::WatchOrder::default(),
             owners: owners::Owners::default(),
-            events: events::Events::new(plan),
+            events: events::EventDelivery::new(plan),
             deadlocks: deadlocks::Deadlocks::default(),
-            converge: converge::Converge::default(),
+            converge: converge::Convergence::default(),
             entries: entries::Entries::default(),
-            memory: memory::Memory::default(),
-            consensus: consensus::Consensus::default(),
+            memory: acknowledged::AcknowledgedLog::default(),
+            consensus: consensus::RaftInvariants::default(),
             reference: reference::Reference::new(plan),
-            rising: rising::Rising::default(),
-            early: early::Early::default(),
-            belief: belief::Beliefs::default(),
-            once: once::Once::default(),
+            rising: fence_order::FenceOrder::default(),
+            early: early_expiry::EarlyExpiry::default(),
+            belief: client_view::ClientViews::default(),
+            once: at_most_once::AtMostOnce::default(),
             verdict: None,
             judged: BTreeMap::new(),
         }
     }
 
-    /// Puts a fact before every judge.
-    pub(crate) fn see(&mut self, now: Time, fact: &Fact<'_>) {
+    /// Puts a fact before every checker.
+    pub(crate) fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         let findings = [
             ("exclusion", self.exclusion.see(now, fact)),
             ("fences", self.fences.see(now, fact)),
@@ -194,23 +194,23 @@ impl Judges {
         ];
         self.early.see(fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
-        for (judge, finding) in findings.into_iter().chain([("belief", belief)]) {
-            self.note(judge, now, finding);
+        for (checker, finding) in findings.into_iter().chain([("belief", belief)]) {
+            self.note(checker, now, finding);
         }
     }
 
     /// A fact about a client that uses an owner more than once, or changes policies beside others.
-    pub(crate) fn see_few(&mut self, now: Time, fact: &Fact<'_>) {
+    pub(crate) fn see_few(&mut self, now: SimTime, fact: &Fact<'_>) {
         self.early.see(fact);
         let exclusion = self.exclusion.see(now, fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
-        for (judge, finding) in [("exclusion", exclusion), ("belief", belief)] {
-            self.note(judge, now, finding);
+        for (checker, finding) in [("exclusion", exclusion), ("belief", belief)] {
+            self.note(checker, now, finding);
         }
     }
 
     /// A replica saves its state.
-    pub(crate) fn snapshot(&mut self, now: Time, of: ReplicaId, snapshot: &Snapshot) {
+    pub(crate) fn snapshot(&mut self, now: SimTime, of: ReplicaId, snapshot: &Snapshot) {
         let finding = self.converge.see(of, snapshot);
         self.note("converge", now, finding);
         let finding = self.reference.saved(snapshot);
@@ -218,7 +218,7 @@ impl Judges {
     }
 
     /// A process starts with what is on its disk.
-    pub(crate) fn starts(&mut self, now: Time, member: ReplicaId, recovery: &Recovery) {
+    pub(crate) fn starts(&mut self, now: SimTime, member: ReplicaId, recovery: &Recovery) {
         let of = consensus::disk(member);
         for found in recovery.found() {
             self.reference.starts(now, of, &found);
@@ -228,7 +228,7 @@ impl Judges {
     }
 
     /// A node wants something written.
-    pub(crate) fn written(&mut self, now: Time, member: ReplicaId, batch: &WriteBatch) {
+    pub(crate) fn written(&mut self, now: SimTime, member: ReplicaId, batch: &WriteBatch) {
         let of = consensus::disk(member);
         self.reference.written(now, of, batch);
         let findings = self.consensus.written(of, batch);
@@ -236,13 +236,13 @@ impl Judges {
     }
 
     /// What a node wrote up to a mark is durable.
-    pub(crate) fn durable(&mut self, now: Time, member: ReplicaId, mark: Mark) {
+    pub(crate) fn durable(&mut self, now: SimTime, member: ReplicaId, mark: Mark) {
         let findings = self.consensus.durable(consensus::disk(member), mark);
         self.note_all(now, findings);
     }
 
     /// A node has taken a step; what it said is not on its way yet.
-    pub(crate) fn stepped(&mut self, now: Time, member: ReplicaId, node: &Node) {
+    pub(crate) fn stepped(&mut self, now: SimTime, member: ReplicaId, node: &Node) {
         let of = consensus::disk(member);
         for replica in node.standings() {
             let (group, applied) = (replica.group, replica.applied);
@@ -268,14 +268,14 @@ impl Judges {
         }
     }
 
-    fn note_all(&mut self, now: Time, findings: consensus::Findings) {
-        for (judge, finding) in findings {
-            self.note(judge, now, finding);
+    fn note_all(&mut self, now: SimTime, findings: consensus::InvariantNames) {
+        for (checker, finding) in findings {
+            self.note(checker, now, finding);
         }
     }
 
     /// A process begins, with the replicas that its disk has.
-    pub(crate) fn started(&mut self, now: Time, node: &Node) {
+    pub(crate) fn started(&mut self, now: SimTime, node: &Node) {
         for view in node.replicas() {
             self.entries.started(&view);
             let finding = self.memory.started(&view);
@@ -284,22 +284,22 @@ impl Judges {
     }
 
     /// A node says something that safety rests on.
-    pub(crate) fn sent(&mut self, now: Time, node: &Node, promised: &SentPromise) {
+    pub(crate) fn sent(&mut self, now: SimTime, node: &Node, promised: &SentPromise) {
         let finding = self.memory.sent(node, promised);
         self.note("memory", now, finding);
     }
 
-    fn note(&mut self, judge: &'static str, now: Time, finding: Finding) {
+    fn note(&mut self, checker: &'static str, now: SimTime, finding: CheckResult) {
         match finding {
-            Ok(Seen::Passed) => {}
-            Ok(Seen::Checked) => *self.judged.entry(judge).or_default() += 1,
-            Err(what) => self.object(judge, now, what),
+            Ok(Relevance::Passed) => {}
+            Ok(Relevance::Checked) => *self.judged.entry(checker).or_default() += 1,
+            Err(what) => self.object(checker, now, what),
         }
     }
 
     /// An objection of somebody who has no file here: the driver, or the end of the run.
-    pub(crate) fn object(&mut self, judge: &'static str, at: Time, what: String) {
-        self.verdict.get_or_insert(Violation { judge, at, what });
+    pub(crate) fn object(&mut self, checker: &'static str, at: SimTime, what: String) {
+        self.verdict.get_or_insert(Violation { checker, at, what });
     }
 
     /// The largest fence that any client was given for a path.
@@ -320,13 +320,13 @@ fn takes_from(request: &ClientRequest) -> Option<&OwnerId> {
 /// Changes of policy that may take holds away (R131): what rests on a request that was sent before
 /// the end of one proves nothing, and what is believed when one begins may be gone.
 #[derive(Default)]
-struct Upheavals {
-    open: BTreeMap<String, Time>,
-    over: BTreeMap<String, Time>,
+struct PolicyMoves {
+    open: BTreeMap<String, SimTime>,
+    over: BTreeMap<String, SimTime>,
 }
 
-impl Upheavals {
-    fn see(&mut self, now: Time, fact: &Fact<'_>) {
+impl PolicyMoves {
+    fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         match fact {
             Fact::Asked(ask) => {
                 if let ClientRequest::SetNamespacePolicy { namespace, .. } = &*ask.request {
@@ -344,7 +344,7 @@ impl Upheavals {
     }
 
     /// Whether a belief in a path that rests on a request of `sent` may be void.
-    fn shake(&self, path: &Path, sent: Time) -> bool {
+    fn shake(&self, path: &Path, sent: SimTime) -> bool {
         let handler = path.handler();
         // Those of `q` and `r` change routes, and are refused where anything is held (R133).
         !matches!(handler, "q" | "r")

@@ -14,25 +14,25 @@ use tenure_node::{Answer, AssertAnswer, ClientRequest, ExplainAnswer};
 
 use super::exclusion::excludes;
 use super::releases::Releases;
-use super::{Ask, Belief, Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Owners {
-    believed: BTreeMap<OwnerId, (Time, Belief)>,
+    believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
     releases: Releases,
     /// The calls that want to take something from an owner, by number. None of them is ever known to be
     /// over, because one that is not answered may still arrive.
     doomed: BTreeMap<OwnerId, BTreeSet<u64>>,
     /// How often each owner asked for something: an earlier acquire that comes late moves its fence.
     acquires: BTreeMap<OwnerId, u32>,
-    broken: BTreeMap<(OwnerId, Path, Option<Fence>), Time>,
-    upheavals: Upheavals,
+    broken: BTreeMap<(OwnerId, Path, Option<Fence>), SimTime>,
+    upheavals: PolicyMoves,
 }
 
 impl Owners {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         self.upheavals.see(now, fact);
         self.releases.see(now, fact);
         match fact {
@@ -51,10 +51,10 @@ impl Owners {
             }
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
-    fn asked(&mut self, ask: &Ask) {
+    fn asked(&mut self, ask: &ClientCall) {
         if let ClientRequest::Acquire(acquire) = &*ask.request {
             *self.acquires.entry(acquire.owner.clone()).or_default() += 1;
         }
@@ -67,13 +67,13 @@ impl Owners {
     }
 
     /// What an owner believed from `sent` until `now`, if nothing can have taken it away.
-    fn believes(&self, sent: Time, now: Time, owner: &OwnerId) -> Option<&Belief> {
+    fn believes(&self, sent: SimTime, now: SimTime, owner: &OwnerId) -> Option<&BelievedHold> {
         let safe = !self.doomed.contains_key(owner);
         self.stands(sent, now, owner).filter(|_| safe)
     }
 
     /// The same, whatever calls wanted to take it away.
-    fn stands(&self, sent: Time, now: Time, owner: &OwnerId) -> Option<&Belief> {
+    fn stands(&self, sent: SimTime, now: SimTime, owner: &OwnerId) -> Option<&BelievedHold> {
         let (since, belief) = self.believed.get(owner)?;
         let stands = *since <= sent
             && now < belief.until
@@ -84,13 +84,13 @@ impl Owners {
     /// Whether a break must have met the hold that it names: its owner believed in it all the time, and no
     /// other call wanted to take it away until the answer came. Another call may have been applied first,
     /// also one that was sent after the break.
-    fn must_meet(&self, now: Time, ask: &Ask) -> bool {
+    fn must_meet(&self, now: SimTime, ask: &ClientCall) -> bool {
         let ClientRequest::Break { path, owner, fence } = &*ask.request else {
             return false;
         };
         let takers = self.doomed.get(owner);
         let alone = takers.is_some_and(|takers| takers.iter().eq([&ask.id]));
-        let named = |belief: &Belief| {
+        let named = |belief: &BelievedHold| {
             let mut holds = belief.holds.iter();
             belief.fence == *fence && holds.any(|(held, mode)| held == path && *mode == Mode::Write)
         };
@@ -99,19 +99,19 @@ impl Owners {
             && self.stands(ask.sent, now, owner).is_some_and(named)
     }
 
-    fn answered(&mut self, now: Time, ask: &Ask, answer: &Answer) -> Finding {
+    fn answered(&mut self, now: SimTime, ask: &ClientCall, answer: &Answer) -> CheckResult {
         match (&*ask.request, answer) {
             (ClientRequest::IsOwnerAlive { owner, .. }, Answer::Truth(alive)) => {
                 self.incarnations(now, ask, owner, *alive)?;
-                return Ok(Seen::Checked);
+                return Ok(Relevance::Checked);
             }
             (ClientRequest::ListOwnerLocks { owner, .. }, Answer::OwnerLocks(found)) => {
                 self.lists(now, ask, owner, found)?;
-                return Ok(Seen::Checked);
+                return Ok(Relevance::Checked);
             }
             (ClientRequest::Explain { path, mode, .. }, Answer::Explain(found)) => {
                 self.explains(now, ask, (path, *mode), found)?;
-                return Ok(Seen::Checked);
+                return Ok(Relevance::Checked);
             }
             (ClientRequest::Break { path, owner, fence }, Answer::Break(outcome)) => {
                 let hold = (owner.clone(), path.clone(), *fence);
@@ -128,7 +128,7 @@ impl Owners {
                     }
                     BreakOutcome::Refused(_) => {}
                 }
-                return Ok(Seen::Checked);
+                return Ok(Relevance::Checked);
             }
             (
                 ClientRequest::AssertFencing {
@@ -149,13 +149,13 @@ impl Owners {
             }
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
     fn incarnations(
         &self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         owner: &OwnerId,
         alive: bool,
     ) -> Result<(), String> {
@@ -176,8 +176,8 @@ impl Owners {
 
     fn lists(
         &self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         owner: &OwnerId,
         found: &OwnerLocks,
     ) -> Result<(), String> {
@@ -200,8 +200,8 @@ impl Owners {
 
     fn explains(
         &self,
-        now: Time,
-        ask: &Ask,
+        now: SimTime,
+        ask: &ClientCall,
         (path, mode): (&Path, Mode),
         found: &ExplainAnswer,
     ) -> Result<(), String> {
@@ -230,7 +230,7 @@ impl Owners {
 
     fn not_broken(
         &self,
-        ask: &Ask,
+        ask: &ClientCall,
         owner: &OwnerId,
         path: &Path,
         fence: Option<Fence>,
@@ -262,8 +262,8 @@ mod tests {
         OwnerId::new("amy").unwrap()
     }
 
-    fn ask(sent: Time, request: ClientRequest) -> Ask {
-        Ask {
+    fn ask(sent: SimTime, request: ClientRequest) -> ClientCall {
+        ClientCall {
             id: sent,
             request: Box::new(request),
             sent,
@@ -301,33 +301,33 @@ mod tests {
 
     /// Amy believes to hold something until 100. A break of it is sent at 10, another call at 20, and then
     /// the break is answered: it has met no hold.
-    fn missed(meanwhile: Option<ClientRequest>, answered: Time) -> Finding {
-        let mut judge = Owners::default();
+    fn missed(meanwhile: Option<ClientRequest>, answered: SimTime) -> CheckResult {
+        let mut checker = Owners::default();
         let first = ask(1, acquire());
-        judge.see(1, &Fact::Asked(&first)).unwrap();
-        let belief = Belief {
+        checker.see(1, &Fact::Asked(&first)).unwrap();
+        let belief = BelievedHold {
             owner: amy(),
             holds: vec![(Path::parse(HELD).unwrap(), Mode::Write)],
             fence: Fence::from_number(7),
             sent: 1,
             until: 100,
         };
-        judge.see(2, &Fact::Believes(&belief)).unwrap();
+        checker.see(2, &Fact::Believes(&belief)).unwrap();
         let late = ask(10, breaks());
-        judge.see(10, &Fact::Asked(&late)).unwrap();
+        checker.see(10, &Fact::Asked(&late)).unwrap();
         if let Some(request) = meanwhile {
             let other = ask(20, request);
-            judge.see(20, &Fact::Asked(&other)).unwrap();
+            checker.see(20, &Fact::Asked(&other)).unwrap();
         }
         let nobody = Ok(Answer::Break(Box::new(BreakOutcome::NotThatHold(None))));
-        judge.see(answered, &Fact::Answered(&late, &nobody))
+        checker.see(answered, &Fact::Answered(&late, &nobody))
     }
 
     /// E9: a hold that stands, and that no other call goes for, is met.
     #[test]
     fn a_break_must_meet_a_hold_that_stands() {
         assert!(missed(None, 30).is_err());
-        assert_eq!(missed(None, 100), Ok(Seen::Checked));
+        assert_eq!(missed(None, 100), Ok(Relevance::Checked));
     }
 
     /// E9: a call that was sent after the break may be applied before it.
@@ -343,7 +343,7 @@ mod tests {
             key: None,
         };
         for meanwhile in [breaks(), kills, changes, acquire()] {
-            assert_eq!(missed(Some(meanwhile), 30), Ok(Seen::Checked));
+            assert_eq!(missed(Some(meanwhile), 30), Ok(Relevance::Checked));
         }
     }
 }

@@ -7,7 +7,7 @@
 //!
 //! A replica that stands at an entry after a step has the state of the reference there, byte for byte; a snapshot
 //! is read back as it was written; and the core's naive model, fed with the same commands, says the same. What
-//! the reference applies is what the judges of effects see: each command once, however often it is replicated.
+//! the reference applies is what the checkers of effects see: each command once, however often it is replicated.
 
 use std::collections::BTreeMap;
 
@@ -27,10 +27,10 @@ use tenure_node::{
 };
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::consensus::{Disk, Findings};
-use super::{Finding, Seen};
-use crate::plan::Plan;
-use crate::time::Time;
+use super::consensus::{InvariantNames, NodeDisk};
+use super::{CheckResult, Relevance};
+use crate::plan::RunPlan;
+use crate::time::SimTime;
 
 /// See the module.
 pub(super) struct Reference {
@@ -39,24 +39,24 @@ pub(super) struct Reference {
     prefix_segments: usize,
     default_algorithm: Algorithm,
     /// The terms of the entries in each replica's log.
-    logs: BTreeMap<(Disk, GroupId), BTreeMap<u64, u64>>,
+    logs: BTreeMap<(NodeDisk, GroupId), BTreeMap<u64, u64>>,
     /// When each entry was first written, and what it says.
-    entries: BTreeMap<(GroupId, LogPosition), (Time, Payload)>,
-    machines: BTreeMap<GroupId, Twin>,
+    entries: BTreeMap<(GroupId, LogPosition), (SimTime, Payload)>,
+    machines: BTreeMap<GroupId, ReferenceMachine>,
     /// Hashes of states that were compared, by index.
     states: BTreeMap<(GroupId, u64), u64>,
     /// Up to which entry each replica was compared.
-    compared: BTreeMap<(Disk, GroupId), u64>,
+    compared: BTreeMap<(NodeDisk, GroupId), u64>,
 }
 
 /// A group's machine in the reference.
-struct Twin {
+struct ReferenceMachine {
     index: u64,
     channel: EventIdStride,
-    machine: Machine,
+    machine: MachineKind,
 }
 
-enum Machine {
+enum MachineKind {
     /// The naive model knows no limits: it runs where there are the usual ones.
     Space(Box<Space>, Option<Box<Model>>),
     System(Box<System>),
@@ -64,21 +64,21 @@ enum Machine {
 
 /// An entry that is applied.
 #[derive(Clone, Copy)]
-pub(super) struct At {
+pub(super) struct AppliedEntry {
     /// When it was proposed.
-    pub(super) proposed: Time,
+    pub(super) proposed: SimTime,
     pub(super) place: LogPosition,
     pub(super) group: GroupId,
 }
 
 /// One command that was applied.
-pub(super) struct Step<'a> {
-    pub(super) at: At,
-    pub(super) what: What<'a>,
+pub(super) struct AppliedCommand<'a> {
+    pub(super) at: AppliedEntry,
+    pub(super) what: CommandResult<'a>,
 }
 
 /// By which machine, and what came of it.
-pub(super) enum What<'a> {
+pub(super) enum CommandResult<'a> {
     Space {
         command: &'a Command,
         applied: &'a Applied,
@@ -91,7 +91,7 @@ pub(super) enum What<'a> {
 }
 
 impl Reference {
-    pub(super) fn new(plan: &Plan) -> Reference {
+    pub(super) fn new(plan: &RunPlan) -> Reference {
         Reference {
             groups: plan.cluster.group_count,
             limits: plan.limits.space.clone(),
@@ -106,7 +106,7 @@ impl Reference {
     }
 
     /// A node wants a batch written.
-    pub(super) fn written(&mut self, now: Time, of: Disk, batch: &WriteBatch) {
+    pub(super) fn written(&mut self, now: SimTime, of: NodeDisk, batch: &WriteBatch) {
         for (group, record) in &batch.records {
             let log = self.logs.entry((of, *group)).or_default();
             match record {
@@ -127,7 +127,7 @@ impl Reference {
     }
 
     /// A process starts with what is on its disk.
-    pub(super) fn starts(&mut self, now: Time, of: Disk, found: &LogView<'_>) {
+    pub(super) fn starts(&mut self, now: SimTime, of: NodeDisk, found: &LogView<'_>) {
         self.compared.remove(&(of, found.group));
         let log = self.logs.entry((of, found.group)).or_default();
         log.clear();
@@ -140,7 +140,7 @@ impl Reference {
     }
 
     /// Where the entry of an index is in a replica's log.
-    pub(super) fn place(&self, of: Disk, group: GroupId, index: u64) -> Option<LogPosition> {
+    pub(super) fn place(&self, of: NodeDisk, group: GroupId, index: u64) -> Option<LogPosition> {
         let term = *self.logs.get(&(of, group))?.get(&index)?;
         Some(LogPosition { term, index })
     }
@@ -149,82 +149,82 @@ impl Reference {
     pub(super) fn spaces(&self) -> impl Iterator<Item = &Space> {
         self.machines
             .values()
-            .filter_map(|twin| match &twin.machine {
-                Machine::Space(space, _) => Some(&**space),
-                Machine::System(_) => None,
+            .filter_map(|reference_machine| match &reference_machine.machine {
+                MachineKind::Space(space, _) => Some(&**space),
+                MachineKind::System(_) => None,
             })
     }
 
     /// A replica stands at an entry after a step. `see` is shown each command that nobody had applied before.
     pub(super) fn stepped(
         &mut self,
-        of: Disk,
+        of: NodeDisk,
         node: &Node,
         group: GroupId,
         applied: u64,
-        mut see: impl FnMut(&Step<'_>),
-    ) -> Findings {
+        mut see: impl FnMut(&AppliedCommand<'_>),
+    ) -> InvariantNames {
         let before = self.compared.insert((of, group), applied);
         if before == Some(applied) {
-            return Findings::new();
+            return InvariantNames::new();
         }
-        let mut findings = Findings::new();
-        let mut twin = match self.machines.remove(&group) {
-            Some(twin) => twin,
+        let mut findings = InvariantNames::new();
+        let mut reference_machine = match self.machines.remove(&group) {
+            Some(reference_machine) => reference_machine,
             None => self.blank(group),
         };
-        while twin.index < applied {
-            let next = twin.index + 1;
+        while reference_machine.index < applied {
+            let next = reference_machine.index + 1;
             let entry = self
                 .place(of, group, next)
                 .and_then(|place| Some((place, self.entries.get(&(group, place))?)));
             let Some((place, (proposed, payload))) = entry else {
                 break;
             };
-            let at = At {
+            let at = AppliedEntry {
                 proposed: *proposed,
                 place,
                 group,
             };
-            findings.extend(twin.apply(at, payload, &mut see));
-            twin.index = next;
+            findings.extend(reference_machine.apply(at, payload, &mut see));
+            reference_machine.index = next;
         }
-        if (applied.is_multiple_of(SAMPLED) || twin.index < applied)
+        if (applied.is_multiple_of(SAMPLED) || reference_machine.index < applied)
             && let Some((index, bytes)) = node.state_of(group)
         {
             findings.push((
                 "state",
-                self.same_state(of, group, index, &bytes, &mut twin),
+                self.same_state(of, group, index, &bytes, &mut reference_machine),
             ));
         }
-        self.machines.insert(group, twin);
+        self.machines.insert(group, reference_machine);
         findings
     }
 
     fn same_state(
         &mut self,
-        of: Disk,
+        of: NodeDisk,
         group: GroupId,
         index: u64,
         bytes: &Bytes,
-        twin: &mut Twin,
-    ) -> Finding {
+        reference_machine: &mut ReferenceMachine,
+    ) -> CheckResult {
         let found = xxh3_64(bytes);
-        if twin.index < index {
+        if reference_machine.index < index {
             // It was given a state whose entries no log has any more: begin from there.
-            twin.restore(index, bytes);
+            reference_machine.restore(index, bytes);
             self.states.insert((group, index), found);
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
-        let known = if twin.index == index {
-            let expected = twin.encode(bytes);
+        let known = if reference_machine.index == index {
+            let expected = reference_machine.encode(bytes);
             Some(*self.states.entry((group, index)).or_insert(expected))
         } else {
             self.states.get(&(group, index)).copied()
         };
         match known {
-            None => Ok(Seen::Passed),
-            Some(known) if known == found => Ok(Seen::Checked),
+            None => Ok(Relevance::Passed),
+            Some(known) if known == found => Ok(Relevance::Checked),
             Some(_) => Err(format!(
                 "{group} at {} (life {}) differs from the reference after entry {index}",
                 of.0, of.1
@@ -233,9 +233,9 @@ impl Reference {
     }
 
     /// A replica saves its state: it is read back as it was written.
-    pub(super) fn saved(&self, snapshot: &Snapshot) -> Finding {
+    pub(super) fn saved(&self, snapshot: &Snapshot) -> CheckResult {
         if !snapshot.index.is_multiple_of(SAMPLED) {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         let written = &snapshot.data;
         let Some((head, state)) = written.split_first_chunk::<HEAD>() else {
@@ -251,7 +251,7 @@ impl Reference {
             System::decode_snapshot(state).map(|system| system.encode_snapshot(head.to_vec()))
         };
         match again {
-            Ok(again) if again == *written => Ok(Seen::Checked),
+            Ok(again) if again == *written => Ok(Relevance::Checked),
             Ok(_) => Err(format!(
                 "the state of {} at {} is written otherwise after it was read",
                 snapshot.group, snapshot.index
@@ -263,7 +263,7 @@ impl Reference {
         }
     }
 
-    fn blank(&self, group: GroupId) -> Twin {
+    fn blank(&self, group: GroupId) -> ReferenceMachine {
         let channel = EventIdStride::new(group.0, self.groups + 1);
         let machine = if group.0 < self.groups {
             let mut space = Space::new(self.limits.clone(), HashSeed(0));
@@ -271,15 +271,15 @@ impl Reference {
             space.watch();
             let usual = self.limits == SpaceLimits::default();
             let model = usual.then(|| Box::new(Model::new()));
-            Machine::Space(Box::new(space), model)
+            MachineKind::Space(Box::new(space), model)
         } else {
             let table = NamespaceTable::new(self.prefix_segments, self.default_algorithm);
             let mut system = System::new(table);
             system.number_events(channel);
-            Machine::System(Box::new(system))
+            MachineKind::System(Box::new(system))
         };
         let index = tenure_node::Base::BIRTH.index;
-        Twin {
+        ReferenceMachine {
             index,
             channel,
             machine,
@@ -288,44 +288,49 @@ impl Reference {
 }
 
 /// States are compared, snapshots read back and invariants checked at every so many entries: what differs once differs for long,
-/// and writing a state down takes longer than all else that the judges do.
+/// and writing a state down takes longer than all else that the checkers do.
 const SAMPLED: u64 = 4;
 
 /// Version and machine come before what the machine writes.
 const HEAD: usize = 2;
 
-impl Twin {
-    fn apply(&mut self, at: At, payload: &Payload, see: &mut impl FnMut(&Step<'_>)) -> Findings {
-        let At { group, place, .. } = at;
+impl ReferenceMachine {
+    fn apply(
+        &mut self,
+        at: AppliedEntry,
+        payload: &Payload,
+        see: &mut impl FnMut(&AppliedCommand<'_>),
+    ) -> InvariantNames {
+        let AppliedEntry { group, place, .. } = at;
         let (stamp, commands) = match read_entry(payload) {
             Ok(Some(entry)) => entry,
-            Ok(None) => return Findings::new(),
+            Ok(None) => return InvariantNames::new(),
             Err(error) => {
                 let what = format!("entry {place:?} of {group} cannot be read: {error}");
                 return vec![("state", Err(what))];
             }
         };
-        let mut findings = Findings::new();
+        let mut findings = InvariantNames::new();
         for command in &commands {
             match (&mut self.machine, command) {
-                (Machine::Space(space, model), LoggedCommand::Space(command)) => {
+                (MachineKind::Space(space, model), LoggedCommand::Space(command)) => {
                     let applied = space.apply(stamp, command.clone());
                     if let Some(model) = model {
                         let expected = model.apply(stamp, command);
                         findings.push(("model", same_answer(at, command, &applied, &expected)));
                     }
-                    let what = What::Space {
+                    let what = CommandResult::Space {
                         command,
                         applied: &applied,
                         space,
                     };
-                    see(&Step { at, what });
+                    see(&AppliedCommand { at, what });
                 }
-                (Machine::System(system), LoggedCommand::System(command)) => {
+                (MachineKind::System(system), LoggedCommand::System(command)) => {
                     let applied = system.apply(stamp, (**command).clone());
                     let applied = &applied;
-                    let what = What::System { command, applied };
-                    see(&Step { at, what });
+                    let what = CommandResult::System { command, applied };
+                    see(&AppliedCommand { at, what });
                 }
                 _ => {
                     let what = format!("entry {place:?} of {group} is for another machine");
@@ -333,7 +338,7 @@ impl Twin {
                 }
             }
         }
-        if let Machine::Space(space, _) = &self.machine
+        if let MachineKind::Space(space, _) = &self.machine
             && place.index.is_multiple_of(SAMPLED)
         {
             space.check();
@@ -345,8 +350,8 @@ impl Twin {
     fn encode(&self, like: &Bytes) -> u64 {
         let head = like.get(..HEAD).unwrap_or_default().to_vec();
         xxh3_64(&match &self.machine {
-            Machine::Space(space, _) => space.encode_snapshot(head),
-            Machine::System(system) => system.encode_snapshot(head),
+            MachineKind::Space(space, _) => space.encode_snapshot(head),
+            MachineKind::System(system) => system.encode_snapshot(head),
         })
     }
 
@@ -355,7 +360,7 @@ impl Twin {
         let state = bytes.get(HEAD..).unwrap_or_default();
         self.index = index;
         match &mut self.machine {
-            Machine::Space(space, model) => {
+            MachineKind::Space(space, model) => {
                 if let Ok(read) = Space::decode_snapshot(state, HashSeed(0)) {
                     **space = read;
                     space.number_events(self.channel);
@@ -363,7 +368,7 @@ impl Twin {
                 }
                 *model = None;
             }
-            Machine::System(system) => {
+            MachineKind::System(system) => {
                 if let Ok(read) = System::decode_snapshot(state) {
                     **system = read;
                     system.number_events(self.channel);
@@ -374,7 +379,12 @@ impl Twin {
 }
 
 /// The answer, and what each owner is told. Numbers of events are a machine's own.
-fn same_answer(at: At, command: &Command, found: &Applied, model: &Applied) -> Finding {
+fn same_answer(
+    at: AppliedEntry,
+    command: &Command,
+    found: &Applied,
+    model: &Applied,
+) -> CheckResult {
     let told = |events: &[Event]| -> Vec<(OwnerId, _, _)> {
         let mut told: Vec<_> = events
             .iter()
@@ -384,7 +394,7 @@ fn same_answer(at: At, command: &Command, found: &Applied, model: &Applied) -> F
         told
     };
     if found.outcome == model.outcome && told(&found.events) == told(&model.events) {
-        return Ok(Seen::Checked);
+        return Ok(Relevance::Checked);
     }
     Err(format!(
         "entry {:?} of {}: {command:?} comes out as {:?} {:?}, by the model as {:?} {:?}",

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest};
 
-use super::{Ask, Fact};
-use crate::time::Time;
+use super::{ClientCall, Fact};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
@@ -18,11 +18,11 @@ pub(super) struct Releases {
     /// Owners whose release was sent, and those of them that had nothing else on the way.
     releasing: BTreeSet<OwnerId>,
     clean: BTreeSet<OwnerId>,
-    over: BTreeMap<OwnerId, Time>,
+    over: BTreeMap<OwnerId, SimTime>,
 }
 
 impl Releases {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         match fact {
             Fact::Asked(ask) => {
                 if let ClientRequest::Acquire(acquire) = &*ask.request {
@@ -53,7 +53,7 @@ impl Releases {
     }
 
     /// When this owner had given everything back, if that was before a question was sent.
-    pub(super) fn before(&self, ask: &Ask, owner: &OwnerId) -> Option<Time> {
+    pub(super) fn before(&self, ask: &ClientCall, owner: &OwnerId) -> Option<SimTime> {
         let over = self.over.get(owner).copied();
         over.filter(|when| *when < ask.sent)
     }

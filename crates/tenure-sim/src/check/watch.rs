@@ -1,6 +1,6 @@
 //! Those who watch see every change in the order in which it was decided (E8), so what they see must
 //! make sense by itself: nothing is granted twice, nobody is overtaken (R79), nothing goes that was
-//! not there. In the calm it must also equal what is read, and a place in line that is over must not
+//! not there. In the convergence phase it must also equal what is read, and a place in line that is over must not
 //! become a hold any more.
 //!
 //! Order is promised per namespace; all bookkeeping is, too.
@@ -15,56 +15,56 @@ use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, WatchEvent};
 
 use super::exclusion::{PERMITS, excludes};
-use super::{Fact, Finding, Seen};
-use crate::time::{SECOND, Time};
+use super::{CheckResult, Fact, Relevance};
+use crate::time::{SECOND, SimTime};
 
-/// In the calm every change has reached everybody within this time.
-const NEWS_TAKES: Time = SECOND;
+/// In the convergence phase every change has reached everybody within this time.
+const NEWS_TAKES: SimTime = SECOND;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Watch {
-    views: BTreeMap<u64, View>,
-    calm: bool,
+pub(super) struct WatchOrder {
+    views: BTreeMap<u64, StreamView>,
+    convergence: bool,
     /// When all clients died.
-    dead_since: Option<Time>,
+    dead_since: Option<SimTime>,
     /// How long the last acquire of each owner may wait, in milliseconds.
     patience: BTreeMap<OwnerId, u64>,
-    /// What was read in the calm, to be compared when all news of it have come.
-    read: VecDeque<Read>,
+    /// What was read in the convergence phase, to be compared when all news of it have come.
+    read: VecDeque<WatchedRead>,
 }
 
 /// What one stream has shown.
 #[derive(Default)]
-struct View {
+struct StreamView {
     prefix: Option<Namespace>,
     /// When all that was there at its begin had been told.
-    complete: Option<Time>,
-    places: BTreeMap<Namespace, Tree>,
+    complete: Option<SimTime>,
+    places: BTreeMap<Namespace, WatchedTree>,
 }
 
 #[derive(Default)]
-struct Tree {
+struct WatchedTree {
     holds: Vec<(OwnerId, Path, Mode)>,
     /// Those who wait, in their order.
     line: Vec<(OwnerId, Path, Mode)>,
-    changed: BTreeMap<Path, Time>,
+    changed: BTreeMap<Path, SimTime>,
 }
 
-struct Read {
+struct WatchedRead {
     path: Path,
-    sent: Time,
-    answered: Time,
+    sent: SimTime,
+    answered: SimTime,
     found: Inspection,
 }
 
-impl Watch {
-    pub(super) fn see(&mut self, now: Time, fact: &Fact<'_>) -> Finding {
+impl WatchOrder {
+    pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         match fact {
             Fact::Watches { stream, prefix } => {
-                let view = View {
+                let view = StreamView {
                     prefix: Some((*prefix).clone()),
-                    ..View::default()
+                    ..StreamView::default()
                 };
                 self.views.insert(*stream, view);
             }
@@ -73,9 +73,9 @@ impl Watch {
             }
             Fact::Saw(stream, event) => {
                 let seen = self.saw(now, *stream, event);
-                return seen.and(Ok(Seen::Checked));
+                return seen.and(Ok(Relevance::Checked));
             }
-            Fact::Calm => self.calm = true,
+            Fact::ConvergencePhase => self.convergence = true,
             Fact::AllDie => self.dead_since = Some(now),
             Fact::Asked(ask) => {
                 if let ClientRequest::Acquire(acquire) = &*ask.request {
@@ -83,9 +83,9 @@ impl Watch {
                         .insert(acquire.owner.clone(), acquire.queue_ttl.millis());
                 }
             }
-            Fact::Answered(ask, Ok(Answer::Inspect(found))) if self.calm => {
+            Fact::Answered(ask, Ok(Answer::Inspect(found))) if self.convergence => {
                 if let ClientRequest::InspectPath { path } = &*ask.request {
-                    self.read.push_back(Read {
+                    self.read.push_back(WatchedRead {
                         path: path.clone(),
                         sent: ask.sent,
                         answered: now,
@@ -98,7 +98,7 @@ impl Watch {
         self.compare(now)
     }
 
-    fn saw(&mut self, now: Time, stream: u64, event: &WatchEvent) -> Result<(), String> {
+    fn saw(&mut self, now: SimTime, stream: u64, event: &WatchEvent) -> Result<(), String> {
         let Some(view) = self.views.get_mut(&stream) else {
             return Ok(());
         };
@@ -117,7 +117,7 @@ impl Watch {
 
     fn saw_change(
         &mut self,
-        now: Time,
+        now: SimTime,
         stream: u64,
         change: &LockChange,
         is_news: bool,
@@ -149,8 +149,8 @@ impl Watch {
     }
 
     /// What was read with nothing changing around it is what was seen.
-    fn compare(&mut self, now: Time) -> Finding {
-        let mut compared = Seen::Passed;
+    fn compare(&mut self, now: SimTime) -> CheckResult {
+        let mut compared = Relevance::Passed;
         while self
             .read
             .front()
@@ -163,7 +163,7 @@ impl Watch {
                 let prefix = view.prefix.as_ref();
                 if prefix.is_some_and(|prefix| prefix.contains(&read.path)) {
                     view.agrees(&read)?;
-                    compared = Seen::Checked;
+                    compared = Relevance::Checked;
                 }
             }
         }
@@ -171,10 +171,10 @@ impl Watch {
     }
 }
 
-impl View {
-    fn agrees(&self, read: &Read) -> Result<(), String> {
+impl StreamView {
+    fn agrees(&self, read: &WatchedRead) -> Result<(), String> {
         let quiet_since = read.sent.saturating_sub(NEWS_TAKES);
-        let changed = |tree: &Tree| tree.changed.get(&read.path).copied();
+        let changed = |tree: &WatchedTree| tree.changed.get(&read.path).copied();
         let mut changes = self.places.values().filter_map(changed);
         let known = self.complete.is_some_and(|since| since < quiet_since);
         if !known || changes.any(|when| when >= quiet_since) {
@@ -212,7 +212,7 @@ impl View {
     }
 }
 
-impl Tree {
+impl WatchedTree {
     fn take(
         &mut self,
         change: &LockChange,

@@ -2,77 +2,77 @@
 
 use tenure_node::{GroupId, Input};
 
-use crate::random::Random;
-use crate::seat::Middle;
+use crate::random::SimRng;
+use crate::sim_node::MidStep;
+use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
-use crate::world::{Event, World};
 
 /// Power is lost: any part of what was not synced may be gone, a torn write among it.
-pub(super) fn power(world: &mut World, random: &mut Random) -> Option<String> {
+pub(super) fn power(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let count = if random.chance(150) {
-        world.seats.len()
+        sim.node_slots.len()
     } else {
         1
     };
-    let first = super::running(world, random)?;
+    let first = super::running(sim, random)?;
     for step in 0..count {
-        lose_power(world, (first + step) % world.seats.len(), random);
+        lose_power(sim, (first + step) % sim.node_slots.len(), random);
     }
     Some(format!("{count} from seat {first}"))
 }
 
-pub(super) fn lose_power(world: &mut World, at: usize, random: &mut Random) {
-    if !world.seats[at].is_up() {
+pub(super) fn lose_power(sim: &mut Simulator, at: usize, random: &mut SimRng) {
+    if !sim.node_slots[at].is_up() {
         return;
     }
-    end(world, at, random);
+    end(sim, at, random);
     let keeps = random.pick(&[0, 300, 700, 1000]);
-    let mut dice = random.split();
-    let seat = &mut world.seats[at];
-    seat.power_ends = false;
-    seat.disk = seat.disk.crash(&mut || dice.chance(keeps));
+    let mut rng = random.split();
+    let node_slot = &mut sim.node_slots[at];
+    node_slot.power_ends = false;
+    node_slot.disk = node_slot.disk.crash(&mut || rng.chance(keeps));
 }
 
 /// The process is killed; what it wrote stays.
-pub(super) fn kill(world: &mut World, random: &mut Random) -> Option<String> {
-    let at = super::running(world, random)?;
-    end(world, at, random);
-    world.seats[at].leave_disk(random);
+pub(super) fn kill(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let at = super::running(sim, random)?;
+    end(sim, at, random);
+    sim.node_slots[at].leave_disk(random);
     Some(format!("seat {at}"))
 }
 
 /// The process is gone; it comes back after a while.
-pub(super) fn end(world: &mut World, at: usize, random: &mut Random) {
-    world.end_process(at);
+pub(super) fn end(sim: &mut Simulator, at: usize, random: &mut SimRng) {
+    sim.end_process(at);
     if random.chance(600) {
-        world.tell_peers(at, |node| Input::PeerDown { node });
+        sim.tell_peers(at, |node| Input::PeerDown { node });
     }
     let rest = random.pick(&[10 * MILLISECOND, SECOND, 5 * SECOND, 15 * SECOND]);
     let pause = rest + random.below(rest);
-    world.at(world.now + pause, Event::Start(at));
+    sim.at(sim.now + pause, SimEvent::Start(at));
 }
 
 /// A process will die between two things that belong together, soon.
-pub(super) fn in_the_middle(world: &mut World, random: &mut Random) -> Option<String> {
+pub(super) fn in_the_middle(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = if random.chance(700) {
-        let group = random.index(world.operator.wanted.len());
-        world.leader(GroupId(u32::try_from(group).ok()?))?.0
+        let group = random.index(sim.operator.wanted.len());
+        sim.leader(GroupId(u32::try_from(group).ok()?))?.0
     } else {
-        super::running(world, random)?
+        super::running(sim, random)?
     };
     let middle = match random.below(4) {
-        0 => Middle::Synced,
-        1 => Middle::Said,
-        _ => Middle::Outputs(random.index(5)),
+        0 => MidStep::Synced,
+        1 => MidStep::Said,
+        _ => MidStep::Outputs(random.index(5)),
     };
-    world.seats[at].middle = Some((middle, random.below(6)));
+    sim.node_slots[at].middle = Some((middle, random.below(6)));
     Some(format!("seat {at}, {middle:?}"))
 }
 
-impl World {
-    /// Whether the process of a seat dies here: then it is gone.
-    pub(crate) fn dies_at(&mut self, at: usize, here: Middle) -> bool {
-        match &mut self.seats[at].middle {
+impl Simulator {
+    /// Whether the process of a node slot dies here: then it is gone.
+    pub(crate) fn dies_at(&mut self, at: usize, here: MidStep) -> bool {
+        match &mut self.node_slots[at].middle {
             Some((middle, left)) if *middle == here => {
                 if *left > 0 {
                     *left -= 1;
@@ -82,7 +82,7 @@ impl World {
             _ => return false,
         }
         let mut random = self.random.split();
-        let who = self.seats[at].member;
+        let who = self.node_slots[at].member;
         self.trace.say(
             self.now,
             format_args!("{who}"),
@@ -92,7 +92,7 @@ impl World {
             lose_power(self, at, &mut random);
         } else {
             end(self, at, &mut random);
-            self.seats[at].leave_disk(&mut random);
+            self.node_slots[at].leave_disk(&mut random);
         }
         true
     }

@@ -5,50 +5,50 @@
 
 use tenure_log::Disk as _;
 
-use super::{Kind, Undo, crash};
-use crate::random::Random;
+use super::{FaultKind, Undo, crash};
+use crate::random::SimRng;
+use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
-use crate::world::{Event, World};
 
-pub(super) fn fail(world: &mut World, kind: Kind, random: &mut Random) -> Option<String> {
-    let at = super::running(world, random)?;
+pub(super) fn fail(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> Option<String> {
+    let at = super::running(sim, random)?;
     let soon = random.below(6);
-    let disk = &world.seats[at].disk;
+    let disk = &sim.node_slots[at].disk;
     match kind {
-        Kind::SyncError => disk.fail_sync_after(soon),
-        Kind::WriteError => disk.fail_write_after(soon),
-        Kind::FullDisk => {
+        FaultKind::SyncError => disk.fail_sync_after(soon),
+        FaultKind::WriteError => disk.fail_write_after(soon),
+        FaultKind::FullDisk => {
             disk.set_capacity(Some(disk.used() + random.below(4096)));
             let length = random.between(SECOND, 15 * SECOND);
-            world.at(world.now + length, Event::Undo(Undo::Disk(at)));
+            sim.at(sim.now + length, SimEvent::Undo(Undo::Disk(at)));
         }
         _ => {
             disk.power_ends_at(disk.operations() + soon);
-            world.seats[at].power_ends = true;
+            sim.node_slots[at].power_ends = true;
         }
     }
     Some(format!("seat {at}, after {soon}"))
 }
 
-pub(super) fn slow(world: &mut World, random: &mut Random) -> Option<String> {
-    let at = random.index(world.seats.len());
+pub(super) fn slow(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let at = random.index(sim.node_slots.len());
     let sync = random.between(20, 1200) * MILLISECOND;
-    world.seats[at].disk_delay = (sync / 4, sync);
+    sim.node_slots[at].disk_delay = (sync / 4, sync);
     let length = random.between(SECOND, 20 * SECOND);
-    world.at(world.now + length, Event::Undo(Undo::Disk(at)));
+    sim.at(sim.now + length, SimEvent::Undo(Undo::Disk(at)));
     Some(format!("seat {at}, {} ms a sync", sync / MILLISECOND))
 }
 
 /// Writes and syncs take no end for a while, of one disk or of all; reads go on.
-pub(super) fn hang(world: &mut World, random: &mut Random) -> Option<String> {
+pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let most = random.pick(&[3 * SECOND, 15 * SECOND, 120 * SECOND]);
     let length = random.between(SECOND, most);
-    let end = world.now + length;
+    let end = sim.now + length;
     let all = random.chance(150);
-    let one = random.index(world.seats.len());
-    for (at, seat) in world.seats.iter_mut().enumerate() {
+    let one = random.index(sim.node_slots.len());
+    for (at, node_slot) in sim.node_slots.iter_mut().enumerate() {
         if all || at == one {
-            seat.hangs_until = seat.hangs_until.max(end);
+            node_slot.hangs_until = node_slot.hangs_until.max(end);
         }
     }
     let who = if all {
@@ -59,15 +59,15 @@ pub(super) fn hang(world: &mut World, random: &mut Random) -> Option<String> {
     Some(format!("{who} for {} ms", length / MILLISECOND))
 }
 
-pub(super) fn heal(world: &mut World, at: usize) {
-    world.seats[at].disk_delay = crate::seat::HEALTHY_DISK;
-    world.seats[at].disk.set_capacity(None);
+pub(super) fn heal(sim: &mut Simulator, at: usize) {
+    sim.node_slots[at].disk_delay = crate::sim_node::HEALTHY_DISK;
+    sim.node_slots[at].disk.set_capacity(None);
 }
 
 /// A bit of what was durable flips, well before the tail; the node is started again and must notice.
-pub(super) fn flip(world: &mut World, random: &mut Random) -> Option<String> {
-    let at = may_lose(world, random)?;
-    let disk = world.seats[at].disk.clone();
+pub(super) fn flip(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let at = may_lose(sim, random)?;
+    let disk = sim.node_slots[at].disk.clone();
     let logs: Vec<String> = disk
         .list()
         .ok()?
@@ -80,26 +80,26 @@ pub(super) fn flip(world: &mut World, random: &mut Random) -> Option<String> {
     if used < 4096 {
         return None;
     }
-    world.operator.may_lose.insert(at);
-    crash::end(world, at, random);
-    world.seats[at].leave_disk(random);
+    sim.operator.may_lose.insert(at);
+    crash::end(sim, at, random);
+    sim.node_slots[at].leave_disk(random);
     let offset = random.index(used / 2);
     let bit = random.below(8) as u8;
-    world.seats[at].disk.flip_bit(&name, offset, bit);
+    sim.node_slots[at].disk.flip_bit(&name, offset, bit);
     Some(format!("seat {at}, {name} at {offset}"))
 }
 
 /// The disk is replaced by an empty one.
-pub(super) fn wipe(world: &mut World, random: &mut Random) -> Option<String> {
-    let at = may_lose(world, random)?;
-    world.operator.may_lose.insert(at);
-    crash::end(world, at, random);
-    world.seats[at].needs_new_life = true;
+pub(super) fn wipe(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let at = may_lose(sim, random)?;
+    sim.operator.may_lose.insert(at);
+    crash::end(sim, at, random);
+    sim.node_slots[at].needs_new_incarnation = true;
     Some(format!("seat {at}"))
 }
 
-fn may_lose(world: &mut World, random: &mut Random) -> Option<usize> {
-    world.operate();
-    let at = super::running(world, random)?;
-    world.operator.can_spare_one().then_some(at)
+fn may_lose(sim: &mut Simulator, random: &mut SimRng) -> Option<usize> {
+    sim.operate();
+    let at = super::running(sim, random)?;
+    sim.operator.can_spare_one().then_some(at)
 }

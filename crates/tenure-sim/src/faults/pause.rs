@@ -1,30 +1,30 @@
-//! A process that stands still while the world goes on: stopped, suspended, stuck.
+//! A process that stands still while the simulator goes on: stopped, suspended, stuck.
 
 use super::Undo;
-use crate::random::Random;
-use crate::time::{MILLISECOND, SECOND, Time};
-use crate::world::{Event, World};
+use crate::random::SimRng;
+use crate::simulator::{SimEvent, Simulator};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
-pub(super) fn pause(world: &mut World, random: &mut Random) -> Option<String> {
-    let seat = super::running(world, random)?;
+pub(super) fn pause(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let node_slot = super::running(sim, random)?;
     let most = random.pick(&[SECOND / 2, 5 * SECOND, 20 * SECOND]);
     let length = random.between(MILLISECOND, most);
-    for_so_long(world, seat, length);
-    Some(format!("seat {seat} for {} ms", length / MILLISECOND))
+    for_so_long(sim, node_slot, length);
+    Some(format!("seat {node_slot} for {} ms", length / MILLISECOND))
 }
 
-pub(super) fn for_so_long(world: &mut World, seat: usize, length: Time) {
-    if world.seats[seat].is_up() {
-        world.seats[seat].paused = true;
-        let process = world.seats[seat].process;
-        let end = Undo::Pause { seat, process };
-        world.at(world.now + length, Event::Undo(end));
+pub(super) fn for_so_long(sim: &mut Simulator, node_slot: usize, length: SimTime) {
+    if sim.node_slots[node_slot].is_up() {
+        sim.node_slots[node_slot].paused = true;
+        let process = sim.node_slots[node_slot].process;
+        let end = Undo::Pause { node_slot, process };
+        sim.at(sim.now + length, SimEvent::Undo(end));
     }
 }
 
-pub(super) fn end(world: &mut World, seat: usize, process: u64) {
-    if world.seats[seat].process == process && world.seats[seat].paused {
-        world.seats[seat].paused = false;
-        world.reschedule(seat);
+pub(super) fn end(sim: &mut Simulator, node_slot: usize, process: u64) {
+    if sim.node_slots[node_slot].process == process && sim.node_slots[node_slot].paused {
+        sim.node_slots[node_slot].paused = false;
+        sim.reschedule(node_slot);
     }
 }

@@ -3,13 +3,13 @@
 //! A client knows only its own clock and what reaches it. What happens to it becomes a
 //! [`Fact`](crate::check::Fact); what it wants done becomes an [`Action`].
 
-mod admin;
-mod changer;
-mod locker;
+mod fenced_store;
+mod lock_client;
+mod namespace_mover;
+mod nested_lock_client;
 mod observer;
-mod repeater;
-mod store;
-mod tangler;
+mod policy_client;
+mod retry_client;
 mod watcher;
 
 use tenure_core::event::Event;
@@ -18,18 +18,18 @@ use tenure_core::policy::Mode;
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use crate::check::{Ask, Fact, Judges};
+use crate::check::{Checkers, ClientCall, Fact};
 use crate::counts::Counts;
-use crate::plan::Plan;
-use crate::random::Random;
-use crate::time::Time;
+use crate::plan::RunPlan;
+use crate::random::SimRng;
+use crate::time::SimTime;
 use crate::trace::Trace;
 
-pub(crate) use store::{Store, StoreWrite};
+pub(crate) use fenced_store::{FencedStore, StoreWrite};
 
 /// What a client wants done.
 pub(crate) enum Action {
-    Wake(Time),
+    Wake(SimTime),
     Ask {
         ask: u64,
         request: Box<ClientRequest>,
@@ -47,24 +47,24 @@ pub(crate) enum Action {
     },
     Store {
         write: StoreWrite,
-        delay: Time,
+        delay: SimTime,
     },
 }
 
 /// What a client has at hand while it acts.
 pub(crate) struct Env<'a> {
-    pub(crate) now: Time,
-    pub(crate) plan: &'a Plan,
-    pub(crate) judges: &'a mut Judges,
+    pub(crate) now: SimTime,
+    pub(crate) plan: &'a RunPlan,
+    pub(crate) checkers: &'a mut Checkers,
     pub(crate) trace: &'a mut Trace,
     pub(crate) counts: &'a mut Counts,
     pub(crate) actions: Vec<Action>,
-    pub(crate) storm: bool,
+    pub(crate) fault_phase: bool,
     /// Whose facts these are.
     pub(crate) seen_by: SeenBy,
 }
 
-/// Which judges see what happens to a client.
+/// Which checkers see what happens to a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeenBy {
     /// All of them.
@@ -76,17 +76,17 @@ pub(crate) enum SeenBy {
 impl Env<'_> {
     fn fact(&mut self, fact: &Fact<'_>) {
         match self.seen_by {
-            SeenBy::All => self.judges.see(self.now, fact),
-            SeenBy::Few => self.judges.see_few(self.now, fact),
+            SeenBy::All => self.checkers.see(self.now, fact),
+            SeenBy::Few => self.checkers.see_few(self.now, fact),
         }
     }
 
-    fn ask(&mut self, client: usize, ask: &Ask, timeout_ms: u64) {
+    fn ask(&mut self, client: usize, ask: &ClientCall, timeout_ms: u64) {
         self.counts.asks += 1;
         self.trace.say(
             self.now,
             format_args!("client {client}"),
-            format_args!("asks #{} {}", ask.id, Brief(&ask.request)),
+            format_args!("asks #{} {}", ask.id, RequestSummary(&ask.request)),
         );
         self.fact(&Fact::Asked(ask));
         let request = ask.request.clone();
@@ -97,7 +97,7 @@ impl Env<'_> {
         });
     }
 
-    fn answered(&mut self, client: usize, ask: &Ask, answer: &Result<Answer, Failure>) {
+    fn answered(&mut self, client: usize, ask: &ClientCall, answer: &Result<Answer, Failure>) {
         self.counts.answers += 1;
         self.trace.say(
             self.now,
@@ -110,7 +110,7 @@ impl Env<'_> {
 
 /// How clients behave in this run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Habits {
+pub(crate) struct ClientHabits {
     /// What they lock and look at.
     pub(crate) paths: &'static [&'static str],
     /// Per mille of holds that are short.
@@ -122,21 +122,21 @@ pub(crate) struct Habits {
     /// Per mille of events that reach their client seconds late.
     pub(crate) late_events: u64,
     /// Clients that want one lock after the other.
-    pub(crate) tanglers: usize,
+    pub(crate) nested_lock_clients: usize,
     /// Clients that use one owner again and again and send every call several times.
     pub(crate) repeaters: usize,
     /// Administrators that move the paths of those.
     pub(crate) changers: usize,
     /// The longest pause between two changes of the administrator that all runs have.
-    pub(crate) policy_pause: Time,
+    pub(crate) policy_pause: SimTime,
     /// Per mille of renewals that name no namespace.
     pub(crate) wide: u64,
 }
 
 /// A request in a few words.
-struct Brief<'a>(&'a ClientRequest);
+struct RequestSummary<'a>(&'a ClientRequest);
 
-impl std::fmt::Display for Brief<'_> {
+impl std::fmt::Display for RequestSummary<'_> {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self.0 {
             ClientRequest::Acquire(acquire) => {
@@ -164,44 +164,44 @@ impl std::fmt::Display for Brief<'_> {
 }
 
 /// A client of one of these kinds.
-pub(crate) struct Client {
+pub(crate) struct SimClient {
     at: usize,
-    random: Random,
-    paused_until: Time,
-    dead_until: Time,
+    random: SimRng,
+    paused_until: SimTime,
+    dead_until: SimTime,
     /// It wants nothing any more: dead for good, or gone home.
     pub(crate) retired: bool,
-    role: Part,
+    role: ClientRole,
     /// Calls on the way, of this life or an earlier one.
-    asks: Vec<Ask>,
+    asks: Vec<ClientCall>,
     next_ask: u64,
 }
 
-enum Part {
-    Locker(Box<locker::Locker>),
+enum ClientRole {
+    Locker(Box<lock_client::LockClient>),
     Observer(observer::Observer),
-    Admin(admin::Admin),
+    Admin(policy_client::PolicyClient),
     Watcher(watcher::Watcher),
-    Tangler(tangler::Tangler),
-    Repeater(repeater::Repeater),
-    Changer(changer::Changer),
+    NestedLock(nested_lock_client::NestedLockClient),
+    Repeater(retry_client::RetryClient),
+    Changer(namespace_mover::NamespaceMover),
 }
 
-impl Part {
+impl ClientRole {
     fn seen_by(&self) -> SeenBy {
         match self {
-            Part::Repeater(_) | Part::Changer(_) => SeenBy::Few,
+            ClientRole::Repeater(_) | ClientRole::Changer(_) => SeenBy::Few,
             _ => SeenBy::All,
         }
     }
 }
 
-impl Client {
-    pub(crate) fn all(plan: &Plan, random: &mut Random) -> Vec<Client> {
+impl SimClient {
+    pub(crate) fn all(plan: &RunPlan, random: &mut SimRng) -> Vec<SimClient> {
         let mut clients = Vec::new();
-        let mut add = |role: Part, random: &mut Random| {
+        let mut add = |role: ClientRole, random: &mut SimRng| {
             let at = clients.len();
-            clients.push(Client {
+            clients.push(SimClient {
                 at,
                 random: random.split(),
                 paused_until: 0,
@@ -212,42 +212,57 @@ impl Client {
                 next_ask: (at as u64 + 1) * 1_000_000,
             });
         };
-        add(Part::Admin(admin::Admin::default()), random);
+        add(
+            ClientRole::Admin(policy_client::PolicyClient::default()),
+            random,
+        );
         for _ in 0..plan.clients {
             let clock = random.between(905, 1095);
-            add(Part::Locker(Box::new(locker::Locker::new(clock))), random);
+            add(
+                ClientRole::Locker(Box::new(lock_client::LockClient::new(clock))),
+                random,
+            );
         }
         for _ in 0..plan.observers {
-            add(Part::Observer(observer::Observer::default()), random);
+            add(ClientRole::Observer(observer::Observer::default()), random);
         }
-        for _ in 0..plan.habits.tanglers {
-            add(Part::Tangler(tangler::Tangler::default()), random);
+        for _ in 0..plan.habits.nested_lock_clients {
+            add(
+                ClientRole::NestedLock(nested_lock_client::NestedLockClient::default()),
+                random,
+            );
         }
         for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
-            add(Part::Watcher(watcher::Watcher::new(handler)), random);
+            add(ClientRole::Watcher(watcher::Watcher::new(handler)), random);
         }
         for _ in 0..plan.habits.repeaters {
             let clock = random.between(905, 1095);
-            add(Part::Repeater(repeater::Repeater::new(clock)), random);
+            add(
+                ClientRole::Repeater(retry_client::RetryClient::new(clock)),
+                random,
+            );
         }
         for _ in 0..plan.habits.changers {
-            add(Part::Changer(changer::Changer::default()), random);
+            add(
+                ClientRole::Changer(namespace_mover::NamespaceMover::default()),
+                random,
+            );
         }
         clients
     }
 
     /// It dies for good, unless it only watches.
     pub(crate) fn retire(&mut self) {
-        self.retired = !matches!(self.role, Part::Watcher(_));
+        self.retired = !matches!(self.role, ClientRole::Watcher(_));
     }
 
-    pub(crate) fn pause(&mut self, until: Time) {
+    pub(crate) fn pause(&mut self, until: SimTime) {
         self.paused_until = self.paused_until.max(until);
     }
 
     /// It forgets everything; its owners are left to their leases.
-    pub(crate) fn die(&mut self, until: Time) {
-        if let Part::Locker(locker) = &mut self.role {
+    pub(crate) fn die(&mut self, until: SimTime) {
+        if let ClientRole::Locker(locker) = &mut self.role {
             self.dead_until = until;
             locker.die();
         }
@@ -255,18 +270,18 @@ impl Client {
 
     /// Whether it has anything on its mind that others should wait for.
     pub(crate) fn is_locker(&self) -> bool {
-        matches!(self.role, Part::Locker(_))
+        matches!(self.role, ClientRole::Locker(_))
     }
 
     /// Locks that it got since the last time somebody asked, and the one it has.
     pub(crate) fn take_grants(&mut self) -> u64 {
         match &mut self.role {
-            Part::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
+            ClientRole::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
             _ => 0,
         }
     }
 
-    fn absent(&self, now: Time) -> bool {
+    fn absent(&self, now: SimTime) -> bool {
         now < self.paused_until || now < self.dead_until
     }
 
@@ -280,29 +295,29 @@ impl Client {
             env.actions.push(Action::Wake(absent_until));
             return;
         }
-        let mut me = Me {
+        let mut me = ClientContext {
             at: self.at,
             random: &mut self.random,
             asks: &mut self.asks,
             next_ask: &mut self.next_ask,
         };
         match &mut self.role {
-            Part::Locker(locker) => locker.wake(env, &mut me),
-            Part::Observer(observer) => observer.wake(env, &mut me),
-            Part::Admin(admin) => admin.wake(env, &mut me),
-            Part::Watcher(watcher) => watcher.wake(env, &mut me),
-            Part::Tangler(tangler) => tangler.wake(env, &mut me),
-            Part::Repeater(repeater) => repeater.wake(env, &mut me),
-            Part::Changer(changer) => changer.wake(env, &mut me),
+            ClientRole::Locker(locker) => locker.wake(env, &mut me),
+            ClientRole::Observer(observer) => observer.wake(env, &mut me),
+            ClientRole::Admin(admin) => admin.wake(env, &mut me),
+            ClientRole::Watcher(watcher) => watcher.wake(env, &mut me),
+            ClientRole::NestedLock(nested_lock_client) => nested_lock_client.wake(env, &mut me),
+            ClientRole::Repeater(repeater) => repeater.wake(env, &mut me),
+            ClientRole::Changer(changer) => changer.wake(env, &mut me),
         }
     }
 
     /// If it only looks, it does so at once.
     pub(crate) fn rush(&mut self, env: &mut Env<'_>) {
-        if let Part::Observer(observer) = &mut self.role
+        if let ClientRole::Observer(observer) = &mut self.role
             && !self.retired
         {
-            let mut me = Me {
+            let mut me = ClientContext {
                 at: self.at,
                 random: &mut self.random,
                 asks: &mut self.asks,
@@ -332,20 +347,22 @@ impl Client {
         if self.retired {
             return;
         }
-        let mut me = Me {
+        let mut me = ClientContext {
             at: self.at,
             random: &mut self.random,
             asks: &mut self.asks,
             next_ask: &mut self.next_ask,
         };
         match &mut self.role {
-            Part::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
-            Part::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
-            Part::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
-            Part::Tangler(tangler) => tangler.answered(env, &mut me, &ask, answer),
-            Part::Repeater(repeater) => repeater.answered(env, &mut me, &ask, answer),
-            Part::Changer(changer) => changer.answered(env, &mut me, &ask, answer),
-            Part::Watcher(_) => {}
+            ClientRole::Locker(locker) => locker.answered(env, &mut me, &ask, answer),
+            ClientRole::Observer(observer) => observer.answered(env, &mut me, &ask, answer),
+            ClientRole::Admin(admin) => admin.answered(env, &mut me, &ask, answer),
+            ClientRole::NestedLock(nested_lock_client) => {
+                nested_lock_client.answered(env, &mut me, &ask, answer)
+            }
+            ClientRole::Repeater(repeater) => repeater.answered(env, &mut me, &ask, answer),
+            ClientRole::Changer(changer) => changer.answered(env, &mut me, &ask, answer),
+            ClientRole::Watcher(_) => {}
         }
     }
 
@@ -353,8 +370,8 @@ impl Client {
         if self.absent(env.now) || self.retired {
             return;
         }
-        if let Part::Locker(locker) = &mut self.role {
-            let mut me = Me {
+        if let ClientRole::Locker(locker) = &mut self.role {
+            let mut me = ClientContext {
                 at: self.at,
                 random: &mut self.random,
                 asks: &mut self.asks,
@@ -366,8 +383,8 @@ impl Client {
 
     /// A node closed what it listened to.
     pub(crate) fn closed(&mut self, env: &mut Env<'_>) {
-        if let Part::Watcher(watcher) = &mut self.role {
-            let mut me = Me {
+        if let ClientRole::Watcher(watcher) = &mut self.role {
+            let mut me = ClientContext {
                 at: self.at,
                 random: &mut self.random,
                 asks: &mut self.asks,
@@ -385,7 +402,7 @@ impl Client {
             tally.1 += 1
         }
         let believes_since = match &self.role {
-            Part::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
+            ClientRole::Locker(locker) => locker.believes(env.now, &write.owner, write.fence),
             _ => None,
         };
         env.trace.say(
@@ -407,23 +424,23 @@ impl Client {
 }
 
 /// The parts of a client that its role works with.
-struct Me<'a> {
+struct ClientContext<'a> {
     at: usize,
-    random: &'a mut Random,
-    asks: &'a mut Vec<Ask>,
+    random: &'a mut SimRng,
+    asks: &'a mut Vec<ClientCall>,
     next_ask: &'a mut u64,
 }
 
-impl Me<'_> {
+impl ClientContext<'_> {
     fn ask(
         &mut self,
         env: &mut Env<'_>,
         request: ClientRequest,
-        first_sent: Option<Time>,
+        first_sent: Option<SimTime>,
         timeout_ms: u64,
     ) -> u64 {
         *self.next_ask += 1;
-        let ask = Ask {
+        let ask = ClientCall {
             id: *self.next_ask,
             request: Box::new(request),
             sent: env.now,

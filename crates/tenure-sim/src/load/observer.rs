@@ -4,30 +4,30 @@ use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Key, OwnerId};
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me, modes, path};
-use crate::check::Ask;
-use crate::time::{MILLISECOND, SECOND, Time};
+use super::{Action, ClientContext, Env, modes, path};
+use crate::check::ClientCall;
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// See the module.
 #[derive(Default)]
 pub(super) struct Observer {
-    waits_until: Time,
+    waits_until: SimTime,
     /// A holder it saw, to ask about.
-    seen: Option<Hold>,
+    seen: Option<ObservedHold>,
     /// A keyed call that may be repeated.
-    keyed: Option<(ClientRequest, Time)>,
+    keyed: Option<(ClientRequest, SimTime)>,
 }
 
 /// A writer, and what it wrote to.
 #[derive(Clone)]
-struct Hold {
+struct ObservedHold {
     owner: OwnerId,
     path: Path,
     fence: Option<Fence>,
 }
 
 impl Observer {
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.now < self.waits_until {
             return;
         }
@@ -37,7 +37,7 @@ impl Observer {
     }
 
     /// It looks at something, whether or not it still waits for an answer.
-    pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
         let request = match (me.random.below(16), &self.seen) {
@@ -95,8 +95,8 @@ impl Observer {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         if let (ClientRequest::IncrFencingToken { .. }, Ok(_)) = (&*ask.request, answer)
@@ -108,7 +108,7 @@ impl Observer {
             (&*ask.request, answer)
             && let Some(owner) = &found.writer
         {
-            self.seen = Some(Hold {
+            self.seen = Some(ObservedHold {
                 owner: owner.clone(),
                 path: path.clone(),
                 fence: found.fence,

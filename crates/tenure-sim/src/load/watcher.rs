@@ -2,13 +2,13 @@
 
 use tenure_core::path::Namespace;
 
-use super::{Action, Env, Me};
-use crate::time::{SECOND, Time};
+use super::{Action, ClientContext, Env};
+use crate::time::{SECOND, SimTime};
 
 /// See the module.
 pub(super) struct Watcher {
     prefix: Namespace,
-    next: Time,
+    next: SimTime,
 }
 
 impl Watcher {
@@ -19,7 +19,7 @@ impl Watcher {
         }
     }
 
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.now < self.next {
             return;
         }
@@ -32,7 +32,7 @@ impl Watcher {
     }
 
     /// The stream was closed: it must begin again.
-    pub(super) fn closed(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn closed(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.next = env.now + me.random.between(SECOND / 10, 2 * SECOND);
         env.actions.push(Action::Wake(self.next));
     }

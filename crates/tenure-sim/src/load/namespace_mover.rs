@@ -6,29 +6,29 @@ use tenure_core::policy::Algorithm;
 use tenure_core::value::Key;
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me};
-use crate::check::Ask;
-use crate::time::{MILLISECOND, SECOND, Time};
+use super::{Action, ClientContext, Env};
+use crate::check::ClientCall;
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// How often a change is sent before it is given up.
 const COPIES: u32 = 5;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Changer {
+pub(super) struct NamespaceMover {
     keys: u64,
-    change: Option<Change>,
-    next: Time,
+    change: Option<PendingMove>,
+    next: SimTime,
 }
 
-struct Change {
+struct PendingMove {
     request: ClientRequest,
     copies: u32,
     ids: Vec<u64>,
 }
 
-impl Changer {
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+impl NamespaceMover {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.now >= self.next {
             self.act(env, me);
         }
@@ -36,9 +36,9 @@ impl Changer {
             .push(Action::Wake(self.next.max(env.now + MILLISECOND)));
     }
 
-    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
-        if !env.storm && self.change.is_none() {
-            // Nothing new is begun in the calm.
+    fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
+        if !env.fault_phase && self.change.is_none() {
+            // Nothing new is begun in the convergence phase.
             self.next = env.now + 10 * SECOND;
             return;
         }
@@ -58,7 +58,7 @@ impl Changer {
             } else {
                 ClientRequest::DeleteNamespacePolicy { namespace, key }
             };
-            self.change = Some(Change {
+            self.change = Some(PendingMove {
                 request,
                 copies: 0,
                 ids: Vec::new(),
@@ -85,8 +85,8 @@ impl Changer {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         let over = matches!(answer, Ok(_) | Err(Failure::FailedPrecondition(_)));

@@ -2,23 +2,23 @@
 
 use tenure_node::{Answer, Failure, Input, RequestId, StreamId, WatchStart};
 
-use super::{Event, World};
+use super::{SimEvent, Simulator};
 use crate::check::Fact;
-use crate::load::{Action, Client, Env, SeenBy};
-use crate::seat::Stream;
-use crate::time::{MILLISECOND, SECOND, Time};
-use crate::weather::Weather;
+use crate::fault_profile::FaultProfile;
+use crate::load::{Action, Env, SeenBy, SimClient};
+use crate::sim_node::SimStream;
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
-impl World {
-    pub(super) fn client(&mut self, at: usize, act: impl FnOnce(&mut Client, &mut Env<'_>)) {
+impl Simulator {
+    pub(super) fn client(&mut self, at: usize, act: impl FnOnce(&mut SimClient, &mut Env<'_>)) {
         let mut env = Env {
             now: self.now,
             plan: &self.plan,
-            judges: &mut self.judges,
+            checkers: &mut self.checkers,
             trace: &mut self.trace,
             counts: &mut self.counts,
             actions: Vec::new(),
-            storm: self.storm,
+            fault_phase: self.fault_phase,
             seen_by: SeenBy::All,
         };
         act(&mut self.clients[at], &mut env);
@@ -29,7 +29,7 @@ impl World {
 
     fn act(&mut self, client: usize, action: Action) {
         match action {
-            Action::Wake(when) => self.at(when, Event::Client(client)),
+            Action::Wake(when) => self.at(when, SimEvent::Client(client)),
             Action::Ask {
                 ask,
                 request,
@@ -50,59 +50,59 @@ impl World {
                 self.client_sends(client, 0, Input::Subscribe { id, owner });
             }
             Action::Unsubscribe { owner } => {
-                self.hang_up_all(client, |stream| *stream == Stream::Events(owner.clone()));
+                self.hang_up_all(client, |stream| *stream == SimStream::Events(owner.clone()));
             }
             Action::Watch { prefix } => {
-                self.hang_up_all(client, |stream| *stream == Stream::Watch);
+                self.hang_up_all(client, |stream| *stream == SimStream::Watch);
                 self.next_request += 1;
                 let id = StreamId(self.next_request);
                 let start = WatchStart::Snapshot;
                 self.client_sends(client, 0, Input::Watch { id, prefix, start });
             }
             Action::Store { write, delay } => {
-                self.at(self.now + delay, Event::StoreWrite { client, write });
+                self.at(self.now + delay, SimEvent::StoreWrite { client, write });
             }
         }
     }
 
     /// What goes between clients and nodes is quick, but now and then seconds late.
-    pub(super) fn client_delay(&mut self) -> Time {
-        if self.storm && self.random.chance(15) {
+    pub(super) fn client_delay(&mut self) -> SimTime {
+        if self.fault_phase && self.random.chance(15) {
             return self.random.between(MILLISECOND, 6 * SECOND);
         }
         self.random.between(100, 3 * MILLISECOND)
     }
 
     /// An event may be news long after it happened.
-    pub(super) fn event_delay(&mut self) -> Time {
+    pub(super) fn event_delay(&mut self) -> SimTime {
         let late = self.plan.habits.late_events;
-        if self.storm && late > 0 && self.random.chance(late) {
+        if self.fault_phase && late > 0 && self.random.chance(late) {
             return self.random.between(SECOND / 2, 8 * SECOND);
         }
         self.client_delay()
     }
 
     fn client_sends(&mut self, client: usize, ask: u64, input: Input) {
-        let mut seat = self.random.index(self.seats.len());
+        let mut node_slot = self.random.index(self.node_slots.len());
         if let Some(favourite) = self.favourite {
             // Of a deposed leader: who reads stays with it, who locks is mostly elsewhere.
-            let stays = match (self.plan.weather, self.clients[client].is_locker()) {
-                (Weather::Deposed, true) => 100,
-                (Weather::Deposed, false) => 900,
+            let stays = match (self.plan.fault_profile, self.clients[client].is_locker()) {
+                (FaultProfile::Deposed, true) => 100,
+                (FaultProfile::Deposed, false) => 900,
                 _ => 500,
             };
             if self.random.chance(stays) {
-                seat = favourite;
+                node_slot = favourite;
             }
         }
-        if self.storm && self.random.chance(self.plan.client_loss) {
+        if self.fault_phase && self.random.chance(self.plan.client_loss) {
             return;
         }
         let when = self.now + self.client_delay();
         self.at(
             when,
-            Event::ToNode {
-                seat,
+            SimEvent::ToNode {
+                node_slot,
                 client,
                 ask,
                 input: Box::new(input),
@@ -111,7 +111,7 @@ impl World {
     }
 
     pub(super) fn reach_node(&mut self, at: usize, client: usize, ask: u64, input: Input) {
-        if !self.seats[at].is_up() {
+        if !self.node_slots[at].is_up() {
             if ask != 0 {
                 let answer = Err(Failure::Unavailable {
                     why: "nobody is there",
@@ -123,19 +123,22 @@ impl World {
         }
         match &input {
             Input::Request { id, .. } => {
-                self.seats[at].calls.insert(*id, (client, ask));
+                self.node_slots[at].calls.insert(*id, (client, ask));
             }
             Input::Subscribe { id, owner } => {
-                let stream = Stream::Events(owner.clone());
-                self.seats[at].streams.insert(*id, (client, stream));
+                let stream = SimStream::Events(owner.clone());
+                self.node_slots[at].streams.insert(*id, (client, stream));
                 let stream = id.0;
-                self.judges
+                self.checkers
                     .see(self.now, &Fact::Subscribed { stream, owner });
             }
             Input::Watch { id, prefix, .. } => {
-                self.seats[at].streams.insert(*id, (client, Stream::Watch));
+                self.node_slots[at]
+                    .streams
+                    .insert(*id, (client, SimStream::Watch));
                 let stream = id.0;
-                self.judges.see(self.now, &Fact::Watches { stream, prefix });
+                self.checkers
+                    .see(self.now, &Fact::Watches { stream, prefix });
             }
             _ => {}
         }
@@ -143,27 +146,27 @@ impl World {
     }
 
     /// Nobody listens to this any more.
-    pub(super) fn hang_up(&mut self, at: usize, id: StreamId) -> Option<(usize, Stream)> {
-        let (client, stream) = self.seats[at].streams.remove(&id)?;
+    pub(super) fn hang_up(&mut self, at: usize, id: StreamId) -> Option<(usize, SimStream)> {
+        let (client, stream) = self.node_slots[at].streams.remove(&id)?;
         let fact = match &stream {
-            Stream::Events(_) => Fact::Unsubscribed(id.0),
-            Stream::Watch => Fact::Unwatched(id.0),
+            SimStream::Events(_) => Fact::Unsubscribed(id.0),
+            SimStream::Watch => Fact::Unwatched(id.0),
         };
-        self.judges.see(self.now, &fact);
+        self.checkers.see(self.now, &fact);
         Some((client, stream))
     }
 
-    fn hang_up_all(&mut self, client: usize, which: impl Fn(&Stream) -> bool) {
-        for at in 0..self.seats.len() {
-            let streams = self.seats[at].streams.iter();
+    fn hang_up_all(&mut self, client: usize, which: impl Fn(&SimStream) -> bool) {
+        for at in 0..self.node_slots.len() {
+            let streams = self.node_slots[at].streams.iter();
             let ids: Vec<StreamId> = streams
                 .filter(|(_, (whose, stream))| *whose == client && which(stream))
                 .map(|(id, _)| *id)
                 .collect();
             for id in ids {
                 let input = match self.hang_up(at, id) {
-                    Some((_, Stream::Events(_))) => Input::Unsubscribe { id },
-                    Some((_, Stream::Watch)) => Input::Unwatch { id },
+                    Some((_, SimStream::Events(_))) => Input::Unsubscribe { id },
+                    Some((_, SimStream::Watch)) => Input::Unwatch { id },
                     None => continue,
                 };
                 self.input(at, input);
@@ -177,13 +180,13 @@ impl World {
         ask: u64,
         answer: Result<Answer, Failure>,
     ) {
-        if self.storm && self.random.chance(self.plan.client_loss) {
+        if self.fault_phase && self.random.chance(self.plan.client_loss) {
             return;
         }
         let when = self.now + self.client_delay();
         self.at(
             when,
-            Event::ToClient {
+            SimEvent::ToClient {
                 client,
                 ask,
                 answer,

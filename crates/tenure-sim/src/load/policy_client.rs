@@ -5,27 +5,27 @@ use tenure_core::path::Namespace;
 use tenure_core::policy::Algorithm;
 use tenure_node::{Answer, ClientRequest, Failure};
 
-use super::{Action, Env, Me};
-use crate::check::Ask;
-use crate::time::{SECOND, Time};
+use super::{Action, ClientContext, Env};
+use crate::check::ClientCall;
+use crate::time::{SECOND, SimTime};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Admin {
-    waits_until: Time,
+pub(super) struct PolicyClient {
+    waits_until: SimTime,
     /// What it has not seen succeed yet.
     wanted: Option<ClientRequest>,
     /// Whether the semaphore namespace stands.
     semaphores: bool,
 }
 
-impl Admin {
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+impl PolicyClient {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.now < self.waits_until {
             return;
         }
-        if !env.storm && self.wanted.is_none() {
-            // Nothing new is begun in the calm.
+        if !env.fault_phase && self.wanted.is_none() {
+            // Nothing new is begun in the convergence phase.
             env.actions.push(Action::Wake(env.now + 10 * SECOND));
             return;
         }
@@ -60,8 +60,8 @@ impl Admin {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         match answer {

@@ -15,11 +15,11 @@ pub(crate) struct StoreWrite {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Store {
+pub(crate) struct FencedStore {
     largest: BTreeMap<Path, u64>,
 }
 
-impl Store {
+impl FencedStore {
     /// Takes a write unless its fence is smaller than one that was seen.
     pub(crate) fn write(&mut self, write: &StoreWrite) -> bool {
         let largest = self.largest.entry(write.path.clone()).or_default();

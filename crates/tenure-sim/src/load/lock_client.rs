@@ -20,20 +20,20 @@ use tenure_node::{
     RenewAnswer, WaitEdge,
 };
 
-use super::{Action, Env, Me, StoreWrite, modes, path};
-use crate::breach::Breach;
-use crate::check::{Ask, Belief, Fact};
+use super::{Action, ClientContext, Env, StoreWrite, modes, path};
+use crate::check::{BelievedHold, ClientCall, Fact};
+use crate::contract_violation::ContractViolation;
 use crate::plan::QUEUE_TTLS;
-use crate::time::{MILLISECOND, SECOND, Time};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// See the module.
-pub(super) struct Locker {
+pub(super) struct LockClient {
     /// The rate of its clock, per mille.
     rate: u64,
-    session: Option<Session>,
+    session: Option<LockSession>,
     owners: u64,
     keys: u64,
-    next_session: Time,
+    next_session: SimTime,
     /// Locks it got.
     pub(super) grants: u64,
     last_owner: Option<OwnerId>,
@@ -41,30 +41,30 @@ pub(super) struct Locker {
     straggler: Option<ClientRequest>,
 }
 
-struct Session {
+struct LockSession {
     owner: OwnerId,
     holds: Vec<(Path, Mode)>,
     ttl: u64,
     queue_ttl: u64,
     wait: WaitMode,
     /// The key of the acquire under way, and when it was first sent.
-    key: Option<(Key, Time)>,
+    key: Option<(Key, SimTime)>,
     acquires: u32,
-    queued_sent: Option<Time>,
-    phase: Phase,
+    queued_sent: Option<SimTime>,
+    phase: LockPhase,
     /// The call whose answer it waits for, and until when.
-    waits_for: Option<(u64, Time)>,
-    next: Time,
+    waits_for: Option<(u64, SimTime)>,
+    next: SimTime,
     tries: u32,
     namespace: Option<Namespace>,
     fence: Option<Fence>,
     /// What it believes rests on a request of this time.
-    since: Time,
-    until: Time,
-    hold_until: Time,
-    next_renewal: Time,
+    since: SimTime,
+    until: SimTime,
+    hold_until: SimTime,
+    next_renewal: SimTime,
     /// Its time is over, and it will renew all the same, about when its lease runs out.
-    late_at: Option<Time>,
+    late_at: Option<SimTime>,
     /// Gives everything back at once instead of path by path.
     release_all: bool,
     release_key: Option<Key>,
@@ -75,14 +75,14 @@ struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum LockPhase {
     Acquiring,
     Queued,
     Holding,
     Releasing,
 }
 
-impl Session {
+impl LockSession {
     fn renewal(&self) -> ClientRequest {
         ClientRequest::Renew {
             owner: self.owner.clone(),
@@ -93,9 +93,9 @@ impl Session {
     }
 }
 
-impl Locker {
-    pub(super) fn new(rate: u64) -> Locker {
-        Locker {
+impl LockClient {
+    pub(super) fn new(rate: u64) -> LockClient {
+        LockClient {
             rate,
             session: None,
             owners: 0,
@@ -107,7 +107,7 @@ impl Locker {
         }
     }
 
-    /// It forgets everything. Its belief is nobody's any more, which its judges need not know: a
+    /// It forgets everything. Its belief is nobody's any more, which its checkers need not know: a
     /// lock that is kept for the dead too long is the end of the run's business.
     pub(super) fn die(&mut self) {
         self.session = None;
@@ -116,14 +116,14 @@ impl Locker {
     /// How many locks it has.
     pub(super) fn holds(&self) -> u64 {
         let phase = self.session.as_ref().map(|session| session.phase);
-        u64::from(phase == Some(Phase::Holding))
+        u64::from(phase == Some(LockPhase::Holding))
     }
 
     /// If it believes to hold something at this fence: the sending that this rests on.
-    pub(super) fn believes(&self, now: Time, owner: &OwnerId, fence: u64) -> Option<Time> {
+    pub(super) fn believes(&self, now: SimTime, owner: &OwnerId, fence: u64) -> Option<SimTime> {
         let session = self.session.as_ref()?;
         let believes = session.owner == *owner
-            && session.phase == Phase::Holding
+            && session.phase == LockPhase::Holding
             // Another acquire on its way might have moved the fence.
             && session.acquires == 1
             && now < session.until
@@ -141,11 +141,11 @@ impl Locker {
         let mut next = session.next;
         if let Some((_, deadline)) = session.waits_for {
             next = next.min(deadline);
-            if session.phase != Phase::Holding {
+            if session.phase != LockPhase::Holding {
                 next = deadline;
             }
         }
-        if session.phase == Phase::Holding {
+        if session.phase == LockPhase::Holding {
             next = next.min(session.until).min(session.hold_until);
             match (session.late_at, session.waits_for) {
                 (Some(late), _) => next = late,
@@ -158,12 +158,12 @@ impl Locker {
             .push(Action::Wake(next.max(env.now + MILLISECOND)));
     }
 
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.act(env, me);
         self.tick(env);
     }
 
-    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             if env.now >= self.next_session {
                 if let Some(late) = self.straggler.take() {
@@ -183,25 +183,25 @@ impl Locker {
         }
         let waits = session.waits_for.is_some();
         match session.phase {
-            Phase::Acquiring if !waits && env.now >= session.next => self.acquire(env, me),
-            Phase::Queued if !waits && env.now >= session.next => {
+            LockPhase::Acquiring if !waits && env.now >= session.next => self.acquire(env, me),
+            LockPhase::Queued if !waits && env.now >= session.next => {
                 if me.random.chance(80) {
                     self.release(env, me);
                 } else {
                     self.acquire(env, me);
                 }
             }
-            Phase::Releasing if !waits && env.now >= session.next => self.release(env, me),
-            Phase::Holding => self.hold(env, me),
-            Phase::Acquiring | Phase::Queued | Phase::Releasing => {}
+            LockPhase::Releasing if !waits && env.now >= session.next => self.release(env, me),
+            LockPhase::Holding => self.hold(env, me),
+            LockPhase::Acquiring | LockPhase::Queued | LockPhase::Releasing => {}
         }
     }
 
-    fn begin(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn begin(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.owners += 1;
         let name = format!("c{}-{}", me.at, self.owners);
         let mut owner = OwnerId::new(&name).expect("a short name");
-        if env.plan.breach == Some(Breach::AcquiresBeforeReleased)
+        if env.plan.contract_violation == Some(ContractViolation::AcquiresBeforeReleased)
             && let Some(last) = self.last_owner.take()
         {
             owner = last;
@@ -220,7 +220,7 @@ impl Locker {
                 owner: owner.clone(),
             });
         }
-        self.session = Some(Session {
+        self.session = Some(LockSession {
             owner,
             holds,
             ttl,
@@ -235,7 +235,7 @@ impl Locker {
             key: None,
             acquires: 0,
             queued_sent: None,
-            phase: Phase::Acquiring,
+            phase: LockPhase::Acquiring,
             waits_for: None,
             next: env.now,
             tries: 0,
@@ -254,13 +254,13 @@ impl Locker {
         self.acquire(env, me);
     }
 
-    fn new_key(&mut self, me: &Me<'_>) -> Key {
+    fn new_key(&mut self, me: &ClientContext<'_>) -> Key {
         self.keys += 1;
         let text = format!("k{}-{}", me.at, self.keys);
         Key::new(&text).ok().flatten().expect("a short key")
     }
 
-    fn acquire(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn acquire(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let fresh = me.random.chance(400).then(|| self.new_key(me));
         let Some(session) = &mut self.session else {
             return;
@@ -272,7 +272,7 @@ impl Locker {
             session.key = Some((key, env.now));
         }
         session.acquires += 1;
-        session.phase = Phase::Acquiring;
+        session.phase = LockPhase::Acquiring;
         let permits = (session.holds[0].0.handler() == "s")
             .then_some(NonZeroU32::new(2))
             .flatten();
@@ -301,19 +301,19 @@ impl Locker {
     }
 
     /// A call was not answered in time.
-    fn unanswered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn unanswered(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
-        let late_release = session.phase == Phase::Releasing && session.keyless;
-        if late_release || session.phase != Phase::Holding && session.tries > 6 {
+        let late_release = session.phase == LockPhase::Releasing && session.keyless;
+        if late_release || session.phase != LockPhase::Holding && session.tries > 6 {
             self.give_up(env, me);
             return;
         }
         session.next = env.now + me.random.between(1, 500) * MILLISECOND;
         match session.phase {
-            Phase::Acquiring | Phase::Releasing | Phase::Queued => {}
-            Phase::Holding => {
+            LockPhase::Acquiring | LockPhase::Releasing | LockPhase::Queued => {}
+            LockPhase::Holding => {
                 session.strays = true;
                 session.next_renewal = session.next;
             }
@@ -321,7 +321,7 @@ impl Locker {
     }
 
     /// The owner is left to its lease; the client goes on under another name.
-    fn give_up(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn give_up(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(session) = self.session.take() {
             env.fact(&Fact::Stops(&session.owner));
             self.finish(env, me, session.owner);
@@ -329,7 +329,7 @@ impl Locker {
     }
 
     /// Another session comes after a while. Whoever is gone may listen a little longer.
-    fn finish(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, owner: OwnerId) {
+    fn finish(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, owner: OwnerId) {
         self.next_session = env.now + me.random.between(1, env.plan.habits.rest_ms) * MILLISECOND;
         if me.random.chance(700) {
             env.actions.push(Action::Unsubscribe { owner });
@@ -337,19 +337,25 @@ impl Locker {
     }
 
     /// By its own clock, 80 % of the ttl from a moment on.
-    fn trusts_until(&self, env: &Env<'_>, session: &Session, sent: Time) -> Time {
-        let share = match env.plan.breach {
-            Some(Breach::UsesWholeLease) => 95,
+    fn trusts_until(&self, env: &Env<'_>, session: &LockSession, sent: SimTime) -> SimTime {
+        let share = match env.plan.contract_violation {
+            Some(ContractViolation::UsesWholeLease) => 95,
             _ => 80,
         };
-        let from = match env.plan.breach {
-            Some(Breach::CountsFromAnswer) => env.now,
+        let from = match env.plan.contract_violation {
+            Some(ContractViolation::CountsFromAnswer) => env.now,
             _ => sent,
         };
         from + session.ttl * MILLISECOND * share / 100 * 1000 / self.rate
     }
 
-    fn believe(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, sent: Time, fence: Option<Fence>) {
+    fn believe(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut ClientContext<'_>,
+        sent: SimTime,
+        fence: Option<Fence>,
+    ) {
         let Some(session) = &self.session else { return };
         let until = self.trusts_until(env, session, sent);
         let Some(session) = &mut self.session else {
@@ -359,17 +365,17 @@ impl Locker {
         session.fence = session.fence.max(fence);
         if until <= env.now {
             // Used up on the way: ask again, under no key or a new one.
-            session.phase = Phase::Acquiring;
+            session.phase = LockPhase::Acquiring;
             session.next = env.now;
             return;
         }
-        let new = session.phase != Phase::Holding;
-        session.phase = Phase::Holding;
+        let new = session.phase != LockPhase::Holding;
+        session.phase = LockPhase::Holding;
         session.since = sent;
         session.late_at = None;
         session.until = session.until.max(until);
         session.tries = 0;
-        let belief = Belief {
+        let belief = BelievedHold {
             owner: session.owner.clone(),
             holds: session.holds.clone(),
             fence: session.fence,
@@ -391,8 +397,8 @@ impl Locker {
         let left = session.until - env.now;
         session.next_renewal = env.now + left / 3 + me.random.below(left);
         let brink = env.plan.habits.brink;
-        if brink > 0 && env.storm && me.random.chance(brink) {
-            session.next_renewal = Time::MAX;
+        if brink > 0 && env.fault_phase && me.random.chance(brink) {
+            session.next_renewal = SimTime::MAX;
             session.hold_until = session.hold_until.max(session.until + SECOND);
         }
         session.next = env.now + me.random.between(10, 1_000) * MILLISECOND;
@@ -407,7 +413,7 @@ impl Locker {
         }
     }
 
-    fn store(&mut self, env: &mut Env<'_>, delay: Time) {
+    fn store(&mut self, env: &mut Env<'_>, delay: SimTime) {
         let Some(session) = &self.session else { return };
         let Some(fence) = session.fence else { return };
         for (path, mode) in &session.holds {
@@ -422,7 +428,7 @@ impl Locker {
         }
     }
 
-    fn hold(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn hold(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -459,7 +465,7 @@ impl Locker {
     }
 
     /// Its time is over: it stops working, and renews late or lets go.
-    fn overdue(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn overdue(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -490,7 +496,7 @@ impl Locker {
 
     /// Late, it renews; where leases are to end in its hands, it mostly acquires again, and another
     /// part of it may renew at the same time.
-    fn revive(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn revive(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.plan.habits.brink == 0 || me.random.chance(250) {
             self.renew(env, me);
             return;
@@ -506,7 +512,7 @@ impl Locker {
         }
     }
 
-    fn assert(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn assert(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &self.session else { return };
         let (Mode::Write, Some(fence)) = (session.holds[0].1, session.fence) else {
             return;
@@ -522,7 +528,7 @@ impl Locker {
         me.ask(env, request, None, 2_000);
     }
 
-    fn renew(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn renew(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -544,13 +550,13 @@ impl Locker {
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
     }
 
-    fn release(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn release(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let key = self.new_key(me);
         let Some(session) = &mut self.session else {
             return;
         };
         env.fact(&Fact::Stops(&session.owner));
-        session.phase = Phase::Releasing;
+        session.phase = LockPhase::Releasing;
         let key = session.release_key.get_or_insert(key).clone();
         let key = (!session.keyless).then_some(key);
         let holds = session.holds.iter().map(|(path, mode)| Hold {
@@ -576,7 +582,9 @@ impl Locker {
         let owner = session.owner.clone();
         let id = me.ask(env, request, None, timeout);
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
-        if env.plan.breach == Some(Breach::AcquiresBeforeReleased) && me.random.chance(500) {
+        if env.plan.contract_violation == Some(ContractViolation::AcquiresBeforeReleased)
+            && me.random.chance(500)
+        {
             self.last_owner = Some(owner);
             self.session = None;
             self.next_session = env.now;
@@ -586,8 +594,8 @@ impl Locker {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         self.take(env, me, ask, answer);
@@ -597,8 +605,8 @@ impl Locker {
     fn take(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         let Some(session) = &mut self.session else {
@@ -620,7 +628,7 @@ impl Locker {
         match answer {
             Ok(Answer::Acquire(answer)) => self.acquired(env, me, ask, answer),
             Ok(Answer::Renew(RenewAnswer::Renewed { .. })) => {
-                if session.phase == Phase::Holding {
+                if session.phase == LockPhase::Holding {
                     self.believe(env, me, ask.sent, None);
                 }
             }
@@ -644,14 +652,20 @@ impl Locker {
     }
 
     /// All is given back.
-    fn released(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn released(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(session) = self.session.take() {
             self.straggler = me.random.chance(300).then(|| session.renewal());
             self.finish(env, me, session.owner);
         }
     }
 
-    fn acquired(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, ask: &Ask, answer: &AcquireAnswer) {
+    fn acquired(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
+        answer: &AcquireAnswer,
+    ) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -662,7 +676,7 @@ impl Locker {
                 self.believe(env, me, ask.first_sent, *fence);
             }
             AcquireAnswer::Queued { .. } => {
-                session.phase = Phase::Queued;
+                session.phase = LockPhase::Queued;
                 session.queued_sent = Some(ask.first_sent);
                 session.tries = 0;
                 if me.random.chance(700) {
@@ -674,7 +688,7 @@ impl Locker {
         }
     }
 
-    pub(super) fn told(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, event: &Event) {
+    pub(super) fn told(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, event: &Event) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -688,8 +702,10 @@ impl Locker {
         );
         match event.kind {
             EventKind::Grant { fence } => {
-                let session_waits = session.phase == Phase::Queued && session.waits_for.is_none();
-                let only = session.acquires == 1 || env.plan.breach == Some(Breach::TrustsAnyGrant);
+                let session_waits =
+                    session.phase == LockPhase::Queued && session.waits_for.is_none();
+                let only = session.acquires == 1
+                    || env.plan.contract_violation == Some(ContractViolation::TrustsAnyGrant);
                 if let (true, true, Some(sent)) = (session_waits, only, session.queued_sent) {
                     session.namespace.clone_from(&event.namespace);
                     self.believe(env, me, sent, fence);
@@ -699,7 +715,7 @@ impl Locker {
             }
             EventKind::Killed => self.give_up(env, me),
             EventKind::Revoke => {
-                if session.phase == Phase::Holding
+                if session.phase == LockPhase::Holding
                     && session.waits_for.is_none()
                     && me.random.chance(500)
                 {

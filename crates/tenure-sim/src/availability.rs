@@ -1,4 +1,4 @@
-//! The judge of gray failures: while a majority of the nodes can write, every group decides something within a
+//! The checker of gray failures: while a majority of the nodes can write, every group decides something within a
 //! bound, whatever happens to the disks of the others.
 //!
 //! A pulse is a release of nothing: it is written to the log and changes nothing. One is sent for each of some
@@ -10,85 +10,86 @@ use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, Input, ReleaseRequest, RequestId, WaitEdge};
 
 use crate::load::path;
-use crate::time::{SECOND, Time};
-use crate::world::{Event, World};
+use crate::simulator::{SimEvent, Simulator};
+use crate::time::{SECOND, SimTime};
 
 /// The namespaces: more than there are groups.
 const PLACES: [&str; 6] = ["p0:/x", "p1:/x", "p2:/x", "p3:/x", "p4:/x", "p5:/x"];
 /// A disk counts as slow after an election timeout, a hand-over and an election take another two, and clocks here
 /// run up to a tenth too slow.
-const BOUND: Time = 10 * SECOND;
+const BOUND: SimTime = 10 * SECOND;
 /// A node is no target for a hand-over while its own disk was slow within the last minute. Where all others are
 /// such, the node with the hung disk leads until it stops.
-const BOUND_AFTER_OTHERS: Time = 35 * SECOND;
+const BOUND_AFTER_OTHERS: SimTime = 35 * SECOND;
 /// So long a disk that hung is taken to be slow.
-const RECOVERED: Time = 90 * SECOND;
+const RECOVERED: SimTime = 90 * SECOND;
 /// A pulse that is not answered is repeated.
-const REPEAT: Time = 2 * SECOND;
+const REPEAT: SimTime = 2 * SECOND;
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(crate) struct Pulses {
+pub(crate) struct AvailabilityCheck {
     /// Since when a majority can write.
-    majority_since: Option<Time>,
+    majority_since: Option<SimTime>,
     /// When each namespace was last answered.
-    answered: [Time; PLACES.len()],
+    answered: [SimTime; PLACES.len()],
     sent: u64,
 }
 
 /// Whether a request is a pulse.
-pub(crate) fn is_pulse(id: RequestId) -> bool {
+pub(crate) fn is_availability_probe(id: RequestId) -> bool {
     id.0 >= FIRST
 }
 
 const FIRST: u64 = u64::MAX / 2;
 
-impl World {
+impl Simulator {
     /// Looks at what was answered, and asks again.
-    pub(crate) fn pulse(&mut self) {
-        if !self.storm {
+    pub(crate) fn availability_probe(&mut self) {
+        if !self.fault_phase {
             return;
         }
-        self.at(self.now + REPEAT, Event::Pulse);
+        self.at(self.now + REPEAT, SimEvent::AvailabilityProbe);
         let now = self.now;
-        let can_write = |at: &usize| self.seats[*at].is_up() && self.seats[*at].hangs_until <= now;
-        let able: Vec<usize> = (0..self.seats.len()).filter(can_write).collect();
+        let can_write =
+            |at: &usize| self.node_slots[*at].is_up() && self.node_slots[*at].hangs_until <= now;
+        let able: Vec<usize> = (0..self.node_slots.len()).filter(can_write).collect();
         // A disk that recovered since the last look was away for a part of it.
-        let hung = |at: &usize| self.seats[*at].hangs_until + REPEAT > now;
+        let hung = |at: &usize| self.node_slots[*at].hangs_until + REPEAT > now;
         let steady = able.iter().filter(|at| !hung(at)).count();
-        if steady * 2 <= self.seats.len() {
-            self.pulses.majority_since = None;
+        if steady * 2 <= self.node_slots.len() {
+            self.availability.majority_since = None;
             return;
         }
         let recently = |at: &usize| {
-            let until = self.seats[*at].hangs_until;
+            let until = self.node_slots[*at].hangs_until;
             until > 0 && until + RECOVERED > now
         };
-        let bound = if (0..self.seats.len()).filter(recently).count() <= 1 {
+        let bound = if (0..self.node_slots.len()).filter(recently).count() <= 1 {
             BOUND
         } else {
             BOUND_AFTER_OTHERS
         };
-        let since = *self.pulses.majority_since.get_or_insert(now);
-        for (place, answered) in self.pulses.answered.into_iter().enumerate() {
+        let since = *self.availability.majority_since.get_or_insert(now);
+        for (place, answered) in self.availability.answered.into_iter().enumerate() {
             let waited = now.saturating_sub(answered.max(since));
-            *self.judges.judged.entry("pulse").or_default() += 1;
+            *self.checkers.judged.entry("pulse").or_default() += 1;
             if waited > bound {
                 let what = format!(
                     "{}: nothing was decided for {} ms, though {steady} of {} nodes can write",
                     PLACES[place],
                     waited / 1_000,
-                    self.seats.len()
+                    self.node_slots.len()
                 );
-                self.judges.object("pulse", now, what);
+                self.checkers.object("pulse", now, what);
                 return;
             }
         }
         for (number, place) in (0u64..).zip(PLACES) {
             let at = able[self.random.index(able.len())];
-            self.pulses.sent += 1;
+            self.availability.sent += 1;
             let count = PLACES.len() as u64;
-            let id = RequestId(FIRST + self.pulses.sent * count + number);
+            let id = RequestId(FIRST + self.availability.sent * count + number);
             let request = ClientRequest::Release(ReleaseRequest {
                 owner: OwnerId::new("pulse").expect("a short name"),
                 holds: vec![Hold {
@@ -107,11 +108,15 @@ impl World {
         }
     }
 
-    pub(crate) fn pulse_answered(&mut self, id: RequestId, answer: &Result<Answer, Failure>) {
+    pub(crate) fn availability_answered(
+        &mut self,
+        id: RequestId,
+        answer: &Result<Answer, Failure>,
+    ) {
         let count = PLACES.len() as u64;
         let number = usize::try_from((id.0 - FIRST) % count).unwrap_or(0);
         if answer.is_ok() {
-            self.pulses.answered[number] = self.now;
+            self.availability.answered[number] = self.now;
         }
     }
 }

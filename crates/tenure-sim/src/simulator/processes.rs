@@ -7,83 +7,87 @@ use tenure_node::{
     RequestId, StreamId,
 };
 
-use super::{Event, World};
-use crate::breach::Breach;
-use crate::calm::is_probe;
+use super::{SimEvent, Simulator};
+use crate::availability::is_availability_probe;
 use crate::check::Fact;
-use crate::journal::{Blank, Journal, Unusable};
-use crate::load::Client;
-use crate::pulse::is_pulse;
-use crate::seat::{Job, Middle};
-use crate::time::{MILLISECOND, SECOND, Time};
+use crate::contract_violation::ContractViolation;
+use crate::convergence::is_probe;
+use crate::load::SimClient;
+use crate::sim_log::{EmptyDisk, SimLog, Unusable};
+use crate::sim_node::{DiskJob, MidStep};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
-impl World {
+impl Simulator {
     pub(super) fn start(&mut self, at: usize) {
-        if self.seats[at].is_up() {
+        if self.node_slots[at].is_up() {
             return;
         }
-        if self.now < self.seats[at].hangs_until {
+        if self.now < self.node_slots[at].hangs_until {
             // The log cannot be opened before it is synced.
-            self.at(self.seats[at].hangs_until, Event::Start(at));
+            self.at(self.node_slots[at].hangs_until, SimEvent::Start(at));
             return;
         }
-        if self.seats[at].needs_new_life {
-            let seat = &mut self.seats[at];
-            seat.disk = seat.disk.wipe();
-            if self.plan.breach != Some(Breach::WipedVoterVotes) {
-                seat.member.incarnation += 1;
+        if self.node_slots[at].needs_new_incarnation {
+            let node_slot = &mut self.node_slots[at];
+            node_slot.disk = node_slot.disk.wipe();
+            if self.plan.contract_violation != Some(ContractViolation::WipedVoterVotes) {
+                node_slot.member.incarnation += 1;
             }
-            seat.starts = 0;
-            seat.needs_new_life = false;
-            seat.suspects.clear();
+            node_slot.starts = 0;
+            node_slot.needs_new_incarnation = false;
+            node_slot.suspects.clear();
         }
-        let (journal, mut recovery, blank) = match Journal::open(self.seats[at].disk.clone()) {
+        let (sim_log, mut recovery, blank) = match SimLog::open(self.node_slots[at].disk.clone()) {
             Ok(opened) => opened,
             Err(Unusable::Later(why)) => {
-                let who = self.seats[at].member;
+                let who = self.node_slots[at].member;
                 self.trace.say(
                     self.now,
                     format_args!("{who}"),
                     format_args!("cannot open its disk: {why}"),
                 );
                 // Somebody restarts the machine, too.
-                self.seats[at].disk = self.seats[at].disk.crash(&mut || true);
-                self.at(self.now + SECOND, Event::Start(at));
+                self.node_slots[at].disk = self.node_slots[at].disk.crash(&mut || true);
+                self.at(self.now + SECOND, SimEvent::Start(at));
                 return;
             }
             Err(Unusable::Never(why)) => {
-                let who = self.seats[at].member;
+                let who = self.node_slots[at].member;
                 self.trace.say(
                     self.now,
                     format_args!("{who}"),
                     format_args!("refuses its disk: {why}"),
                 );
                 self.counts.refused_disks += 1;
-                self.seats[at].needs_new_life = true;
+                self.node_slots[at].needs_new_incarnation = true;
                 let expected = self.operator.may_lose.contains(&at);
                 if !expected {
-                    self.judges.object(
+                    self.checkers.object(
                         "disk",
                         self.now,
                         format!("{who} lost its disk to no fault: {why}"),
                     );
                 }
-                self.at(self.now + SECOND, Event::Start(at));
+                self.at(self.now + SECOND, SimEvent::Start(at));
                 return;
             }
         };
-        let nodes: Vec<NodeId> = self.seats.iter().map(|seat| seat.member.node).collect();
-        let born = blank == Blank::Yes
-            && (self.seats[at].member.incarnation == 1)
-            && (self.seats[at].starts == 0 || self.operator.newborn.contains(&at));
-        let reused = self.plan.breach == Some(Breach::ReusedStart);
-        let seat = &mut self.seats[at];
-        if seat.starts == 0 || !reused {
-            seat.starts += 1;
+        let nodes: Vec<NodeId> = self
+            .node_slots
+            .iter()
+            .map(|node_slot| node_slot.member.node)
+            .collect();
+        let born = blank == EmptyDisk::Yes
+            && (self.node_slots[at].member.incarnation == 1)
+            && (self.node_slots[at].starts == 0 || self.operator.newborn.contains(&at));
+        let reused = self.plan.contract_violation == Some(ContractViolation::ReusedStart);
+        let node_slot = &mut self.node_slots[at];
+        if node_slot.starts == 0 || !reused {
+            node_slot.starts += 1;
         }
         if born {
             for (group, voters) in self.operator.births() {
-                if voters.contains(&seat.member) {
+                if voters.contains(&node_slot.member) {
                     // Until its birth is durable it may be born again.
                     self.operator.newborn.insert(at);
                     recovery.born(group, voters);
@@ -92,29 +96,29 @@ impl World {
         } else {
             self.operator.newborn.remove(&at);
         }
-        for group in &seat.suspects {
+        for group in &node_slot.suspects {
             recovery.suspect(*group);
         }
-        self.judges.starts(self.now, seat.member, &recovery);
+        self.checkers.starts(self.now, node_slot.member, &recovery);
         let config = Config {
-            me: seat.member,
+            me: node_slot.member,
             cluster: self.plan.cluster.clone(),
             limits: self.plan.limits.clone(),
-            start: seat.starts,
+            start: node_slot.starts,
             seed: self.random.next(),
             nodes,
         };
-        let moment = seat.clock.moment(self.now);
-        let who = seat.member;
+        let moment = node_slot.clock.moment(self.now);
+        let who = node_slot.member;
         match Node::start(config, recovery, moment) {
             Ok((node, outputs)) => {
-                self.judges.started(self.now, &node);
+                self.checkers.started(self.now, &node);
                 self.see_writes(at, &outputs);
-                self.judges.stepped(self.now, who, &node);
-                let seat = &mut self.seats[at];
-                seat.suspects = node.suspects().collect();
-                seat.node = Some(node);
-                seat.journal = Some(journal);
+                self.checkers.stepped(self.now, who, &node);
+                let node_slot = &mut self.node_slots[at];
+                node_slot.suspects = node.suspects().collect();
+                node_slot.node = Some(node);
+                node_slot.sim_log = Some(sim_log);
                 self.trace
                     .say(self.now, format_args!("{who}"), format_args!("starts"));
                 self.take(at, outputs);
@@ -122,7 +126,7 @@ impl World {
                 self.tell_peers(at, |node| Input::PeerUp { node });
             }
             Err(error) => {
-                self.judges
+                self.checkers
                     .object("disk", self.now, format!("{who} cannot start: {error}"));
             }
         }
@@ -130,18 +134,18 @@ impl World {
 
     /// The process is gone, and with it whatever somebody listened to.
     pub(crate) fn end_process(&mut self, at: usize) {
-        let streams: Vec<StreamId> = self.seats[at].streams.keys().copied().collect();
+        let streams: Vec<StreamId> = self.node_slots[at].streams.keys().copied().collect();
         for id in streams {
             self.hang_up(at, id);
         }
-        self.seats[at].end_process();
+        self.node_slots[at].end_process();
     }
 
     /// Everybody else hears something about a node.
     pub(crate) fn tell_peers(&mut self, about: usize, input: impl Fn(NodeId) -> Input) {
-        let node = self.seats[about].member.node;
-        for at in 0..self.seats.len() {
-            if at != about && self.seats[at].is_up() {
+        let node = self.node_slots[about].member.node;
+        for at in 0..self.node_slots.len() {
+            if at != about && self.node_slots[at].is_up() {
                 self.input(at, input(node));
             }
         }
@@ -149,83 +153,87 @@ impl World {
 
     /// Something is put before a node; it takes its turn soon.
     pub(crate) fn input(&mut self, at: usize, input: Input) {
-        let seat = &mut self.seats[at];
-        if !seat.is_up() {
+        let node_slot = &mut self.node_slots[at];
+        if !node_slot.is_up() {
             return;
         }
-        seat.inbox.push(input);
-        if !seat.paused {
+        node_slot.inbox.push(input);
+        if !node_slot.paused {
             let soon = self.now + 30;
             self.step_at(at, soon);
         }
     }
 
-    fn step_at(&mut self, at: usize, when: Time) {
-        if when < self.seats[at].next_step {
-            self.seats[at].next_step = when;
-            self.at(when, Event::Step(at));
+    fn step_at(&mut self, at: usize, when: SimTime) {
+        if when < self.node_slots[at].next_step {
+            self.node_slots[at].next_step = when;
+            self.at(when, SimEvent::Step(at));
         }
     }
 
     pub(crate) fn reschedule(&mut self, at: usize) {
-        let seat = &self.seats[at];
-        if let Some(node) = &seat.node
-            && !seat.paused
+        let node_slot = &self.node_slots[at];
+        if let Some(node) = &node_slot.node
+            && !node_slot.paused
         {
-            let wait = seat.clock.takes(node.wake_in() * MILLISECOND).max(50);
+            let wait = node_slot.clock.takes(node.wake_in() * MILLISECOND).max(50);
             self.step_at(at, self.now + wait);
         }
     }
 
     pub(super) fn step(&mut self, at: usize) {
-        let leap = self.plan.breach == Some(Breach::LeapingInstant) && self.random.chance(100);
+        let leap = self.plan.contract_violation == Some(ContractViolation::LeapingInstant)
+            && self.random.chance(100);
         let now = self.now;
-        let seat = &mut self.seats[at];
-        seat.next_step = Time::MAX;
-        if seat.paused {
+        let node_slot = &mut self.node_slots[at];
+        node_slot.next_step = SimTime::MAX;
+        if node_slot.paused {
             return;
         }
         if leap {
-            seat.clock.set_forward(800 * MILLISECOND, now);
+            node_slot.clock.set_forward(800 * MILLISECOND, now);
         }
-        let moment = seat.clock.moment(now);
-        let inputs = std::mem::take(&mut seat.inbox);
-        let Some(node) = &mut seat.node else { return };
+        let moment = node_slot.clock.moment(now);
+        let inputs = std::mem::take(&mut node_slot.inbox);
+        let Some(node) = &mut node_slot.node else {
+            return;
+        };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
         self.see_writes(at, &outputs);
-        let seat = &mut self.seats[at];
-        if let Some(node) = &seat.node {
-            self.judges.stepped(now, seat.member, node);
-            if !seat.suspects.is_empty() {
-                seat.suspects = node.suspects().collect();
+        let node_slot = &mut self.node_slots[at];
+        if let Some(node) = &node_slot.node {
+            self.checkers.stepped(now, node_slot.member, node);
+            if !node_slot.suspects.is_empty() {
+                node_slot.suspects = node.suspects().collect();
             }
         }
         self.take(at, outputs);
         self.reschedule(at);
     }
 
-    /// The judges know a node's log before they look at what it has applied.
+    /// The checkers know a node's log before they look at what it has applied.
     fn see_writes(&mut self, at: usize, outputs: &[Output]) {
         for output in outputs {
             if let Output::Write(batch) = output {
-                self.judges.written(self.now, self.seats[at].member, batch);
+                self.checkers
+                    .written(self.now, self.node_slots[at].member, batch);
             }
         }
     }
 
     fn take(&mut self, at: usize, outputs: Vec<Output>) {
         for (done, output) in outputs.into_iter().enumerate() {
-            if self.dies_at(at, Middle::Outputs(done)) {
+            if self.dies_at(at, MidStep::Outputs(done)) {
                 return;
             }
             match output {
-                Output::Write(batch) => self.disk_job(at, Job::Write(batch)),
+                Output::Write(batch) => self.disk_job(at, DiskJob::Write(batch)),
                 Output::SaveSnapshot(snapshot) => {
                     self.counts.snapshots += 1;
-                    self.judges
-                        .snapshot(self.now, self.seats[at].member, &snapshot);
-                    self.disk_job(at, Job::Save(snapshot));
+                    self.checkers
+                        .snapshot(self.now, self.node_slots[at].member, &snapshot);
+                    self.disk_job(at, DiskJob::Save(snapshot));
                 }
                 Output::Send {
                     to,
@@ -234,9 +242,12 @@ impl World {
                     frame,
                 } => match after {
                     DurableAfter::Persisted(mark)
-                        if self.plan.breach != Some(Breach::VoteBeforeSync) =>
+                        if self.plan.contract_violation
+                            != Some(ContractViolation::VoteBeforeSync) =>
                     {
-                        self.seats[at].held.push_back((mark, to, channel, frame));
+                        self.node_slots[at]
+                            .held
+                            .push_back((mark, to, channel, frame));
                     }
                     DurableAfter::Nothing | DurableAfter::Persisted(_) => {
                         self.send(at, to, channel, frame)
@@ -245,15 +256,15 @@ impl World {
                 Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
                 }
-                Output::Answer { id, answer, .. } if is_pulse(id) => {
-                    self.pulse_answered(id, &answer)
+                Output::Answer { id, answer, .. } if is_availability_probe(id) => {
+                    self.availability_answered(id, &answer)
                 }
                 Output::Answer { id, answer, .. } => {
-                    if let Some((client, ask)) = self.seats[at].calls.remove(&id) {
+                    if let Some((client, ask)) = self.node_slots[at].calls.remove(&id) {
                         self.reach_client(client, ask, answer);
                     } else {
-                        let who = self.seats[at].member;
-                        self.judges.object(
+                        let who = self.node_slots[at].member;
+                        self.checkers.object(
                             "contract",
                             self.now,
                             format!("{who} answered {id:?}, which nobody waits for"),
@@ -261,7 +272,7 @@ impl World {
                     }
                 }
                 Output::Event { id, event } => {
-                    let Some((client, _)) = self.seats[at].streams.get(&id) else {
+                    let Some((client, _)) = self.node_slots[at].streams.get(&id) else {
                         continue;
                     };
                     let (client, stream) = (*client, id.0);
@@ -269,12 +280,12 @@ impl World {
                         stream,
                         event: &event,
                     };
-                    self.judges.see(self.now, &told);
-                    if !(self.storm && self.random.chance(self.plan.client_loss)) {
+                    self.checkers.see(self.now, &told);
+                    if !(self.fault_phase && self.random.chance(self.plan.client_loss)) {
                         let when = self.now + self.event_delay();
                         self.at(
                             when,
-                            Event::Told {
+                            SimEvent::Told {
                                 client,
                                 event: Box::new(event),
                             },
@@ -283,7 +294,7 @@ impl World {
                 }
                 Output::Changed { id, result } => self.changed(id, result),
                 Output::Stop { why } => {
-                    let who = self.seats[at].member;
+                    let who = self.node_slots[at].member;
                     self.trace.say(
                         self.now,
                         format_args!("{who}"),
@@ -291,26 +302,26 @@ impl World {
                     );
                     self.counts.stops += 1;
                     self.end_process(at);
-                    let mut dice = self.random.split();
-                    self.seats[at].leave_disk(&mut dice);
+                    let mut rng = self.random.split();
+                    self.node_slots[at].leave_disk(&mut rng);
                     let pause = self.random.between(SECOND, 10 * SECOND);
-                    self.at(self.now + pause, Event::Start(at));
+                    self.at(self.now + pause, SimEvent::Start(at));
                     return;
                 }
                 Output::Change { id, change } => {
-                    if self.seats[at].streams.contains_key(&id) {
-                        let who = self.seats[at].member;
+                    if self.node_slots[at].streams.contains_key(&id) {
+                        let who = self.node_slots[at].member;
                         self.trace.say(
                             self.now,
                             format_args!("{who}"),
                             format_args!("shows stream {} {change:?}", id.0),
                         );
-                        self.judges.see(self.now, &Fact::Saw(id.0, &change));
+                        self.checkers.see(self.now, &Fact::Saw(id.0, &change));
                     }
                 }
                 Output::Closed { id, .. } => {
                     if let Some((client, _)) = self.hang_up(at, id) {
-                        self.client(client, Client::closed);
+                        self.client(client, SimClient::closed);
                     }
                 }
             }
@@ -332,19 +343,19 @@ impl World {
         let to = to.number() as usize - 1;
         self.counts.frames += 1;
         self.trace.feed(&frame);
-        if let Some(node) = &self.seats[from].node {
+        if let Some(node) = &self.node_slots[from].node {
             for promised in promises_in(frame.clone()) {
-                self.judges.sent(self.now, node, &promised);
+                self.checkers.sent(self.now, node, &promised);
             }
         }
-        if to >= self.seats.len() {
+        if to >= self.node_slots.len() {
             return;
         }
-        let process = self.seats[to].process;
+        let process = self.node_slots[to].process;
         for when in self.network.send(self.now, from, to, channel, frame.len()) {
             self.at(
                 when,
-                Event::Frame {
+                SimEvent::Frame {
                     from,
                     to,
                     process,

@@ -15,7 +15,7 @@ const FILES: Options = Options {
 const MOST_FILES: usize = 2;
 
 /// An open log with the snapshots beside it.
-pub(crate) struct Journal {
+pub(crate) struct SimLog {
     log: FileLog<SimDisk>,
     snapshots: Snapshots<SimDisk>,
     written: WrittenBatches,
@@ -26,28 +26,28 @@ pub(crate) struct Journal {
 pub(crate) enum Unusable {
     /// It fails, or is full: perhaps not for ever.
     Later(String),
-    /// What was durable is damaged: the node must come back empty, in a new life.
+    /// What was durable is damaged: the node must come back empty, in a new incarnation.
     Never(String),
 }
 
 /// Whether a disk held nothing at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blank {
+pub(crate) enum EmptyDisk {
     Yes,
     No,
 }
 
 /// What a sync that ended has to say.
-pub(crate) struct Ended {
+pub(crate) struct SyncEnd {
     /// The mark that is durable.
     pub(crate) mark: Option<Mark>,
     /// The groups that hold back the oldest file.
     pub(crate) held_back: Vec<GroupId>,
 }
 
-impl Journal {
+impl SimLog {
     /// Reads everything that is there.
-    pub(crate) fn open(disk: SimDisk) -> Result<(Journal, Recovery, Blank), Unusable> {
+    pub(crate) fn open(disk: SimDisk) -> Result<(SimLog, Recovery, EmptyDisk), Unusable> {
         let opened = open(disk, FILES).map_err(|error| match error {
             OpenError::Io { .. } | OpenError::Locked { .. } => Unusable::Later(error.to_string()),
             OpenError::Damaged { .. }
@@ -56,19 +56,19 @@ impl Journal {
             | OpenError::Version { .. } => Unusable::Never(error.to_string()),
         })?;
         let blank = if opened.recovered.groups.is_empty() {
-            Blank::Yes
+            EmptyDisk::Yes
         } else {
-            Blank::No
+            EmptyDisk::No
         };
         let recovery = replay(opened.recovered, &opened.snapshots)
             .map_err(|error| Unusable::Never(error.to_string()))?;
-        let journal = Journal {
+        let sim_log = SimLog {
             log: opened.log,
             snapshots: opened.snapshots,
             written: WrittenBatches::default(),
             syncs: 0,
         };
-        Ok((journal, recovery, blank))
+        Ok((sim_log, recovery, blank))
     }
 
     /// Saves a snapshot beside the log; durable when this returns.
@@ -88,7 +88,7 @@ impl Journal {
     }
 
     /// Ends a sync, then tidies up what it made superfluous.
-    pub(crate) fn finish_sync(&mut self, syncing: Syncing) -> Result<Ended, WriteError> {
+    pub(crate) fn finish_sync(&mut self, syncing: Syncing) -> Result<SyncEnd, WriteError> {
         let synced = syncing.finish(&mut self.log)?;
         let mark = synced.mark();
         // A file that stays is only a file.
@@ -102,6 +102,6 @@ impl Journal {
         } else {
             Vec::new()
         };
-        Ok(Ended { mark, held_back })
+        Ok(SyncEnd { mark, held_back })
     }
 }

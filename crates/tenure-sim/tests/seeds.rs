@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use tenure_sim::{Counts, Options, Weather, run_all};
+use tenure_sim::{Counts, FaultProfile, Options, run_all};
 
 const SEEDS: u64 = 200;
 const FAULT_KINDS: usize = 28;
@@ -15,43 +15,44 @@ const FAULT_KINDS: usize = 28;
 #[derive(Default)]
 struct Seen {
     total: Counts,
-    traces: BTreeMap<(Option<Weather>, u64), u64>,
+    traces: BTreeMap<(Option<FaultProfile>, u64), u64>,
     sizes: BTreeMap<usize, u64>,
     objections: Vec<String>,
 }
 
-/// Runs seeds in their own weather, or in a given one.
-fn run_each(seen: &mut Seen, weather: Option<Weather>, seeds: Vec<u64>) {
+/// Runs seeds in their own fault profile, or in a given one.
+fn run_each(seen: &mut Seen, fault_profile: Option<FaultProfile>, seeds: Vec<u64>) {
     let options = Options {
-        weather,
+        fault_profile,
         ..Options::default()
     };
     run_with(seen, options, seeds);
 }
 
 fn run_with(seen: &mut Seen, options: Options, seeds: Vec<u64>) {
-    let weather = options.weather;
+    let fault_profile = options.fault_profile;
     run_all(seeds.into_iter(), 2, options, |report| {
         seen.total.add(&report.counts);
-        seen.traces.insert((weather, report.seed), report.trace);
+        seen.traces
+            .insert((fault_profile, report.seed), report.trace);
         *seen.sizes.entry(report.nodes).or_default() += 1;
         if let Some(violation) = report.violation {
-            let what = format!("seed {} {weather:?}: {violation}", report.seed);
+            let what = format!("seed {} {fault_profile:?}: {violation}", report.seed);
             seen.objections.push(what);
         }
         ControlFlow::Continue(())
     });
 }
 
-/// The seeds that found something once, by weather.
-fn kept() -> BTreeMap<Weather, Vec<u64>> {
-    let mut kept: BTreeMap<Weather, Vec<u64>> = BTreeMap::new();
+/// The seeds that found something once, by fault profile.
+fn kept() -> BTreeMap<FaultProfile, Vec<u64>> {
+    let mut kept: BTreeMap<FaultProfile, Vec<u64>> = BTreeMap::new();
     let lines = include_str!("../seeds.txt").lines();
     for line in lines.filter(|line| !line.starts_with('#')) {
         let mut words = line.split_whitespace();
         let seed = words.next().unwrap().parse().unwrap();
-        let weather = Weather::called(words.next().unwrap()).unwrap();
-        kept.entry(weather).or_default().push(seed);
+        let fault_profile = FaultProfile::called(words.next().unwrap()).unwrap();
+        kept.entry(fault_profile).or_default().push(seed);
     }
     kept
 }
@@ -59,8 +60,8 @@ fn kept() -> BTreeMap<Weather, Vec<u64>> {
 fn run_everything() -> Seen {
     let mut seen = Seen::default();
     run_each(&mut seen, None, (1..=SEEDS).collect());
-    for (weather, seeds) in kept() {
-        run_each(&mut seen, Some(weather), seeds);
+    for (fault_profile, seeds) in kept() {
+        run_each(&mut seen, Some(fault_profile), seeds);
     }
     assert!(seen.objections.is_empty(), "{:#?}", seen.objections);
     seen
@@ -82,7 +83,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     );
     assert_eq!(sizes.keys().copied().collect::<Vec<_>>(), [3, 5]);
     assert_eq!(total.faults.len(), FAULT_KINDS, "{:?}", total.faults);
-    for judge in [
+    for checker in [
         "belief",
         "committed",
         "converge",
@@ -109,24 +110,32 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "state",
         "watch",
     ] {
-        // Deadlocks are the load of one weather in a few.
-        let enough = if judge == "deadlocks" { 500 } else { 1000 };
+        // Deadlocks are the load of one fault profile in a few.
+        let enough = if checker == "deadlocks" { 500 } else { 1000 };
         assert!(
-            total.judged.get(judge).is_some_and(|count| *count > enough),
-            "{judge} saw little"
+            total
+                .judged
+                .get(checker)
+                .is_some_and(|count| *count > enough),
+            "{checker} saw little"
         );
     }
     assert_eq!(traces, run_everything().traces, "a seed is a run");
 }
 
-/// The weathers that seeds do not draw, for a short storm each.
+/// The fault profile that seeds do not draw, for a short fault phase each.
 #[test]
 fn the_other_weathers_are_weathered() {
     let mut seen = Seen::default();
-    for weather in [Weather::Combo, Weather::Tiny, Weather::Late, Weather::Moves] {
+    for fault_profile in [
+        FaultProfile::Combo,
+        FaultProfile::Tiny,
+        FaultProfile::Late,
+        FaultProfile::Moves,
+    ] {
         let options = Options {
-            weather: Some(weather),
-            storm_seconds: 60,
+            fault_profile: Some(fault_profile),
+            fault_seconds: 60,
             ..Options::default()
         };
         run_with(&mut seen, options, (1..=6).collect());

@@ -15,12 +15,12 @@ use tenure_core::system::{
 use tenure_core::value::{Key, OwnerId};
 use tenure_node::LogPosition;
 
-use super::reference::{Step, What};
-use super::{Finding, Seen};
+use super::reference::{AppliedCommand, CommandResult};
+use super::{CheckResult, Relevance};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Once {
+pub(super) struct AtMostOnce {
     granted: BTreeMap<(Namespace, Key), LogPosition>,
     released: BTreeMap<(Namespace, Key), LogPosition>,
     system: BTreeMap<(SystemCall, Key), LogPosition>,
@@ -28,10 +28,10 @@ pub(super) struct Once {
     changes: BTreeMap<u64, KeyClaim>,
 }
 
-impl Once {
-    pub(super) fn applied(&mut self, step: &Step<'_>) -> Finding {
+impl AtMostOnce {
+    pub(super) fn applied(&mut self, step: &AppliedCommand<'_>) -> CheckResult {
         match &step.what {
-            What::Space {
+            CommandResult::Space {
                 command, applied, ..
             } => {
                 // The time that passes with an entry ends places of other owners.
@@ -46,28 +46,30 @@ impl Once {
                             let key = (acquire.route.namespace.clone(), key.clone());
                             first(&mut self.granted, key, step)
                         }
-                        _ => Ok(Seen::Passed),
+                        _ => Ok(Relevance::Passed),
                     },
                     Command::Release(release) => match &release.key {
                         Some(key) if does(ChangeKind::Released, &release.owner) => {
                             let key = (release.route.namespace.clone(), key.clone());
                             first(&mut self.released, key, step)
                         }
-                        _ => Ok(Seen::Passed),
+                        _ => Ok(Relevance::Passed),
                     },
-                    _ => Ok(Seen::Passed),
+                    _ => Ok(Relevance::Passed),
                 }
             }
-            What::System { command, applied } => self.system(step, command, &applied.outcome),
+            CommandResult::System { command, applied } => {
+                self.system(step, command, &applied.outcome)
+            }
         }
     }
 
     fn system(
         &mut self,
-        step: &Step<'_>,
+        step: &AppliedCommand<'_>,
         command: &SystemCommand,
         outcome: &SystemOutcome,
-    ) -> Finding {
+    ) -> CheckResult {
         let claim = match (command, outcome) {
             (
                 SystemCommand::Begin { claim, .. },
@@ -77,7 +79,7 @@ impl Once {
                 if let Some(claim) = claim {
                     self.changes.insert(*change, claim.clone());
                 }
-                return Ok(Seen::Passed);
+                return Ok(Relevance::Passed);
             }
             (
                 SystemCommand::Begin { claim, .. },
@@ -93,7 +95,7 @@ impl Once {
         };
         match claim {
             Some(claim) => first(&mut self.system, (claim.call, claim.key), step),
-            None => Ok(Seen::Passed),
+            None => Ok(Relevance::Passed),
         }
     }
 }
@@ -101,11 +103,11 @@ impl Once {
 fn first<K: Ord + std::fmt::Debug>(
     effects: &mut BTreeMap<K, LogPosition>,
     key: K,
-    step: &Step<'_>,
-) -> Finding {
+    step: &AppliedCommand<'_>,
+) -> CheckResult {
     let what = format!("{key:?}");
     match effects.insert(key, step.at.place) {
-        None => Ok(Seen::Checked),
+        None => Ok(Relevance::Checked),
         Some(before) => Err(format!(
             "{what} takes effect by entry {before:?} and again by entry {:?} of {}",
             step.at.place, step.at.group
@@ -125,11 +127,11 @@ mod tests {
     use tenure_core::value::{QueueTtl, Stamp, Ttl};
     use tenure_node::GroupId;
 
-    use super::super::reference::At;
+    use super::super::reference::AppliedEntry;
     use super::*;
 
-    fn at(index: u64) -> At {
-        At {
+    fn at(index: u64) -> AppliedEntry {
+        AppliedEntry {
             proposed: index,
             place: LogPosition { term: 1, index },
             group: GroupId(0),
@@ -170,20 +172,20 @@ mod tests {
         space
     }
 
-    /// Applies a keyed acquire and shows the judge what came of it.
-    fn apply(judge: &mut Once, space: &mut Space, index: u64) -> Finding {
+    /// Applies a keyed acquire and shows the checker what came of it.
+    fn apply(checker: &mut AtMostOnce, space: &mut Space, index: u64) -> CheckResult {
         let stamp = Stamp {
             time: index,
             wall: 0,
         };
         let command = acquire();
         let applied = space.apply(stamp, command.clone());
-        let what = What::Space {
+        let what = CommandResult::Space {
             command: &command,
             applied: &applied,
             space,
         };
-        judge.applied(&Step {
+        checker.applied(&AppliedCommand {
             at: at(index),
             what,
         })
@@ -192,22 +194,22 @@ mod tests {
     /// R102: a repeat that does nothing is no effect; a second grant is.
     #[test]
     fn a_keyed_acquire_is_granted_once() {
-        let (mut judge, mut first) = (Once::default(), space());
-        assert_eq!(apply(&mut judge, &mut first, 1), Ok(Seen::Checked));
-        assert_eq!(apply(&mut judge, &mut first, 2), Ok(Seen::Passed));
+        let (mut checker, mut first) = (AtMostOnce::default(), space());
+        assert_eq!(apply(&mut checker, &mut first, 1), Ok(Relevance::Checked));
+        assert_eq!(apply(&mut checker, &mut first, 2), Ok(Relevance::Passed));
         // A space that has forgotten the key grants it again.
-        assert!(apply(&mut judge, &mut space(), 3).is_err());
+        assert!(apply(&mut checker, &mut space(), 3).is_err());
     }
 
     /// R102: a change that was refused leaves its key free; one that was made does not.
     #[test]
     fn a_keyed_policy_takes_effect_once() {
-        let mut judge = Once::default();
+        let mut checker = AtMostOnce::default();
         let mut see = |index: u64, command: &SystemCommand, outcome: SystemOutcome| {
             let events = Vec::new();
             let applied = &SystemApplied { outcome, events };
-            let what = What::System { command, applied };
-            judge.applied(&Step {
+            let what = CommandResult::System { command, applied };
+            checker.applied(&AppliedCommand {
                 at: at(index),
                 what,
             })
@@ -232,13 +234,13 @@ mod tests {
         let live = (Path::parse("t:/a/b").unwrap(), OwnerId::new("amy").unwrap());
         let refused = SystemOutcome::Decided(ChangeDecided::Refused { live });
         let made = |version| SystemOutcome::Decided(ChangeDecided::Committed { version });
-        assert_eq!(see(1, &begin, started(1)), Ok(Seen::Passed));
-        assert_eq!(see(2, &decide(1), refused), Ok(Seen::Passed));
-        assert_eq!(see(3, &begin, started(2)), Ok(Seen::Passed));
-        assert_eq!(see(4, &decide(2), made(1)), Ok(Seen::Checked));
+        assert_eq!(see(1, &begin, started(1)), Ok(Relevance::Passed));
+        assert_eq!(see(2, &decide(1), refused), Ok(Relevance::Passed));
+        assert_eq!(see(3, &begin, started(2)), Ok(Relevance::Passed));
+        assert_eq!(see(4, &decide(2), made(1)), Ok(Relevance::Checked));
         // The same decision, repeated by another node.
-        assert_eq!(see(5, &decide(2), made(1)), Ok(Seen::Passed));
-        assert_eq!(see(6, &begin, started(3)), Ok(Seen::Passed));
+        assert_eq!(see(5, &decide(2), made(1)), Ok(Relevance::Passed));
+        assert_eq!(see(6, &begin, started(3)), Ok(Relevance::Passed));
         assert!(see(7, &decide(3), made(2)).is_err());
     }
 }

@@ -1,9 +1,9 @@
-//! The museum: faults that were planted, each of which somebody must find.
+//! The list of planted bugs: faults that were planted, each of which somebody must find.
 //!
-//! Three kinds, all listed in `museum.toml`: contracts that a driver or a client breaks
-//! ([`Breach`]), wrong lines in the product, and those wrong lines of the log that are in its own
+//! Three kinds, all listed in `planted_bugs.toml`: contracts that a driver or a client breaks
+//! ([`ContractViolation`]), wrong lines in the product, and those wrong lines of the log that are in its own
 //! list. The repository is copied, all wrong lines of the product are planted at once, each asleep
-//! until its exhibit is on show, and the simulator is built anew and searches; for one of the log,
+//! until its planted bug is on show, and the simulator is built anew and searches; for one of the log,
 //! the line is changed and its crash tests run. `seed` is the one that found it last, and is tried
 //! first.
 
@@ -11,12 +11,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-use crate::{Breach, Weather};
+use crate::{ContractViolation, FaultProfile};
 
 /// One planted fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Exhibit {
-    /// What it is called. The name of a [`Breach`] is enough for one.
+pub struct PlantedBug {
+    /// What it is called. The name of a [`ContractViolation`] is enough for one.
     pub name: String,
     /// What is wrong with it.
     pub breaks: String,
@@ -24,8 +24,8 @@ pub struct Exhibit {
     pub edits: Vec<Edit>,
     /// The seed that found it last, if one did.
     pub seed: Option<u64>,
-    /// The weather that brings the moment in which it shows, if any weather will not do.
-    pub weather: Option<Weather>,
+    /// The fault profile that brings the moment in which it shows, if any fault profile will not do.
+    pub fault_profile: Option<FaultProfile>,
     /// The crate whose own list has the line, and whose crash tests must notice it.
     pub list: String,
 }
@@ -37,46 +37,45 @@ pub struct Edit {
     pub file: String,
     /// The right line.
     pub find: String,
-    /// The wrong one; in it, `SHOWN` is whether its exhibit is on show.
+    /// The wrong one; in it, `SHOWN` is whether its planted bug is on show.
     pub replace: String,
 }
 
-/// Names the exhibit on show to the planted program.
+/// Names the planted bug on show to the planted program.
 const SHOWS: &str = "TENURE_MUSEUM_SHOWS";
 
 /// The tests of a crate that know crashes and damage.
 const CRASH_TESTS: [&str; 3] = ["crash", "damage", "rules"];
 
-/// Reads the museum's list, and what it takes from the lists of others.
-pub fn read(root: &Path) -> Result<Vec<Exhibit>, String> {
-    let mut exhibits = parse(include_str!("../museum.toml"), "[[exhibit]]")?;
-    for exhibit in &mut exhibits {
-        if !exhibit.list.is_empty() {
-            let home = format!("crates/{}", exhibit.list);
+/// Reads the list of planted bugs's list, and what it takes from the lists of others.
+pub fn read(root: &Path) -> Result<Vec<PlantedBug>, String> {
+    let mut bugs = parse(include_str!("../planted_bugs.toml"), "[[bug]]")?;
+    for bug in &mut bugs {
+        if !bug.list.is_empty() {
+            let home = format!("crates/{}", bug.list);
             let text = text_of(&root.join(&home).join("mutants.toml"))?;
             let mutants = parse(&text, "[[mutant]]")?;
-            let mutant = mutants.into_iter().find(|one| one.name == exhibit.name);
-            let mutant =
-                mutant.ok_or_else(|| format!("{} has no {}", exhibit.list, exhibit.name))?;
+            let mutant = mutants.into_iter().find(|one| one.name == bug.name);
+            let mutant = mutant.ok_or_else(|| format!("{} has no {}", bug.list, bug.name))?;
             for edit in &mutant.edits {
-                exhibit.edits.push(Edit {
+                bug.edits.push(Edit {
                     file: format!("{home}/{}", edit.file),
                     ..edit.clone()
                 });
             }
-            exhibit.breaks = mutant.breaks;
+            bug.breaks = mutant.breaks;
         }
-        let edit = !exhibit.edits.is_empty();
-        if edit == Breach::called(&exhibit.name).is_some() || exhibit.breaks.is_empty() {
-            return Err(format!("museum.toml: `{}` is incomplete", exhibit.name));
+        let edit = !bug.edits.is_empty();
+        if edit == ContractViolation::called(&bug.name).is_some() || bug.breaks.is_empty() {
+            return Err(format!("museum.toml: `{}` is incomplete", bug.name));
         }
     }
-    Ok(exhibits)
+    Ok(bugs)
 }
 
 /// Reads a list: TOML, of which a heading and `key = 'literal string'` are all that it needs.
-fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
-    let mut exhibits: Vec<Exhibit> = Vec::new();
+fn parse(text: &str, heading: &str) -> Result<Vec<PlantedBug>, String> {
+    let mut bugs: Vec<PlantedBug> = Vec::new();
     for (number, line) in text.lines().enumerate() {
         let line = line.trim();
         let complain = |what: &str| format!("{heading}, line {}: {what}", number + 1);
@@ -84,7 +83,7 @@ fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
             continue;
         }
         if line == heading {
-            exhibits.push(Exhibit::default());
+            bugs.push(PlantedBug::default());
             continue;
         }
         let (key, value) = line
@@ -94,25 +93,26 @@ fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
             .strip_prefix('\'')
             .and_then(|value| value.strip_suffix('\''))
             .ok_or_else(|| complain("expected a text in single quotes"))?;
-        let exhibit = exhibits
+        let bug = bugs
             .last_mut()
             .ok_or_else(|| complain("expected a heading first"))?;
         if key == "file" {
-            exhibit.edits.push(Edit::default());
+            bug.edits.push(Edit::default());
         }
-        let edit = exhibit.edits.last_mut();
+        let edit = bug.edits.last_mut();
         let field = match (key, edit) {
-            ("name", _) => &mut exhibit.name,
-            ("breaks", _) => &mut exhibit.breaks,
-            ("list", _) => &mut exhibit.list,
+            ("name", _) => &mut bug.name,
+            ("breaks", _) => &mut bug.breaks,
+            ("list", _) => &mut bug.list,
             ("seed", _) => {
                 let seed = value.parse().map_err(|_| complain("not a seed"))?;
-                exhibit.seed = Some(seed);
+                bug.seed = Some(seed);
                 continue;
             }
             ("weather", _) => {
-                let weather = Weather::called(value).ok_or_else(|| complain("no weather"))?;
-                exhibit.weather = Some(weather);
+                let fault_profile =
+                    FaultProfile::called(value).ok_or_else(|| complain("no weather"))?;
+                bug.fault_profile = Some(fault_profile);
                 continue;
             }
             ("file", Some(edit)) => &mut edit.file,
@@ -123,20 +123,20 @@ fn parse(text: &str, heading: &str) -> Result<Vec<Exhibit>, String> {
         };
         *field = value.to_owned();
     }
-    Ok(exhibits)
+    Ok(bugs)
 }
 
 /// A copy of the repository in which one line at a time is wrong.
-pub struct Workshop {
+pub struct BuildCopy {
     copy: PathBuf,
     build: PathBuf,
 }
 
-impl Workshop {
-    /// Copies what git knows of, plants the lines of all exhibits that the simulator is to find, and
+impl BuildCopy {
+    /// Copies what git knows of, plants the lines of all planted bugs that the simulator is to find, and
     /// builds it.
-    pub fn open(root: &Path, exhibits: &[Exhibit]) -> Result<Workshop, String> {
-        let workshop = Workshop {
+    pub fn open(root: &Path, bugs: &[PlantedBug]) -> Result<BuildCopy, String> {
+        let workshop = BuildCopy {
             copy: root.join("target/museum/copy"),
             build: root.join("target/museum/build"),
         };
@@ -151,7 +151,7 @@ impl Workshop {
             let Ok(bytes) = fs::read(&from) else {
                 continue;
             };
-            let bytes = planted(name, bytes, exhibits)?;
+            let bytes = planted(name, bytes, bugs)?;
             // Files that are the same keep their time, so that cargo does not build them again.
             if fs::read(&to).is_ok_and(|present| present == bytes) {
                 continue;
@@ -170,16 +170,16 @@ impl Workshop {
         Err(format!("the planted simulator does not compile: {why}"))
     }
 
-    /// Lets somebody search for an exhibit, the simulator for so many seconds. Returns the verdict.
-    pub fn show(&self, exhibit: &Exhibit, seconds: u64) -> Result<String, String> {
-        if exhibit.list.is_empty() {
-            return self.search(exhibit, seconds);
+    /// Lets somebody search for an planted bug, the simulator for so many seconds. Returns the verdict.
+    pub fn show(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
+        if bug.list.is_empty() {
+            return self.search(bug, seconds);
         }
-        for edit in &exhibit.edits {
+        for edit in &bug.edits {
             self.change(edit, &edit.find, &edit.replace)?;
         }
-        let said = self.crash(&exhibit.list);
-        for edit in &exhibit.edits {
+        let said = self.crash(&bug.list);
+        for edit in &bug.edits {
             self.change(edit, &edit.replace, &edit.find)?;
         }
         said
@@ -200,16 +200,16 @@ impl Workshop {
             .map_err(|error| format!("cannot start cargo: {error}"))
     }
 
-    /// The simulator's judges.
-    fn search(&self, exhibit: &Exhibit, seconds: u64) -> Result<String, String> {
+    /// The simulator's checkers.
+    fn search(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
         let mut search = Command::new(self.build.join("debug/tenure-sim"));
-        search.env(SHOWS, &exhibit.name);
+        search.env(SHOWS, &bug.name);
         search.args(["--search", &seconds.to_string()]);
-        if let Some(seed) = exhibit.seed {
+        if let Some(seed) = bug.seed {
             search.args(["--first", &seed.to_string()]);
         }
-        if let Some(weather) = exhibit.weather {
-            search.args(["--weather", weather.name()]);
+        if let Some(fault_profile) = bug.fault_profile {
+            search.args(["--fault-profile", fault_profile.name()]);
         }
         let found = search
             .output()
@@ -242,22 +242,22 @@ impl Workshop {
     }
 }
 
-/// A file with the lines that exhibits change in it, each asleep until it is on show.
-fn planted(name: &str, bytes: Vec<u8>, exhibits: &[Exhibit]) -> Result<Vec<u8>, String> {
+/// A file with the lines that planted bugs change in it, each asleep until it is on show.
+fn planted(name: &str, bytes: Vec<u8>, bugs: &[PlantedBug]) -> Result<Vec<u8>, String> {
     let here = |edit: &&Edit| edit.file == name;
     let mut file = bytes;
-    for exhibit in exhibits.iter().filter(|one| one.list.is_empty()) {
-        for edit in exhibit.edits.iter().filter(here) {
+    for bug in bugs.iter().filter(|one| one.list.is_empty()) {
+        for edit in bug.edits.iter().filter(here) {
             let shown = format!(
                 "({{ extern crate std; static SHOWN: std::sync::OnceLock<bool> = \
                  std::sync::OnceLock::new(); *SHOWN.get_or_init(|| \
                  std::env::var({SHOWS:?}).as_deref() == Ok({:?})) }})",
-                exhibit.name
+                bug.name
             );
             let line = edit.replace.replace("SHOWN", &shown);
             let text = String::from_utf8(file).map_err(|_| format!("{name} is no text"))?;
             file = replace_one(&text, &edit.find, &line)
-                .map_err(|why| format!("{}: {name}: {why}", exhibit.name))?
+                .map_err(|why| format!("{}: {name}: {why}", bug.name))?
                 .into_bytes();
         }
     }
@@ -283,21 +283,21 @@ mod tests {
     #[test]
     fn the_list_is_complete_and_every_line_is_there_once() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-        let exhibits = read(&root).unwrap();
-        for exhibit in &exhibits {
-            for edit in &exhibit.edits {
+        let bugs = read(&root).unwrap();
+        for bug in &bugs {
+            for edit in &bug.edits {
                 let text = text_of(&root.join(&edit.file)).unwrap();
                 let count = text.matches(&edit.find).count();
-                let name = &exhibit.name;
+                let name = &bug.name;
                 assert_eq!(count, 1, "{name}: {:?} in {}", edit.find, edit.file);
                 assert_ne!(edit.find, edit.replace, "{name}");
-                let asleep = exhibit.list.is_empty();
+                let asleep = bug.list.is_empty();
                 assert_eq!(edit.replace.contains("SHOWN"), asleep, "{name}");
             }
         }
-        for breach in Breach::ALL {
-            let shown = exhibits.iter().any(|one| one.name == breach.name());
-            assert!(shown, "{} is not on show", breach.name());
+        for contract_violation in ContractViolation::ALL {
+            let shown = bugs.iter().any(|one| one.name == contract_violation.name());
+            assert!(shown, "{} is not on show", contract_violation.name());
         }
     }
 }

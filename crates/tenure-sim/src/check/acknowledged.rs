@@ -10,25 +10,25 @@ use std::collections::BTreeMap;
 use tenure_node::replica_view::{ReplicaView, SafetyPromise, SentPromise};
 use tenure_node::{GroupId, LogPosition, Node, ReplicaId};
 
-use super::{Finding, Seen};
+use super::{CheckResult, Relevance};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Memory {
+pub(super) struct AcknowledgedLog {
     /// The end of each replica's log, as it last acknowledged it, and the term it was in.
     ends: BTreeMap<(GroupId, ReplicaId), (u64, LogPosition)>,
     /// Where the logs of candidates ended, by term.
     candidates: BTreeMap<(GroupId, ReplicaId, u64), LogPosition>,
 }
 
-impl Memory {
+impl AcknowledgedLog {
     /// A process begins.
-    pub(super) fn started(&mut self, view: &ReplicaView) -> Finding {
+    pub(super) fn started(&mut self, view: &ReplicaView) -> CheckResult {
         let Some((term, end)) = self.ends.get_mut(&(view.group, view.member)) else {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         if view.last >= *end {
-            return Ok(Seen::Checked);
+            return Ok(Relevance::Checked);
         }
         if view.term <= *term {
             return Err(format!(
@@ -37,11 +37,11 @@ impl Memory {
             ));
         }
         (*term, *end) = (view.term, view.last);
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 
     /// Something leaves a node.
-    pub(super) fn sent(&mut self, node: &Node, promised: &SentPromise) -> Finding {
+    pub(super) fn sent(&mut self, node: &Node, promised: &SentPromise) -> CheckResult {
         let SentPromise {
             group,
             from,
@@ -51,7 +51,7 @@ impl Memory {
         match promise {
             SafetyPromise::AsksForVote { term, end } => {
                 self.candidates.insert((group, from, term), end);
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             SafetyPromise::Holds { term, index } => {
                 let is_still = |view: ReplicaView| {
@@ -68,7 +68,7 @@ impl Memory {
                         *end = (term, place);
                     }
                 }
-                Ok(Seen::Passed)
+                Ok(Relevance::Passed)
             }
             SafetyPromise::Votes { term } => {
                 let candidate = self.candidates.get(&(group, to, term));
@@ -80,8 +80,8 @@ impl Memory {
                         "{from} votes in {group} for {to} of term {term}, whose log ends at {theirs:?}; its own \
                          ends at {own:?}"
                     )),
-                    (Some(_), Some(_)) => Ok(Seen::Checked),
-                    _ => Ok(Seen::Passed),
+                    (Some(_), Some(_)) => Ok(Relevance::Checked),
+                    _ => Ok(Relevance::Passed),
                 }
             }
         }

@@ -1,5 +1,5 @@
-//! After the storm: everything is healed, and then the cluster must make progress, let go of the
-//! dead, and agree. These are the judges of liveness; until here only safety was asked for.
+//! After the fault phase: everything is healed, and then the cluster must make progress, let go of the
+//! dead, and agree. These are the checkers of liveness; until here only safety was asked for.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,30 +13,30 @@ use tenure_node::{
 
 use crate::check::{Fact, Violation};
 use crate::load::{PATHS, path};
-use crate::time::{MILLISECOND, SECOND, Time};
-use crate::world::{Event, World};
+use crate::simulator::{SimEvent, Simulator};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// Elections, restarts and membership changes are over this long after the last fault.
-const SETTLE: Time = 30 * SECOND;
+const SETTLE: SimTime = 30 * SECOND;
 /// In this time of calm clients must have got something.
-const PROGRESS: Time = 40 * SECOND;
-/// So long leaderships change hands in the calm.
-const STIRRED: Time = 30 * SECOND;
-/// How often the judge looks which of the dead are still there.
-const LOOK: Time = 10 * SECOND;
+const PROGRESS: SimTime = 40 * SECOND;
+/// So long leaderships change hands in the convergence phase.
+const STIRRED: SimTime = 30 * SECOND;
+/// How often the checker looks which of the dead are still there.
+const LOOK: SimTime = 10 * SECOND;
 
 /// Which owner holds what, and a path that has a waiter.
-type Seen = (BTreeSet<(&'static str, OwnerId)>, Option<&'static str>);
+type HeldPaths = (BTreeSet<(&'static str, OwnerId)>, Option<&'static str>);
 
-impl World {
+impl Simulator {
     /// The whole run.
     pub(crate) fn live(&mut self) -> Result<(), Violation> {
-        let storm = self.plan.storm;
-        self.run_until(storm)?;
+        let fault_phase = self.plan.fault_phase;
+        self.run_until(fault_phase)?;
         self.heal();
         self.operator.restore();
         self.run_until(self.now + SETTLE)?;
-        self.judges.see(self.now, &Fact::Calm);
+        self.checkers.see(self.now, &Fact::ConvergencePhase);
         self.progress()?;
         self.leaders_change()?;
         self.the_dead_are_gone()?;
@@ -46,7 +46,7 @@ impl World {
 
     /// The queue is never stuck: clients get what they ask for.
     fn progress(&mut self) -> Result<(), Violation> {
-        // What died in the storm may hold everything up for as long as its lease.
+        // What died in the fault phase may hold everything up for as long as its lease.
         self.run_until(self.now + self.plan.dead_after())?;
         for client in &mut self.clients {
             client.take_grants();
@@ -77,9 +77,9 @@ impl World {
     /// other, and nobody may notice.
     fn leaders_change(&mut self) -> Result<(), Violation> {
         self.stirring = true;
-        self.at(self.now, Event::Stir);
-        let one = self.random.index(self.seats.len());
-        let other = (one + 1) % self.seats.len();
+        self.at(self.now, SimEvent::Stir);
+        let one = self.random.index(self.node_slots.len());
+        let other = (one + 1) % self.node_slots.len();
         let far = self.random.between(20, 300) * MILLISECOND;
         self.network.link(one, other).delay = (far / 2, far);
         self.network.link(other, one).delay = (far / 2, far);
@@ -108,7 +108,7 @@ impl World {
         for client in &mut self.clients {
             client.retire();
         }
-        self.judges.see(self.now, &Fact::AllDie);
+        self.checkers.see(self.now, &Fact::AllDie);
         self.trace.say(
             self.now,
             format_args!("world"),
@@ -117,7 +117,7 @@ impl World {
         let died = self.now;
         let lease = self.plan.dead_after();
         let lines_end = died + self.plan.place_after();
-        let mut since: BTreeMap<(&str, OwnerId), Time> = BTreeMap::new();
+        let mut since: BTreeMap<(&str, OwnerId), SimTime> = BTreeMap::new();
         loop {
             let (held, waiting) = self.look_around()?;
             since.retain(|hold, _| held.contains(hold));
@@ -149,7 +149,7 @@ impl World {
     }
 
     /// Which owner holds what, and a path that has a waiter.
-    fn look_around(&mut self) -> Result<Seen, Violation> {
+    fn look_around(&mut self) -> Result<HeldPaths, Violation> {
         let (mut held, mut waiting) = (BTreeSet::new(), None);
         for text in PATHS {
             let answer = self.probe(ClientRequest::InspectPath { path: path(text) })?;
@@ -192,7 +192,7 @@ impl World {
                 deadlock: Deadlock::Ignore,
             };
             let answer = self.probe(ClientRequest::Acquire(request))?;
-            let known = self.judges.highest(&path(text));
+            let known = self.checkers.highest(&path(text));
             match answer {
                 Answer::Acquire(AcquireAnswer::Granted {
                     fence: Some(fence), ..
@@ -226,26 +226,26 @@ impl World {
         let mut states: BTreeMap<GroupId, (u64, Vec<u8>)> = BTreeMap::new();
         for (at, wanted) in self.operator.wanted.iter().enumerate() {
             let group = GroupId(u32::try_from(at).unwrap_or(0));
-            for seat in wanted {
-                let node = self.seats[*seat]
+            for node_slot in wanted {
+                let node = self.node_slots[*node_slot]
                     .node
                     .as_ref()
-                    .ok_or(format!("seat {seat} is down"))?;
+                    .ok_or(format!("seat {node_slot} is down"))?;
                 let (index, state) = node
                     .state_of(group)
-                    .ok_or(format!("seat {seat} has no {group}"))?;
+                    .ok_or(format!("seat {node_slot} has no {group}"))?;
                 match states.get(&group) {
                     None => {
                         states.insert(group, (index, state.to_vec()));
                     }
                     Some((first, _)) if *first != index => {
                         return Err(format!(
-                            "{group}: seat {seat} is at {index}, another at {first}"
+                            "{group}: seat {node_slot} is at {index}, another at {first}"
                         ));
                     }
                     Some((_, first)) if *first != state => {
                         return Err(format!(
-                            "{group}: the state of seat {seat} differs at {index}"
+                            "{group}: the state of seat {node_slot} differs at {index}"
                         ));
                     }
                     Some(_) => {}
@@ -256,14 +256,21 @@ impl World {
     }
 
     fn nothing_is_left_over(&self) -> Result<(), String> {
-        for (seat, node) in self.seats.iter().map(|seat| &seat.node).enumerate() {
+        for (node_slot, node) in self
+            .node_slots
+            .iter()
+            .map(|node_slot| &node_slot.node)
+            .enumerate()
+        {
             for group in node.iter().flat_map(|node| node.status().groups) {
                 let id = group.group;
                 let Some((_, membership)) = self.leader(id) else {
                     return Err(format!("{id} has no leader"));
                 };
                 if !membership.everybody().contains(&group.member) {
-                    return Err(format!("seat {seat} has a replica of {id}: it was removed"));
+                    return Err(format!(
+                        "seat {node_slot} has a replica of {id}: it was removed"
+                    ));
                 }
             }
         }
@@ -276,7 +283,7 @@ impl World {
         let mut last = None;
         let mut number = u64::MAX / 4;
         while self.now < end {
-            let seat = self.random.index(self.seats.len());
+            let node_slot = self.random.index(self.node_slots.len());
             number += 1;
             let id = RequestId(number);
             self.probes.remove(&id);
@@ -285,7 +292,7 @@ impl World {
                 request: Box::new(request.clone()),
                 timeout_ms: 3_000,
             };
-            self.input(seat, input);
+            self.input(node_slot, input);
             let give_up = self.now + 4 * SECOND;
             while self.now < give_up && !self.probes.contains_key(&id) {
                 self.run_until(self.now + SECOND / 50)?;
@@ -301,17 +308,17 @@ impl World {
         ))
     }
 
-    fn objection(&mut self, judge: &'static str, what: String) -> Violation {
+    fn objection(&mut self, checker: &'static str, what: String) -> Violation {
         Violation {
-            judge,
+            checker,
             at: self.now,
             what,
         }
     }
 }
 
-/// Kept by the world for [`World::probe`].
-pub(crate) type Probes = BTreeMap<RequestId, Result<Answer, Failure>>;
+/// Kept by the simulator for [`Simulator::probe`].
+pub(crate) type ProgressProbes = BTreeMap<RequestId, Result<Answer, Failure>>;
 
 /// Whether a request is a probe's.
 pub(crate) fn is_probe(id: RequestId) -> bool {

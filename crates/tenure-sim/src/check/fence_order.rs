@@ -6,28 +6,28 @@ use tenure_core::event::ChangeKind;
 use tenure_core::path::Path;
 use tenure_core::value::Fence;
 
-use super::reference::{Step, What};
-use super::{Finding, Seen};
+use super::reference::{AppliedCommand, CommandResult};
+use super::{CheckResult, Relevance};
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Rising {
+pub(super) struct FenceOrder {
     highest: BTreeMap<Path, Fence>,
 }
 
-impl Rising {
-    pub(super) fn applied(&mut self, step: &Step<'_>) -> Finding {
-        let What::Space { applied, .. } = &step.what else {
-            return Ok(Seen::Passed);
+impl FenceOrder {
+    pub(super) fn applied(&mut self, step: &AppliedCommand<'_>) -> CheckResult {
+        let CommandResult::Space { applied, .. } = &step.what else {
+            return Ok(Relevance::Passed);
         };
-        let mut seen = Seen::Passed;
+        let mut seen = Relevance::Passed;
         for change in &applied.changes {
             let (ChangeKind::Granted, Some(path), Some(fence)) =
                 (change.kind, &change.path, change.fence)
             else {
                 continue;
             };
-            seen = Seen::Checked;
+            seen = Relevance::Checked;
             let highest = self.highest.insert(path.clone(), fence);
             if let Some(highest) = highest
                 && fence <= highest

@@ -1,8 +1,8 @@
-//! The world: one queue of events in virtual time, and everything that they happen to.
+//! The simulator: one queue of events in virtual time, and everything that they happen to.
 //!
 //! ```text
-//!   clients ──requests──▶ seats (node + journal + disk + clock) ◀──frames──▶ network
-//!      └── facts ──▶ judges            ▲
+//!   clients ──requests──▶ node slots (node + journal + disk + clock) ◀──frames──▶ network
+//!      └── facts ──▶ checkers            ▲
 //!   faults, operator ──────────────────┘
 //! ```
 //!
@@ -19,23 +19,23 @@ use bytes::Bytes;
 use tenure_log::SimDisk;
 use tenure_node::{Answer, Failure, GroupId, Input, Membership, NodeId, ReplicaId, Role};
 
-use crate::calm::Probes;
-use crate::check::{Judges, Violation};
+use crate::availability::AvailabilityCheck;
+use crate::check::{Checkers, Violation};
+use crate::convergence::ProgressProbes;
 use crate::counts::Counts;
+use crate::fault_profile::FaultProfile;
 use crate::faults::{Fault, Undo};
-use crate::load::{Client, Store};
+use crate::load::{FencedStore, SimClient};
 use crate::network::Network;
 use crate::operator::Operator;
-use crate::plan::Plan;
-use crate::pulse::Pulses;
-use crate::random::Random;
-use crate::seat::{HEALTHY_DISK, Seat};
-use crate::time::{Clock, SECOND, Time};
+use crate::plan::RunPlan;
+use crate::random::SimRng;
+use crate::sim_node::{HEALTHY_DISK, SimNode};
+use crate::time::{SECOND, SimClock, SimTime};
 use crate::trace::Trace;
-use crate::weather::Weather;
 
 /// All that can happen.
-pub(crate) enum Event {
+pub(crate) enum SimEvent {
     /// A node takes a turn, if this is still its time.
     Step(usize),
     /// A frame arrives, if the process it was meant for still runs.
@@ -46,12 +46,12 @@ pub(crate) enum Event {
         bytes: Bytes,
     },
     /// The disk takes up what waits.
-    DiskBegins { seat: usize, process: u64 },
+    DiskBegins { node_slot: usize, process: u64 },
     /// The sync that is under way ends.
-    DiskEnds { seat: usize, process: u64 },
+    DiskEnds { node_slot: usize, process: u64 },
     /// Something from a client arrives at a node.
     ToNode {
-        seat: usize,
+        node_slot: usize,
         client: usize,
         ask: u64,
         input: Box<Input>,
@@ -86,16 +86,16 @@ pub(crate) enum Event {
     Operate,
     /// Somebody looks at all nodes, to count elections.
     Look,
-    /// A leadership is handed over, in the calm.
+    /// A leadership is handed over, in the convergence phase.
     Stir,
-    /// The judge of gray failures asks again.
-    Pulse,
+    /// The checker of gray failures asks again.
+    AvailabilityProbe,
 }
 
 struct Scheduled {
-    at: Time,
+    at: SimTime,
     number: u64,
-    event: Event,
+    event: SimEvent,
 }
 
 impl PartialEq for Scheduled {
@@ -116,90 +116,90 @@ impl Ord for Scheduled {
 }
 
 /// See the module.
-pub(crate) struct World {
-    pub(crate) plan: Plan,
-    pub(crate) now: Time,
+pub(crate) struct Simulator {
+    pub(crate) plan: RunPlan,
+    pub(crate) now: SimTime,
     queue: BinaryHeap<Reverse<Scheduled>>,
     scheduled: u64,
-    pub(crate) random: Random,
-    pub(crate) seats: Vec<Seat>,
+    pub(crate) random: SimRng,
+    pub(crate) node_slots: Vec<SimNode>,
     pub(crate) network: Network,
-    pub(crate) clients: Vec<Client>,
-    pub(crate) store: Store,
+    pub(crate) clients: Vec<SimClient>,
+    pub(crate) store: FencedStore,
     pub(crate) faults: Vec<Fault>,
     pub(crate) operator: Operator,
-    pub(crate) judges: Judges,
+    pub(crate) checkers: Checkers,
     pub(crate) trace: Trace,
     pub(crate) counts: Counts,
     next_request: u64,
-    /// Answers to questions of the judges of liveness.
-    pub(crate) probes: Probes,
+    /// Answers to questions of the checkers of liveness.
+    pub(crate) probes: ProgressProbes,
     /// Faults strike and clients lose messages only while this is on.
-    pub(crate) storm: bool,
-    /// The seat that most clients turn to, if there is one.
+    pub(crate) fault_phase: bool,
+    /// The node slot that most clients turn to, if there is one.
     pub(crate) favourite: Option<usize>,
     /// Leaderships are handed over, though all is well.
     pub(crate) stirring: bool,
-    pub(crate) pulses: Pulses,
+    pub(crate) availability: AvailabilityCheck,
 }
 
-impl World {
-    pub(crate) fn new(plan: Plan, mut random: Random, trace: Trace) -> World {
-        let seats = (0..plan.nodes)
+impl Simulator {
+    pub(crate) fn new(plan: RunPlan, mut random: SimRng, trace: Trace) -> Simulator {
+        let node_slots = (0..plan.nodes)
             .map(|at| {
                 let rate = random.between(905, 1095);
-                let clock = Clock::new(rate, 0);
-                Seat::new(member(at, 1), SimDisk::new(random.next()), clock)
+                let clock = SimClock::new(rate, 0);
+                SimNode::new(member(at, 1), SimDisk::new(random.next()), clock)
             })
             .collect();
         let mut network = Network::new(plan.nodes, random.split());
         network.late = plan.late;
-        let clients = Client::all(&plan, &mut random);
+        let clients = SimClient::all(&plan, &mut random);
         let faults = Fault::all(&plan, &mut random);
         let operator = Operator::new(&plan, &mut random);
-        let judges = Judges::new(&plan);
-        let mut world = World {
+        let checkers = Checkers::new(&plan);
+        let mut sim = Simulator {
             now: SECOND,
             queue: BinaryHeap::new(),
             scheduled: 0,
-            seats,
+            node_slots,
             network,
             clients,
-            store: Store::default(),
+            store: FencedStore::default(),
             faults,
             operator,
-            judges,
+            checkers,
             trace,
             counts: Counts::default(),
             next_request: 0,
-            probes: Probes::new(),
-            storm: true,
+            probes: ProgressProbes::new(),
+            fault_phase: true,
             stirring: false,
             favourite: None,
-            pulses: Pulses::default(),
+            availability: AvailabilityCheck::default(),
             random,
             plan,
         };
-        for at in 0..world.seats.len() {
-            world.at(world.now, Event::Start(at));
+        for at in 0..sim.node_slots.len() {
+            sim.at(sim.now, SimEvent::Start(at));
         }
-        for at in 0..world.clients.len() {
-            let when = world.now + world.random.between(SECOND, 4 * SECOND);
-            world.at(when, Event::Client(at));
+        for at in 0..sim.clients.len() {
+            let when = sim.now + sim.random.between(SECOND, 4 * SECOND);
+            sim.at(when, SimEvent::Client(at));
         }
-        for at in 0..world.faults.len() {
-            let pause = world.faults[at].pause();
-            world.at(world.now + 3 * SECOND + pause, Event::Strike(at));
+        for at in 0..sim.faults.len() {
+            let pause = sim.faults[at].pause();
+            sim.at(sim.now + 3 * SECOND + pause, SimEvent::Strike(at));
         }
-        world.at(world.now + 3 * SECOND, Event::Operate);
-        world.at(world.now + SECOND, Event::Look);
-        if world.plan.weather == Weather::Stalled {
-            world.at(world.now + 5 * SECOND, Event::Pulse);
+        sim.at(sim.now + 3 * SECOND, SimEvent::Operate);
+        sim.at(sim.now + SECOND, SimEvent::Look);
+        if sim.plan.fault_profile == FaultProfile::Stalled {
+            sim.at(sim.now + 5 * SECOND, SimEvent::AvailabilityProbe);
         }
-        world
+        sim
     }
 
-    pub(crate) fn at(&mut self, at: Time, event: Event) {
+    pub(crate) fn at(&mut self, at: SimTime, event: SimEvent) {
         self.scheduled += 1;
         let number = self.scheduled;
         self.queue.push(Reverse(Scheduled {
@@ -209,8 +209,8 @@ impl World {
         }));
     }
 
-    /// Lets virtual time pass until `end`, or until a judge objects.
-    pub(crate) fn run_until(&mut self, end: Time) -> Result<(), Violation> {
+    /// Lets virtual time pass until `end`, or until a checker objects.
+    pub(crate) fn run_until(&mut self, end: SimTime) -> Result<(), Violation> {
         while let Some(Reverse(next)) = self.queue.peek()
             && next.at <= end
         {
@@ -219,7 +219,7 @@ impl World {
             };
             self.now = next.at;
             self.happen(next.event);
-            if let Some(violation) = self.judges.verdict.take() {
+            if let Some(violation) = self.checkers.verdict.take() {
                 return Err(violation);
             }
         }
@@ -227,103 +227,106 @@ impl World {
         Ok(())
     }
 
-    fn happen(&mut self, event: Event) {
+    fn happen(&mut self, event: SimEvent) {
         match event {
-            Event::Step(at) => {
-                if self.seats[at].next_step == self.now {
+            SimEvent::Step(at) => {
+                if self.node_slots[at].next_step == self.now {
                     self.step(at);
                 }
             }
-            Event::Frame {
+            SimEvent::Frame {
                 from,
                 to,
                 process,
                 bytes,
             } => {
-                let seat = &self.seats[to];
-                if seat.process == process && seat.is_up() && !self.network.is_cut(from, to) {
-                    let from = self.seats[from].member.node;
+                let node_slot = &self.node_slots[to];
+                if node_slot.process == process
+                    && node_slot.is_up()
+                    && !self.network.is_cut(from, to)
+                {
+                    let from = self.node_slots[from].member.node;
                     self.input(to, Input::Frame { from, bytes });
                 }
             }
-            Event::DiskBegins { seat, process } => {
-                if self.seats[seat].process == process {
-                    self.disk_begins(seat);
+            SimEvent::DiskBegins { node_slot, process } => {
+                if self.node_slots[node_slot].process == process {
+                    self.disk_begins(node_slot);
                 }
             }
-            Event::DiskEnds { seat, process } => {
-                if self.seats[seat].process == process {
-                    self.disk_ends(seat);
+            SimEvent::DiskEnds { node_slot, process } => {
+                if self.node_slots[node_slot].process == process {
+                    self.disk_ends(node_slot);
                 }
             }
-            Event::ToNode {
-                seat,
+            SimEvent::ToNode {
+                node_slot,
                 client,
                 ask,
                 input,
-            } => self.reach_node(seat, client, ask, *input),
-            Event::ToClient {
+            } => self.reach_node(node_slot, client, ask, *input),
+            SimEvent::ToClient {
                 client,
                 ask,
                 answer,
             } => {
                 self.client(client, |client, env| client.answered(env, ask, &answer));
             }
-            Event::Told { client, event } => {
+            SimEvent::Told { client, event } => {
                 self.client(client, |client, env| client.told(env, &event));
             }
-            Event::Client(at) => self.client(at, Client::wake),
-            Event::Rush(at) => self.client(at, Client::rush),
-            Event::StoreWrite { client, write } => {
+            SimEvent::Client(at) => self.client(at, SimClient::wake),
+            SimEvent::Rush(at) => self.client(at, SimClient::rush),
+            SimEvent::StoreWrite { client, write } => {
                 let accepted = self.store.write(&write);
                 self.client(client, |client, env| client.wrote(env, &write, accepted));
             }
-            Event::Start(at) => self.start(at),
-            Event::Strike(at) => {
-                if self.storm {
+            SimEvent::Start(at) => self.start(at),
+            SimEvent::Strike(at) => {
+                if self.fault_phase {
                     self.strike(at);
                 }
             }
-            Event::Undo(undo) => self.undo(undo),
-            Event::Operate => {
+            SimEvent::Undo(undo) => self.undo(undo),
+            SimEvent::Operate => {
                 self.operate();
                 let pause = self.operator.pause();
-                self.at(self.now + pause, Event::Operate);
+                self.at(self.now + pause, SimEvent::Operate);
             }
-            Event::Stir => {
+            SimEvent::Stir => {
                 if self.stirring {
                     self.stir();
                     let pause = self.random.between(SECOND / 5, SECOND);
-                    self.at(self.now + pause, Event::Stir);
+                    self.at(self.now + pause, SimEvent::Stir);
                 }
             }
-            Event::Pulse => self.pulse(),
-            Event::Look => {
+            SimEvent::AvailabilityProbe => self.availability_probe(),
+            SimEvent::Look => {
                 self.look();
-                self.at(self.now + SECOND, Event::Look);
+                self.at(self.now + SECOND, SimEvent::Look);
             }
         }
     }
 
     fn look(&mut self) {
-        for at in 0..self.seats.len() {
-            let Some(node) = &self.seats[at].node else {
+        for at in 0..self.node_slots.len() {
+            let Some(node) = &self.node_slots[at].node else {
                 continue;
             };
             let status = node.status();
             if status.malformed_appends + status.unreadable_frames > 0 {
                 let what = format!(
                     "{} met {} appends with a gap and {} frames that it could not read",
-                    self.seats[at].member, status.malformed_appends, status.unreadable_frames
+                    self.node_slots[at].member, status.malformed_appends, status.unreadable_frames
                 );
-                self.judges.object("contract", self.now, what);
+                self.checkers.object("contract", self.now, what);
             }
             for group in status.groups {
                 if group.role == Role::Leader {
-                    let seen = self.seats[at].terms.insert(group.group, group.term);
+                    let seen = self.node_slots[at].terms.insert(group.group, group.term);
                     if seen != Some(group.term) {
                         self.counts.elections += 1;
-                        let who = self.seats[at].member;
+                        let who = self.node_slots[at].member;
                         self.trace.say(
                             self.now,
                             format_args!("{who}"),
@@ -338,8 +341,10 @@ impl World {
     /// The serving leader of a group with the highest term, and its membership.
     pub(crate) fn leader(&self, group: GroupId) -> Option<(usize, Membership)> {
         let mut best: Option<(u64, usize, Membership)> = None;
-        for (at, seat) in self.seats.iter().enumerate() {
-            let Some(node) = &seat.node else { continue };
+        for (at, node_slot) in self.node_slots.iter().enumerate() {
+            let Some(node) = &node_slot.node else {
+                continue;
+            };
             for one in node.status().groups {
                 if one.group == group
                     && one.serves
@@ -354,9 +359,9 @@ impl World {
 
     /// How every node stands, for whoever reads the trace of a run that failed.
     pub(crate) fn show(&mut self) {
-        for seat in &self.seats {
-            let who = seat.member;
-            let Some(node) = &seat.node else {
+        for node_slot in &self.node_slots {
+            let who = node_slot.member;
+            let Some(node) = &node_slot.node else {
                 self.trace
                     .say(self.now, format_args!("{who}"), format_args!("is down"));
                 continue;
@@ -370,18 +375,18 @@ impl World {
 
     /// Everything is well again: no fault is left, and none comes.
     pub(crate) fn heal(&mut self) {
-        self.storm = false;
+        self.fault_phase = false;
         self.favourite = None;
-        self.network.calm();
-        for at in 0..self.seats.len() {
-            self.seats[at].disk_delay = HEALTHY_DISK;
+        self.network.convergence();
+        for at in 0..self.node_slots.len() {
+            self.node_slots[at].disk_delay = HEALTHY_DISK;
             self.disk_recovers(at);
-            self.seats[at].disk.set_capacity(None);
-            if self.seats[at].paused {
-                self.seats[at].paused = false;
+            self.node_slots[at].disk.set_capacity(None);
+            if self.node_slots[at].paused {
+                self.node_slots[at].paused = false;
                 self.reschedule(at);
             }
-            self.at(self.now + SECOND, Event::Start(at));
+            self.at(self.now + SECOND, SimEvent::Start(at));
             self.tell_peers(at, |node| Input::PeerUp { node });
         }
         self.trace
@@ -389,7 +394,7 @@ impl World {
     }
 }
 
-/// The member at a seat, in a life.
+/// The member at a node slot, in an incarnation.
 pub(crate) fn member(at: usize, incarnation: u32) -> ReplicaId {
     let number = u32::try_from(at + 1).expect("a handful of nodes");
     let node = NodeId::new(number).expect("numbers begin at one");

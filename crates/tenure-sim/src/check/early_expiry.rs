@@ -1,5 +1,5 @@
 //! No lease is ended early by the log: `Expire` is proposed one ttl after the entry that set the lease was,
-//! by the fastest clock there may be. (What renewals without an entry add is the judge `belief`'s.)
+//! by the fastest clock there may be. (What renewals without an entry add is the checker `belief`'s.)
 
 use std::collections::BTreeMap;
 
@@ -9,25 +9,25 @@ use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{ClientRequest, GroupId};
 
-use super::reference::{Step, What};
-use super::{Fact, Finding, Seen};
-use crate::time::{MILLISECOND, Time};
+use super::reference::{AppliedCommand, CommandResult};
+use super::{CheckResult, Fact, Relevance};
+use crate::time::{MILLISECOND, SimTime};
 
 /// Clocks are within ten per cent of each other.
 const FASTEST: u64 = 1_100;
 /// A step is not taken in the very moment in which it is due.
-const SLACK: Time = 2 * MILLISECOND;
+const SLACK: SimTime = 2 * MILLISECOND;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Early {
+pub(super) struct EarlyExpiry {
     /// When the entry that set a lease was proposed, and for how long, in milliseconds.
-    set: BTreeMap<(GroupId, Namespace, OwnerId), (Time, u64)>,
+    set: BTreeMap<(GroupId, Namespace, OwnerId), (SimTime, u64)>,
     /// The shortest time that an owner renewed for: a renewal without an entry may shorten.
     least: BTreeMap<OwnerId, u64>,
 }
 
-impl Early {
+impl EarlyExpiry {
     pub(super) fn see(&mut self, fact: &Fact<'_>) {
         if let Fact::Asked(ask) = fact
             && let ClientRequest::Renew { owner, ttl, .. } = &*ask.request
@@ -37,21 +37,21 @@ impl Early {
         }
     }
 
-    pub(super) fn applied(&mut self, step: &Step<'_>) -> Finding {
-        let What::Space {
+    pub(super) fn applied(&mut self, step: &AppliedCommand<'_>) -> CheckResult {
+        let CommandResult::Space {
             command,
             applied,
             space,
         } = &step.what
         else {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         let (group, proposed) = (step.at.group, step.at.proposed);
-        let mut finding = Ok(Seen::Passed);
+        let mut finding = Ok(Relevance::Passed);
         if let (Command::Expire(expire), Outcome::Expired(true)) = (command, &applied.outcome) {
             let lease = (group, expire.namespace.clone(), expire.owner.clone());
             finding = match self.set.remove(&lease) {
-                None => Ok(Seen::Passed),
+                None => Ok(Relevance::Passed),
                 Some((from, ttl)) => {
                     let least = self.least.get(&expire.owner).copied();
                     let ttl = ttl.min(least.unwrap_or(u64::MAX));
@@ -62,7 +62,7 @@ impl Early {
                             expire.owner, expire.namespace
                         ))
                     } else {
-                        Ok(Seen::Checked)
+                        Ok(Relevance::Checked)
                     }
                 }
             };

@@ -12,26 +12,26 @@ use tenure_core::outcome::Outcome;
 use tenure_core::space::Space;
 use tenure_core::value::OwnerId;
 
-use super::reference::{Step, What};
-use super::{Belief, Fact, Finding, Seen, Upheavals, takes_from};
-use crate::time::Time;
+use super::reference::{AppliedCommand, CommandResult};
+use super::{BelievedHold, CheckResult, Fact, PolicyMoves, Relevance, takes_from};
+use crate::time::SimTime;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Beliefs {
-    believed: BTreeMap<OwnerId, Belief>,
+pub(super) struct ClientViews {
+    believed: BTreeMap<OwnerId, BelievedHold>,
     /// Owners that a call wants to take something from.
     doomed: BTreeSet<OwnerId>,
-    upheavals: Upheavals,
+    upheavals: PolicyMoves,
 }
 
-impl Beliefs {
+impl ClientViews {
     pub(super) fn see<'a>(
         &mut self,
-        now: Time,
+        now: SimTime,
         fact: &Fact<'_>,
         spaces: impl Iterator<Item = &'a Space>,
-    ) -> Finding {
+    ) -> CheckResult {
         self.upheavals.see(now, fact);
         match fact {
             Fact::Asked(ask) => self.doomed.extend(takes_from(&ask.request).cloned()),
@@ -45,14 +45,18 @@ impl Beliefs {
             }
             _ => {}
         }
-        Ok(Seen::Passed)
+        Ok(Relevance::Passed)
     }
 
-    fn has<'a>(&self, belief: &Belief, spaces: impl Iterator<Item = &'a Space>) -> Finding {
+    fn has<'a>(
+        &self,
+        belief: &BelievedHold,
+        spaces: impl Iterator<Item = &'a Space>,
+    ) -> CheckResult {
         if self.doomed.contains(&belief.owner)
             || self.upheavals.shake(&belief.holds[0].0, belief.sent)
         {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         }
         let held: Vec<_> = spaces
             .flat_map(|space| space.owner_locks(&belief.owner, &Selection::All).locks)
@@ -67,15 +71,15 @@ impl Beliefs {
                 ));
             }
         }
-        Ok(Seen::Checked)
+        Ok(Relevance::Checked)
     }
 
-    pub(super) fn applied(&self, now: Time, step: &Step<'_>) -> Finding {
-        let What::Space {
+    pub(super) fn applied(&self, now: SimTime, step: &AppliedCommand<'_>) -> CheckResult {
+        let CommandResult::Space {
             command, applied, ..
         } = &step.what
         else {
-            return Ok(Seen::Passed);
+            return Ok(Relevance::Passed);
         };
         let counts_on = |owner: &OwnerId| {
             let belief = self.believed.get(owner);
@@ -91,16 +95,16 @@ impl Beliefs {
                     expire.owner, expire.namespace, belief.holds[0].0, belief.until
                 ));
             }
-            return Ok(Seen::Checked);
+            return Ok(Relevance::Checked);
         }
-        let mut seen = Seen::Passed;
+        let mut seen = Relevance::Passed;
         for change in &applied.changes {
             let (ChangeKind::Released, Some(owner), Some(path)) =
                 (change.kind, &change.owner, &change.path)
             else {
                 continue;
             };
-            seen = Seen::Checked;
+            seen = Relevance::Checked;
             let belief = counts_on(owner);
             if let Some(belief) = belief
                 && belief.holds.iter().any(|(held, _)| held == path)

@@ -13,21 +13,21 @@ use tenure_node::{
     WaitEdge,
 };
 
-use super::{Action, Env, Me, path};
-use crate::check::Ask;
-use crate::time::{MILLISECOND, SECOND, Time};
+use super::{Action, ClientContext, Env, path};
+use crate::check::ClientCall;
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 const TIMEOUT_MS: u64 = 3_000;
 
 /// See the module.
 #[derive(Default)]
-pub(super) struct Tangler {
+pub(super) struct NestedLockClient {
     owners: u64,
-    session: Option<Session>,
-    next: Time,
+    session: Option<NestedSession>,
+    next: SimTime,
 }
 
-struct Session {
+struct NestedSession {
     owner: OwnerId,
     /// What it still wants, the next one last.
     wants: Vec<Path>,
@@ -36,11 +36,11 @@ struct Session {
     /// What it lets go of now.
     leaves: Option<Path>,
     /// The call whose answer it waits for, and until when.
-    waits_for: Option<(u64, Time)>,
+    waits_for: Option<(u64, SimTime)>,
     tries: u32,
 }
 
-impl Session {
+impl NestedSession {
     /// How it wants the next one.
     fn mode(&self) -> Mode {
         match self.lets_go && self.wants.len() == 2 {
@@ -50,8 +50,8 @@ impl Session {
     }
 }
 
-impl Tangler {
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+impl NestedLockClient {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.act(env, me);
         let deadline = self.session.as_ref().and_then(|session| session.waits_for);
         let next = deadline.map_or(self.next, |(_, deadline)| deadline);
@@ -59,7 +59,7 @@ impl Tangler {
             .push(Action::Wake(next.max(env.now + MILLISECOND)));
     }
 
-    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             if env.now >= self.next {
                 self.begin(env, me);
@@ -77,13 +77,13 @@ impl Tangler {
         }
     }
 
-    fn begin(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn begin(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.owners += 1;
         let name = format!("d{}-{}", me.at, self.owners);
         let paths = env.plan.habits.paths;
         let first = me.random.index(paths.len());
         let other = (first + 1 + me.random.index(paths.len() - 1)) % paths.len();
-        self.session = Some(Session {
+        self.session = Some(NestedSession {
             owner: OwnerId::new(&name).expect("a short name"),
             wants: vec![path(paths[first]), path(paths[other])],
             lets_go: me.random.chance(250),
@@ -95,7 +95,7 @@ impl Tangler {
     }
 
     /// The next lock, or back with all of them.
-    fn go_on(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn go_on(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
@@ -141,7 +141,7 @@ impl Tangler {
     }
 
     /// Nothing came of it: once more, or on under another name.
-    fn again(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn again(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.next = env.now + me.random.between(20, 500) * MILLISECOND;
         if let Some(session) = &mut self.session {
             session.tries += 1;
@@ -154,8 +154,8 @@ impl Tangler {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
         let Some(session) = &mut self.session else {
@@ -192,7 +192,7 @@ impl Tangler {
     }
 
     /// Who is it that it waits for?
-    fn wonder(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn wonder(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &self.session else { return };
         let (owner, Some(wanted)) = (session.owner.clone(), session.wants.last().cloned()) else {
             return;

@@ -10,49 +10,49 @@ use tenure_node::{
     WriteBatch,
 };
 
-use crate::journal::Journal;
-use crate::random::Random;
-use crate::time::{Clock, MILLISECOND, Time};
+use crate::random::SimRng;
+use crate::sim_log::SimLog;
+use crate::time::{MILLISECOND, SimClock, SimTime};
 
 /// What the disk has to do, in order.
-pub(crate) enum Job {
+pub(crate) enum DiskJob {
     Write(WriteBatch),
     Save(Snapshot),
 }
 
 /// See the module.
-pub(crate) struct Seat {
+pub(crate) struct SimNode {
     pub(crate) member: ReplicaId,
     pub(crate) node: Option<Node>,
     pub(crate) disk: SimDisk,
-    pub(crate) journal: Option<Journal>,
-    pub(crate) clock: Clock,
+    pub(crate) sim_log: Option<SimLog>,
+    pub(crate) clock: SimClock,
     pub(crate) starts: u64,
     /// Counts processes; what was meant for an earlier one is void.
     pub(crate) process: u64,
     pub(crate) inbox: Vec<Input>,
-    /// When the node is stepped next; `Time::MAX` if it is not.
-    pub(crate) next_step: Time,
+    /// When the node is stepped next; `SimTime::MAX` if it is not.
+    pub(crate) next_step: SimTime,
     pub(crate) paused: bool,
-    pub(crate) jobs: VecDeque<Job>,
+    pub(crate) jobs: VecDeque<DiskJob>,
     /// A sync that is under way, and the snapshots saved with it.
-    pub(crate) syncing: Option<Syncing>,
+    pub(crate) syncing: Option<RunningSync>,
     /// Frames that wait for a mark.
     pub(crate) held: VecDeque<(Mark, NodeId, Channel, Bytes)>,
     pub(crate) disk_begins: bool,
     /// How long a write takes, and a sync.
-    pub(crate) disk_delay: (Time, Time),
+    pub(crate) disk_delay: (SimTime, SimTime),
     /// Its disk hangs until then.
-    pub(crate) hangs_until: Time,
+    pub(crate) hangs_until: SimTime,
     /// Which clients wait for what.
     pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
-    pub(crate) streams: BTreeMap<StreamId, (usize, Stream)>,
-    /// Its data is lost or damaged; it may start only in a new life.
-    pub(crate) needs_new_life: bool,
+    pub(crate) streams: BTreeMap<StreamId, (usize, SimStream)>,
+    /// Its data is lost or damaged; it may start only in a new incarnation.
+    pub(crate) needs_new_incarnation: bool,
     /// Groups that may have lost what was confirmed. (A real driver keeps this list in its log.)
     pub(crate) suspects: BTreeSet<GroupId>,
     /// Where its process is about to die, and after how many more times of being there.
-    pub(crate) middle: Option<(Middle, u64)>,
+    pub(crate) middle: Option<(MidStep, u64)>,
     /// The machine itself is about to lose power.
     pub(crate) power_ends: bool,
     /// Terms seen, to count elections.
@@ -61,7 +61,7 @@ pub(crate) struct Seat {
 
 /// A moment between two things that belong together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Middle {
+pub(crate) enum MidStep {
     /// So many of the outputs of a turn were carried out, and the others were not.
     Outputs(usize),
     /// What was written is durable, and nothing that waited for it was said.
@@ -72,34 +72,34 @@ pub(crate) enum Middle {
 
 /// What a client listens to.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
+pub(crate) enum SimStream {
     /// What this owner is told.
     Events(OwnerId),
     /// What changes under a prefix.
     Watch,
 }
 
-/// See [`Seat::syncing`].
-pub(crate) struct Syncing {
+/// See [`SimNode::syncing`].
+pub(crate) struct RunningSync {
     pub(crate) sync: tenure_journal::Syncing,
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 
 /// How long a healthy disk takes to begin, and to sync.
-pub(crate) const HEALTHY_DISK: (Time, Time) = (200, 3 * MILLISECOND);
+pub(crate) const HEALTHY_DISK: (SimTime, SimTime) = (200, 3 * MILLISECOND);
 
-impl Seat {
-    pub(crate) fn new(member: ReplicaId, disk: SimDisk, clock: Clock) -> Seat {
-        Seat {
+impl SimNode {
+    pub(crate) fn new(member: ReplicaId, disk: SimDisk, clock: SimClock) -> SimNode {
+        SimNode {
             member,
             node: None,
             disk,
-            journal: None,
+            sim_log: None,
             clock,
             starts: 0,
             process: 0,
             inbox: Vec::new(),
-            next_step: Time::MAX,
+            next_step: SimTime::MAX,
             paused: false,
             jobs: VecDeque::new(),
             syncing: None,
@@ -109,7 +109,7 @@ impl Seat {
             hangs_until: 0,
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),
-            needs_new_life: false,
+            needs_new_incarnation: false,
             suspects: BTreeSet::new(),
             middle: None,
             power_ends: false,
@@ -125,9 +125,9 @@ impl Seat {
     pub(crate) fn end_process(&mut self) {
         self.process += 1;
         self.node = None;
-        self.journal = None;
+        self.sim_log = None;
         self.inbox.clear();
-        self.next_step = Time::MAX;
+        self.next_step = SimTime::MAX;
         self.paused = false;
         self.middle = None;
         self.jobs.clear();
@@ -139,9 +139,9 @@ impl Seat {
     }
 
     /// The process is dead. The machine goes on, unless its power is already failing.
-    pub(crate) fn leave_disk(&mut self, dice: &mut Random) {
+    pub(crate) fn leave_disk(&mut self, rng: &mut SimRng) {
         self.disk = if std::mem::take(&mut self.power_ends) {
-            self.disk.crash(&mut || dice.chance(500))
+            self.disk.crash(&mut || rng.chance(500))
         } else {
             self.disk.kill()
         };

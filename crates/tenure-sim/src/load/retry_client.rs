@@ -20,35 +20,35 @@ use tenure_node::{
     RenewAnswer, WaitEdge,
 };
 
-use super::{Action, Env, Me, path};
-use crate::check::{Ask, Belief, Fact};
-use crate::time::{MILLISECOND, SECOND, Time};
+use super::{Action, ClientContext, Env, path};
+use crate::check::{BelievedHold, ClientCall, Fact};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// What repeaters lock, and nobody else: judges that know an owner by one session need not see them.
+/// What repeaters lock, and nobody else: checkers that know an owner by one session need not see them.
 const PATHS: [&str; 4] = ["r:/0/a", "r:/0/x", "r:/0/x/y", "r:/1/b"];
 /// How often a call is sent before it is given up.
 const COPIES: u32 = 6;
 const TTLS: [u64; 3] = [1_500, 4_000, 10_000];
 
 /// See the module.
-pub(super) struct Repeater {
+pub(super) struct RetryClient {
     /// The rate of its clock, per mille.
     rate: u64,
     owners: u64,
     keys: u64,
     owner: Option<OwnerId>,
-    phase: Phase,
-    call: Option<Call>,
+    phase: RetryPhase,
+    call: Option<RetriedCall>,
     held: Vec<(Path, Mode)>,
     namespace: Option<Namespace>,
     fence: Option<Fence>,
-    until: Time,
-    hold_until: Time,
-    next: Time,
+    until: SimTime,
+    hold_until: SimTime,
+    next: SimTime,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum RetryPhase {
     Idle,
     Acquiring,
     Holding,
@@ -56,22 +56,22 @@ enum Phase {
 }
 
 /// A call under way: the same request, sent several times.
-struct Call {
+struct RetriedCall {
     request: ClientRequest,
-    first_sent: Time,
+    first_sent: SimTime,
     copies: u32,
-    next_copy: Time,
+    next_copy: SimTime,
     ids: Vec<u64>,
 }
 
-impl Repeater {
-    pub(super) fn new(rate: u64) -> Repeater {
-        Repeater {
+impl RetryClient {
+    pub(super) fn new(rate: u64) -> RetryClient {
+        RetryClient {
             rate,
             owners: 0,
             keys: 0,
             owner: None,
-            phase: Phase::Idle,
+            phase: RetryPhase::Idle,
             call: None,
             held: Vec::new(),
             namespace: None,
@@ -82,7 +82,7 @@ impl Repeater {
         }
     }
 
-    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.act(env, me);
         self.tick(env);
     }
@@ -93,15 +93,15 @@ impl Repeater {
         if let Some(call) = &self.call {
             next = call.next_copy;
         }
-        if self.phase == Phase::Holding {
+        if self.phase == RetryPhase::Holding {
             next = next.min(self.until).min(self.hold_until);
         }
         env.actions
             .push(Action::Wake(next.max(env.now + MILLISECOND)));
     }
 
-    fn act(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
-        if self.phase == Phase::Holding && env.now >= self.until.min(self.hold_until) {
+    fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
+        if self.phase == RetryPhase::Holding && env.now >= self.until.min(self.hold_until) {
             self.release(env, me);
             return;
         }
@@ -120,20 +120,20 @@ impl Repeater {
             return;
         }
         match self.phase {
-            Phase::Idle => self.acquire(env, me),
-            Phase::Holding => self.renew(env, me),
-            Phase::Acquiring | Phase::Releasing => {}
+            RetryPhase::Idle => self.acquire(env, me),
+            RetryPhase::Holding => self.renew(env, me),
+            RetryPhase::Acquiring | RetryPhase::Releasing => {}
         }
     }
 
-    fn key(&mut self, me: &Me<'_>) -> Option<Key> {
+    fn key(&mut self, me: &ClientContext<'_>) -> Option<Key> {
         self.keys += 1;
         let text = format!("r{}-{}", me.at, self.keys);
         Key::new(&text).ok().flatten()
     }
 
-    fn begin(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, request: ClientRequest) {
-        let call = self.call.insert(Call {
+    fn begin(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, request: ClientRequest) {
+        let call = self.call.insert(RetriedCall {
             request,
             first_sent: env.now,
             copies: 0,
@@ -143,7 +143,7 @@ impl Repeater {
         send(call, env, me);
     }
 
-    fn acquire(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn acquire(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let owner = match &self.owner {
             Some(owner) => owner.clone(),
             None => {
@@ -155,7 +155,7 @@ impl Repeater {
         };
         self.held = vec![(path(me.random.pick(&PATHS)), Mode::Write)];
         self.fence = None;
-        self.phase = Phase::Acquiring;
+        self.phase = RetryPhase::Acquiring;
         let requests = self.held.iter().map(|(path, mode)| Request {
             path: path.clone(),
             mode: *mode,
@@ -179,7 +179,7 @@ impl Repeater {
         self.begin(env, me, ClientRequest::Acquire(request));
     }
 
-    fn renew(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn renew(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(owner) = self.owner.clone() else {
             return;
         };
@@ -194,12 +194,12 @@ impl Repeater {
         self.begin(env, me, request);
     }
 
-    fn release(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn release(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(owner) = self.owner.clone() else {
             return;
         };
         env.fact(&Fact::Stops(&owner));
-        self.phase = Phase::Releasing;
+        self.phase = RetryPhase::Releasing;
         let key = self.key(me);
         let holds = self.held.iter().map(|(path, mode)| Hold {
             path: path.clone(),
@@ -224,9 +224,9 @@ impl Repeater {
     }
 
     /// No copy was answered: it goes on under a new owner, unless the call does nothing but prolong.
-    fn unanswered(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn unanswered(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.call = None;
-        if self.phase == Phase::Holding {
+        if self.phase == RetryPhase::Holding {
             self.next = env.now + me.random.between(10, 300) * MILLISECOND;
         } else {
             self.leave(env, me);
@@ -234,22 +234,22 @@ impl Repeater {
     }
 
     /// The owner is left to its lease.
-    fn leave(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn leave(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(owner) = self.owner.take() {
             env.fact(&Fact::Stops(&owner));
         }
         self.rest(env, me);
     }
 
-    fn rest(&mut self, env: &mut Env<'_>, me: &mut Me<'_>) {
+    fn rest(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.call = None;
-        self.phase = Phase::Idle;
+        self.phase = RetryPhase::Idle;
         let most = me.random.pick(&[3, 30, 400]);
         self.next = env.now + me.random.between(1, most) * MILLISECOND;
     }
 
     /// It counts on what it has from the first sending of the call that was answered.
-    fn believe(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, sent: Time, ttl: Ttl) {
+    fn believe(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, sent: SimTime, ttl: Ttl) {
         let Some(owner) = self.owner.clone() else {
             return;
         };
@@ -261,7 +261,7 @@ impl Repeater {
             return;
         }
         env.counts.beliefs += 1;
-        env.fact(&Fact::Believes(&Belief {
+        env.fact(&Fact::Believes(&BelievedHold {
             owner,
             holds: self.held.clone(),
             fence: self.fence,
@@ -273,11 +273,11 @@ impl Repeater {
     pub(super) fn answered(
         &mut self,
         env: &mut Env<'_>,
-        me: &mut Me<'_>,
-        ask: &Ask,
+        me: &mut ClientContext<'_>,
+        ask: &ClientCall,
         answer: &Result<Answer, Failure>,
     ) {
-        let is_mine = |call: &Call| call.ids.contains(&ask.id);
+        let is_mine = |call: &RetriedCall| call.ids.contains(&ask.id);
         if self.call.as_ref().is_some_and(is_mine)
             && let Ok(answer) = answer
             && let Some(call) = self.call.take()
@@ -287,7 +287,13 @@ impl Repeater {
         self.tick(env);
     }
 
-    fn take(&mut self, env: &mut Env<'_>, me: &mut Me<'_>, mut call: Call, answer: &Answer) {
+    fn take(
+        &mut self,
+        env: &mut Env<'_>,
+        me: &mut ClientContext<'_>,
+        mut call: RetriedCall,
+        answer: &Answer,
+    ) {
         match (&call.request, answer) {
             (
                 ClientRequest::Acquire(acquire),
@@ -296,7 +302,7 @@ impl Repeater {
                 let ttl = acquire.ttl;
                 self.namespace.clone_from(namespace);
                 self.fence = *fence;
-                self.phase = Phase::Holding;
+                self.phase = RetryPhase::Holding;
                 self.until = 0;
                 self.hold_until = env.now + me.random.between(10, 3_000) * MILLISECOND;
                 self.believe(env, me, call.first_sent, ttl);
@@ -319,7 +325,7 @@ impl Repeater {
 }
 
 /// Sends a call once more, to whichever node; the next copy comes soon or late.
-fn send(call: &mut Call, env: &mut Env<'_>, me: &mut Me<'_>) {
+fn send(call: &mut RetriedCall, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
     call.copies += 1;
     let pause = me.random.pick(&[1, 20, 200, 1_500]);
     call.next_copy = env.now + me.random.between(1, pause) * MILLISECOND;
