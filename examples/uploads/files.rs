@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use axum::http::StatusCode;
 
-use crate::refused::Refused;
+use crate::http_error::HttpError;
 
 /// A directory of uploads.
 #[derive(Clone)]
@@ -37,7 +37,7 @@ impl Files {
     }
 
     /// An empty one with a new name.
-    pub(crate) fn create(&self, length: u64) -> Result<Upload, Refused> {
+    pub(crate) fn create(&self, length: u64) -> Result<Upload, HttpError> {
         let mut random = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         let upload = self.upload(&format!("{:032x}", u128::from_ne_bytes(random)));
@@ -51,12 +51,12 @@ impl Files {
     }
 
     /// The names come from outside: only ours are looked for.
-    pub(crate) fn find(&self, id: &str) -> Result<Upload, Refused> {
+    pub(crate) fn find(&self, id: &str) -> Result<Upload, HttpError> {
         let ours = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let upload = ours.then(|| self.upload(id));
         upload
             .filter(|upload| upload.length.exists())
-            .ok_or_else(|| Refused::because(StatusCode::NOT_FOUND, "no such upload"))
+            .ok_or_else(|| HttpError::because(StatusCode::NOT_FOUND, "no such upload"))
     }
 }
 
@@ -65,31 +65,31 @@ impl Upload {
         &self.id
     }
 
-    pub(crate) fn offset(&self) -> Result<u64, Refused> {
+    pub(crate) fn offset(&self) -> Result<u64, HttpError> {
         Ok(fs::metadata(&self.data)?.len())
     }
 
-    pub(crate) fn length(&self) -> Result<u64, Refused> {
+    pub(crate) fn length(&self) -> Result<u64, HttpError> {
         let text = fs::read_to_string(&self.length)?;
         Ok(text.parse().map_err(io::Error::other)?)
     }
 
-    pub(crate) fn remove(&self) -> Result<(), Refused> {
+    pub(crate) fn remove(&self) -> Result<(), HttpError> {
         fs::remove_file(&self.length)?;
         Ok(fs::remove_file(&self.data)?)
     }
 
     /// To write on, if the upload is as far as the client believes.
-    pub(crate) fn open_at(&self, from: u64) -> Result<Open, Refused> {
+    pub(crate) fn open_at(&self, from: u64) -> Result<OpenUpload, HttpError> {
         let (offset, length) = (self.offset()?, self.length()?);
         if offset != from {
-            return Err(Refused::because(
+            return Err(HttpError::because(
                 StatusCode::CONFLICT,
                 format!("the offset is {offset}"),
             ));
         }
         let file = OpenOptions::new().append(true).open(&self.data)?;
-        Ok(Open {
+        Ok(OpenUpload {
             file,
             offset,
             length,
@@ -98,18 +98,18 @@ impl Upload {
 }
 
 /// An upload that is written to.
-pub(crate) struct Open {
+pub(crate) struct OpenUpload {
     file: File,
     offset: u64,
     length: u64,
 }
 
-impl Open {
-    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), Refused> {
+impl OpenUpload {
+    pub(crate) fn append(&mut self, bytes: &[u8]) -> Result<(), HttpError> {
         let after = self.offset + bytes.len() as u64;
         if after > self.length {
             let most = format!("the upload has {} bytes", self.length);
-            return Err(Refused::because(StatusCode::PAYLOAD_TOO_LARGE, most));
+            return Err(HttpError::because(StatusCode::PAYLOAD_TOO_LARGE, most));
         }
         self.file.write_all(bytes)?;
         self.offset = after;

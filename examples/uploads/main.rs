@@ -12,7 +12,7 @@
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
 mod files;
-mod refused;
+mod http_error;
 
 use std::time::Duration;
 
@@ -27,10 +27,10 @@ use http_body_util::BodyExt;
 use tenure::{Guard, Lock, Tenure};
 
 use files::{Files, Upload};
-use refused::Refused;
+use http_error::HttpError;
 
 #[derive(Clone)]
-struct Server {
+struct UploadServer {
     tenure: Tenure,
     files: Files,
 }
@@ -41,7 +41,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let [directory, address] = arguments.as_slice() else {
         return Err("usage: uploads DIRECTORY ADDRESS".into());
     };
-    let server = Server {
+    let server = UploadServer {
         tenure: Tenure::from_env()?,
         files: Files::in_directory(directory),
     };
@@ -56,9 +56,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(axum::serve(listener, router).await?)
 }
 
-impl Server {
+impl UploadServer {
     /// Every request on an upload takes its lock, and asks whoever has it.
-    fn lock(&self, upload: &Upload) -> Result<Lock, Refused> {
+    fn lock(&self, upload: &Upload) -> Result<Lock, HttpError> {
         let lock = self
             .tenure
             .lock(format!("uploads:/files/{}", upload.id()))?;
@@ -94,18 +94,24 @@ async fn abilities() -> impl IntoResponse {
 }
 
 /// Nobody knows the new upload yet: this needs no lock.
-async fn create(State(server): State<Server>, headers: HeaderMap) -> Result<Response, Refused> {
+async fn create(
+    State(server): State<UploadServer>,
+    headers: HeaderMap,
+) -> Result<Response, HttpError> {
     let upload = server.files.create(number(&headers, "upload-length")?)?;
     let location = format!("/files/{}", upload.id());
     Ok((StatusCode::CREATED, [("location", location)]).into_response())
 }
 
 /// The offset is told under the lock, so that it is final: nobody writes any more.
-async fn offset(State(server): State<Server>, Path(id): Path<String>) -> Result<Response, Refused> {
+async fn offset(
+    State(server): State<UploadServer>,
+    Path(id): Path<String>,
+) -> Result<Response, HttpError> {
     let upload = server.files.find(&id)?;
     let (offset, length) = server
         .lock(&upload)?
-        .with(async |_| Ok::<_, Refused>((upload.offset()?, upload.length()?)))
+        .with(async |_| Ok::<_, HttpError>((upload.offset()?, upload.length()?)))
         .await?;
     let told = [
         ("upload-offset", offset.to_string()),
@@ -116,17 +122,17 @@ async fn offset(State(server): State<Server>, Path(id): Path<String>) -> Result<
 }
 
 async fn append(
-    State(server): State<Server>,
+    State(server): State<UploadServer>,
     Path(id): Path<String>,
     headers: HeaderMap,
     body: Body,
-) -> Result<Response, Refused> {
+) -> Result<Response, HttpError> {
     let upload = server.files.find(&id)?;
     if headers
         .get("content-type")
         .is_none_or(|kind| kind != "application/offset+octet-stream")
     {
-        return Err(Refused::because(
+        return Err(HttpError::because(
             StatusCode::UNSUPPORTED_MEDIA_TYPE,
             "send application/offset+octet-stream",
         ));
@@ -150,17 +156,17 @@ async fn receive(
     from: u64,
     mut body: Body,
     guard: &Guard,
-) -> Result<u64, Refused> {
+) -> Result<u64, HttpError> {
     let mut file = upload.open_at(from)?;
     let end = loop {
         let frame = tokio::select! {
             biased;
-            request = guard.release_requested() => break Err(Refused::because(StatusCode::LOCKED, request)),
+            request = guard.release_requested() => break Err(HttpError::because(StatusCode::LOCKED, request)),
             frame = body.frame() => frame,
         };
         match frame {
             None => break Ok(()),
-            Some(Err(broken)) => break Err(Refused::because(StatusCode::BAD_REQUEST, broken)),
+            Some(Err(broken)) => break Err(HttpError::because(StatusCode::BAD_REQUEST, broken)),
             Some(Ok(frame)) => {
                 let Ok(bytes) = frame.into_data() else {
                     continue;
@@ -179,9 +185,9 @@ async fn receive(
 }
 
 async fn remove(
-    State(server): State<Server>,
+    State(server): State<UploadServer>,
     Path(id): Path<String>,
-) -> Result<StatusCode, Refused> {
+) -> Result<StatusCode, HttpError> {
     let upload = server.files.find(&id)?;
     server
         .lock(&upload)?
@@ -191,9 +197,9 @@ async fn remove(
 }
 
 /// A header that must be there and be a number.
-fn number(headers: &HeaderMap, name: &str) -> Result<u64, Refused> {
+fn number(headers: &HeaderMap, name: &str) -> Result<u64, HttpError> {
     let text = headers.get(name).and_then(|value| value.to_str().ok());
     text.and_then(|text| text.parse().ok()).ok_or_else(|| {
-        Refused::because(StatusCode::BAD_REQUEST, format!("{name} must be a number"))
+        HttpError::because(StatusCode::BAD_REQUEST, format!("{name} must be a number"))
     })
 }
