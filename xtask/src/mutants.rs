@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 /// A test program that runs longer than this hangs, which is also a way to notice.
-const PATIENCE: Duration = Duration::from_secs(300);
+const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One wrong line.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -174,7 +174,7 @@ fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>,
         let failed = said
             .lines()
             .find_map(|line| line.strip_prefix("test ")?.strip_suffix(" ... FAILED"));
-        let hangs = start.elapsed() > PATIENCE;
+        let hangs = start.elapsed() > TEST_TIMEOUT;
         if ended.is_none() && (failed.is_some() || hangs) {
             child.kill().map_err(|error| error.to_string())?;
             child.wait().map_err(|error| error.to_string())?;

@@ -6,7 +6,7 @@
 use std::path::Path;
 use std::process::Command;
 
-mod arrows;
+mod dependencies;
 mod files;
 mod rules;
 
@@ -20,7 +20,7 @@ pub(crate) struct Source {
 /// Runs all checks and fails with everything found.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let sources = tracked(root)?;
-    let mut complaints = arrows::check(root)?;
+    let mut complaints = dependencies::check(root)?;
     complaints.extend(files::check(&sources));
     complaints.extend(rules::check(&sources));
     if complaints.is_empty() {
