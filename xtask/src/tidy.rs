@@ -8,6 +8,7 @@ use std::process::Command;
 
 mod dependencies;
 mod files;
+mod names;
 mod rules;
 
 /// A tracked text file.
@@ -22,6 +23,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let sources = tracked(root)?;
     let mut complaints = dependencies::check(root)?;
     complaints.extend(files::check(&sources));
+    complaints.extend(names::check(&sources));
     complaints.extend(rules::check(&sources));
     if complaints.is_empty() {
         return Ok(());
