@@ -213,8 +213,8 @@ impl Driver {
         }
         self.suspects = left.len();
         let note = MetaRecord {
-            key: tenure_journal::SUSPECTS.to_vec(),
-            value: tenure_journal::suspects_value(left),
+            key: tenure_node::durable::SUSPECTS.to_vec(),
+            value: tenure_node::durable::suspects_value(left),
             done: None,
         };
         // A journal that is gone ends this node; it stays suspect.

@@ -278,10 +278,10 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
     // In the same record as the first word of this start: the log forgets the cut with it.
-    let suspects = tenure_journal::suspects(&opened.recovered);
+    let suspects = tenure_node::durable::suspects(&opened.recovered);
     batch
         .node(key, &value)
-        .and_then(|()| tenure_journal::note_suspects(&suspects, &mut batch))
+        .and_then(|()| tenure_node::durable::note_suspects(&suspects, &mut batch))
         .map_err(|error| StartError::Write(error.to_string()))?;
     log.append(&mut batch)
         .and_then(|_| log.sync())

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use tenure_journal::{Synced, WriteError, WrittenBatches, held_back};
 use tenure_log::{FileLog, Log as _, RealDisk, Snapshots, SpareDone};
+use tenure_node::durable::{Synced, WriteError, WrittenBatches, held_back};
 use tenure_node::{Channel, Input, Mark, NodeId, WriteBatch};
 use tokio::sync::oneshot;
 
@@ -23,8 +23,8 @@ use crate::metrics::LogGauges;
 use crate::node_runner::NodeRunner;
 use crate::peers::{FrameWriter, OutboundMessage};
 
-pub use tenure_journal::ReplayError;
-pub(crate) use tenure_journal::{replay, save};
+pub use tenure_node::durable::ReplayError;
+pub(crate) use tenure_node::durable::{replay, save};
 
 /// Log files in use before groups are asked to let the oldest go.
 const MOST_FILES: usize = 3;

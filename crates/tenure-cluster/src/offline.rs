@@ -336,10 +336,10 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let mut batch = tenure_log::Batch::new();
     let (key, value) = persisted_state::standing(&standing);
     // The log reports a suspicious cut only until the first batch behind it: this may be that batch.
-    let suspects = tenure_journal::suspects(&opened.recovered);
+    let suspects = tenure_node::durable::suspects(&opened.recovered);
     batch
         .node(&key, &value)
-        .and_then(|()| tenure_journal::note_suspects(&suspects, &mut batch))
+        .and_then(|()| tenure_node::durable::note_suspects(&suspects, &mut batch))
         .map_err(|error| failed(&error))?;
     log.append(&mut batch).map_err(|error| failed(&error))?;
     log.sync().map_err(|error| failed(&error))?;
@@ -805,6 +805,6 @@ mod tests {
         let opened = open(&db).unwrap();
         assert_eq!(opened.recovered.cut, None);
         let all = [GroupId(0), GroupId(1)];
-        assert_eq!(tenure_journal::suspects(&opened.recovered), all);
+        assert_eq!(tenure_node::durable::suspects(&opened.recovered), all);
     }
 }

@@ -55,6 +55,7 @@ mod config;
 mod consensus;
 mod coordinator;
 mod deadline_heap;
+pub mod durable;
 mod group;
 mod group_op;
 mod group_set;

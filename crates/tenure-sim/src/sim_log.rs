@@ -1,7 +1,7 @@
 //! The journal of a node in the simulator: the one of real machines, on a simulated disk.
 
-use tenure_journal::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, open};
+use tenure_node::durable::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_node::{GroupId, Mark, Recovery, Snapshot, WriteBatch};
 
 /// Small, so that a run of minutes rotates, frees and reuses files.

@@ -81,7 +81,7 @@ pub(crate) enum SimStream {
 
 /// See [`SimNode::syncing`].
 pub(crate) struct RunningSync {
-    pub(crate) sync: tenure_journal::Syncing,
+    pub(crate) sync: tenure_node::durable::Syncing,
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 

@@ -1,10 +1,10 @@
 //! From what a disk held to what a node starts with.
 
+use crate::{GroupId, LogPosition, RecoveredBytes, Recovery, RecoveryError};
 use bytes::Bytes;
 use tenure_log::{Disk, Recovered, SnapshotError, Snapshots};
-use tenure_node::{GroupId, LogPosition, RecoveredBytes, Recovery, RecoveryError};
 
-use crate::{snapshot_id, suspects};
+use super::{snapshot_id, suspects};
 
 /// Why what a disk holds cannot be used.
 #[derive(Debug, thiserror::Error)]

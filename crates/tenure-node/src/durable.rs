@@ -14,11 +14,11 @@ mod suspects;
 
 use std::collections::BTreeSet;
 
+use crate::{Base, Entry, GroupId, LogWrite, Mark, Snapshot, WriteBatch};
 use tenure_log::{
     Disk, FileLog, Limit, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket,
     TooLong,
 };
-use tenure_node::{Base, Entry, GroupId, LogWrite, Mark, Snapshot, WriteBatch};
 
 pub use replay::{ReplayError, replay};
 pub use suspects::{SUSPECTS, note_suspects, suspects, suspects_value};
@@ -26,7 +26,7 @@ pub use suspects::{SUSPECTS, note_suspects, suspects, suspects_value};
 // A batch of a node is one record of the log, behind at most a megabyte that was gathered before it. It is longer than
 // its limit by at most one entry and a hard state.
 const _: () = assert!(
-    tenure_node::MAX_BATCH_BYTES + tenure_log::MAX_ENTRY + (2 << 20) <= tenure_log::MAX_BATCH_BYTES
+    crate::MAX_BATCH_BYTES + tenure_log::MAX_ENTRY + (2 << 20) <= tenure_log::MAX_BATCH_BYTES
 );
 
 /// Why a batch cannot be written. After a failure of the log or of a snapshot the node is over:
@@ -72,7 +72,7 @@ impl WrittenBatches {
     /// may become one record. The snapshots that it stands on are written at once.
     ///
     /// A batch is never divided: a crash leaves all of it or nothing. The node keeps its batches short enough for
-    /// that ([`tenure_node::MAX_BATCH_BYTES`]). If there is no room behind what was gathered before, that is
+    /// that ([`crate::MAX_BATCH_BYTES`]). If there is no room behind what was gathered before, that is
     /// appended first.
     pub fn gather<D: Disk>(
         &mut self,

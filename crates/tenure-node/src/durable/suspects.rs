@@ -5,8 +5,8 @@
 //! in between. The first batch after the cut carries the list; the log itself reports the cut again
 //! as long as that batch is not there.
 
+use crate::{GroupId, Recovery};
 use tenure_log::{Recovered, TooLong, TruncationKind};
-use tenure_node::{GroupId, Recovery};
 
 /// The key of the node's record with the suspect groups. Its value: their numbers, 4 bytes each,
 /// little-endian.

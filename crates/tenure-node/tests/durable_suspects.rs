@@ -2,9 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
-use tenure_journal::{SUSPECTS, suspects, suspects_value};
 use tenure_log::{Log as _, Options, SimDisk, open};
 use tenure_node::GroupId;
+use tenure_node::durable::{SUSPECTS, suspects, suspects_value};
 
 const NEWEST: &str = "log-00000000000000000001";
 

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{WriteError, WrittenBatches, replay, save};
 use tenure_log::{FileLog, Options, SimDisk, Snapshots, open};
+use tenure_node::durable::{WriteError, WrittenBatches, replay, save};
 use tenure_node::{
     Base, Entry, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, Payload,
     ReplicaId, Snapshot, SyncMode, WriteBatch,

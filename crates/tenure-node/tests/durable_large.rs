@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Log as _, Options, SimDisk, open};
+use tenure_node::durable::{WrittenBatches, replay};
 use tenure_node::{
     Base, Entry, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, Payload,
     ReplicaId, SyncMode, WriteBatch,

@@ -3,8 +3,8 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bytes::Bytes;
-use tenure_journal::{WrittenBatches, replay};
 use tenure_log::{Options, SimDisk, open};
+use tenure_node::durable::{WrittenBatches, replay};
 use tenure_node::{
     Base, GroupId, HardState, LogPosition, LogWrite, Mark, Membership, NodeId, ReplicaId, Snapshot,
     SyncMode, WriteBatch,
