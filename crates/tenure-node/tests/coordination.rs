@@ -1213,3 +1213,47 @@ fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
         );
     }
 }
+
+/// A repeated operation that is refused does not tell what became of the first copy: the call must not say that
+/// nothing happened.
+#[test]
+fn a_refused_second_copy_does_not_say_that_nothing_happened() {
+    let limits = Limits {
+        group_inflight: 2,
+        ..Limits::default()
+    };
+    let mut cluster = trio_and(1, limits);
+    cluster.run(2_000);
+    let system = cluster.system();
+    lead(&mut cluster, system, 0);
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 600_000)));
+    let stream = subscribe(&mut cluster, 0, 1, "amy");
+    cluster.run(100);
+    // The followers cannot write, so the first copy of the plan is proposed and not committed.
+    cluster.test_nodes[1].paused_disk = true;
+    cluster.test_nodes[2].paused_disk = true;
+    let kill = cluster.ask(3, force_release("amy", "k1"));
+    cluster.run(100);
+    // The leader has as much under way as it may: the second copy is refused.
+    cluster.ask(0, ClientRequest::IncrFencingToken { key: None });
+    cluster.until(3_500, "the call ends", |cluster| {
+        cluster.test_nodes[3].answers.contains_key(&kill)
+    });
+    let answer = cluster.test_nodes[3].answers.remove(&kill).unwrap();
+    assert_eq!(events(&cluster, 0, stream), 0);
+    cluster.test_nodes[1].paused_disk = false;
+    cluster.test_nodes[2].paused_disk = false;
+    cluster.until(1_000, "the first copy is applied", |cluster| {
+        events(cluster, 0, stream) == 1
+    });
+    assert!(
+        matches!(
+            answer,
+            Err(Failure::Unavailable {
+                nothing_happened: EffectCertainty::No,
+                ..
+            })
+        ),
+        "{answer:?}"
+    );
+}
