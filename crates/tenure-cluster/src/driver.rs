@@ -203,9 +203,9 @@ impl Driver {
             tracing::error!(
                 groups = left.len(),
                 "the end of this node's log was lost, and some of its groups have not heard from a leader since: it \
-                 takes no part in their elections. Start the other nodes. If too many of them are lost for good, \
-                 stop this node, run `tenure cluster recover` on a node whose log was not cut off, and `tenure \
-                 cluster rejoin` on the others"
+                 takes no part in their elections. Start the other nodes. If all run and this message comes again, or \
+                 if too many are lost for good, stop all nodes, run `tenure cluster recover --others-are-lost` on a \
+                 node whose log was not cut off, and `tenure cluster rejoin` on the others"
             );
         }
         if left.len() == self.suspects {

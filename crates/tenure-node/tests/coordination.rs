@@ -1213,3 +1213,117 @@ fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
         );
     }
 }
+
+/// A repeated operation that is refused does not tell what became of the first copy: the call must not say that
+/// nothing happened.
+#[test]
+fn a_refused_second_copy_does_not_say_that_nothing_happened() {
+    let limits = Limits {
+        group_inflight: 2,
+        ..Limits::default()
+    };
+    let mut cluster = trio_and(1, limits);
+    cluster.run(2_000);
+    let system = cluster.system();
+    lead(&mut cluster, system, 0);
+    granted(&cluster.acquire(0, acquire("amy", "t:/a", 600_000)));
+    let stream = subscribe(&mut cluster, 0, 1, "amy");
+    cluster.run(100);
+    // The followers cannot write, so the first copy of the plan is proposed and not committed.
+    cluster.test_nodes[1].paused_disk = true;
+    cluster.test_nodes[2].paused_disk = true;
+    let kill = cluster.ask(3, force_release("amy", "k1"));
+    cluster.run(100);
+    // The leader has as much under way as it may: the second copy is refused.
+    cluster.ask(0, ClientRequest::IncrFencingToken { key: None });
+    cluster.until(3_500, "the call ends", |cluster| {
+        cluster.test_nodes[3].answers.contains_key(&kill)
+    });
+    let answer = cluster.test_nodes[3].answers.remove(&kill).unwrap();
+    assert_eq!(events(&cluster, 0, stream), 0);
+    cluster.test_nodes[1].paused_disk = false;
+    cluster.test_nodes[2].paused_disk = false;
+    cluster.until(1_000, "the first copy is applied", |cluster| {
+        events(cluster, 0, stream) == 1
+    });
+    assert!(
+        matches!(
+            answer,
+            Err(Failure::Unavailable {
+                nothing_happened: EffectCertainty::No,
+                ..
+            })
+        ),
+        "{answer:?}"
+    );
+}
+
+/// All groups are at rules 2; one node is down; a node without replicas starts, so it cannot know from all nodes,
+/// nor from a group of its own, that the newer forms are on.
+fn guest_that_starts_beside_a_node_that_is_down() -> Cluster {
+    let mut cluster = trio_and_a_guest();
+    cluster.run(3_000);
+    let group = placement::group_of(&ns("t:/a"), 8);
+    let system = cluster.system();
+    lead(&mut cluster, system, 1);
+    lead(&mut cluster, group, 0);
+    cluster.crash(2);
+    cluster.tell_down(2);
+    cluster.settle();
+    for group in (0..=8).map(GroupId) {
+        assert_eq!(rules_of(&cluster, group), Some(2), "{group}");
+    }
+    granted(&cluster.acquire(1, acquire("amy", "t:/a", 600_000)));
+    cluster.crash(3);
+    cluster.start(3);
+    cluster
+}
+
+/// The guest, which cannot reach the leader of the group, works on a ReleaseAll; a second attempt at another node
+/// is answered, and the owner acquires again. The first attempt must not end the new hold.
+fn a_late_first_attempt_ends_nothing_new(cluster: &mut Cluster, first: RequestId) {
+    let (guest, leads) = (
+        cluster.test_nodes[3].member.node,
+        cluster.test_nodes[0].member.node,
+    );
+    cluster.run(3_000);
+    assert!(!cluster.test_nodes[3].answers.contains_key(&first));
+    assert_eq!(cluster.call(1, release_all("amy", "k1")), Ok(Answer::Done));
+    assert_eq!(cluster.holder(1, "t:/a"), None);
+    granted(&cluster.acquire(1, acquire("amy", "t:/a", 600_000)));
+    cluster.heal();
+    cluster.input(3, Input::PeerUp { node: leads });
+    cluster.input(0, Input::PeerUp { node: guest });
+    let answer = cluster.wait(3, first);
+    cluster.run(500);
+    assert_eq!(
+        cluster.holder(1, "t:/a").as_deref(),
+        Some("amy"),
+        "the late attempt: {answer:?}"
+    );
+}
+
+/// R102: a node without replicas plans a keyed ReleaseAll also if it starts while another node is down.
+#[test]
+fn a_node_without_replicas_plans_although_another_node_is_down() {
+    let mut cluster = guest_that_starts_beside_a_node_that_is_down();
+    cluster.run(3_000);
+    cluster.cut(3, 0);
+    cluster.cut(0, 3);
+    let node = cluster.test_nodes[0].member.node;
+    cluster.input(3, Input::PeerDown { node });
+    let first = cluster.ask(3, release_all("amy", "k1"));
+    a_late_first_attempt_ends_nothing_new(&mut cluster, first);
+}
+
+/// R102: the same if the call comes before the node has heard from any other.
+#[test]
+fn a_call_that_comes_before_the_rules_are_known_is_planned_all_the_same() {
+    let mut cluster = guest_that_starts_beside_a_node_that_is_down();
+    cluster.cut(3, 0);
+    cluster.cut(0, 3);
+    let first = cluster.ask(3, release_all("amy", "k1"));
+    let node = cluster.test_nodes[0].member.node;
+    cluster.input(3, Input::PeerDown { node });
+    a_late_first_attempt_ends_nothing_new(&mut cluster, first);
+}

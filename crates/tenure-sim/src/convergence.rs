@@ -8,7 +8,7 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
 use tenure_node::{
     AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure, GroupId, Input,
-    RequestId,
+    Membership, ReplicaId, RequestId,
 };
 
 use crate::check::{Fact, Violation};
@@ -36,12 +36,48 @@ impl Simulator {
         self.heal();
         self.operator.restore();
         self.run_until(self.now + SETTLE)?;
+        if self.waits_for_operator() {
+            // Safety is asked for all the same: nothing may be decided without a sound majority.
+            self.counts.operator_waits += 1;
+            return self.run_until(self.now + PROGRESS);
+        }
         self.checkers.see(self.now, &Fact::ConvergencePhase);
         self.progress()?;
         self.leaders_change()?;
         self.the_dead_are_gone()?;
         self.everything_is_free()?;
         self.replicas_agree()
+    }
+
+    /// Whether a group has no leader and cannot have one, because suspect replicas take no part in elections and
+    /// too few of its voters are left without them (docs/formats/log.md). Then `tenure cluster recover` helps, which
+    /// is not simulated.
+    fn waits_for_operator(&self) -> bool {
+        (0..self.operator.wanted.len())
+            .map(|at| GroupId(u32::try_from(at).unwrap_or(0)))
+            .any(|group| self.leader(group).is_none() && !self.has_sound_majority(group))
+    }
+
+    /// Whether the voters of a group that lost neither their disk nor the end of their log are a majority, by the
+    /// membership that the replica knows which has applied most.
+    fn has_sound_majority(&self, group: GroupId) -> bool {
+        let nodes = self.node_slots.iter().filter_map(|slot| slot.node.as_ref());
+        let replicas = nodes.flat_map(|node| node.status().groups);
+        let newest = replicas
+            .filter(|one| one.group == group)
+            .max_by_key(|one| one.applied);
+        let is_sound = |voter: &&ReplicaId| {
+            let slot = &self.node_slots[voter.node.number() as usize - 1];
+            slot.member.shares_disk(**voter) && !slot.suspects.contains(&group)
+        };
+        newest.is_none_or(|one| {
+            let Membership {
+                voters, outgoing, ..
+            } = one.membership;
+            [voters, outgoing].iter().all(|voters| {
+                voters.is_empty() || voters.iter().filter(is_sound).count() * 2 > voters.len()
+            })
+        })
     }
 
     /// The queue is never stuck: clients get what they ask for.

@@ -27,6 +27,8 @@ pub struct Counts {
     pub stops: u64,
     /// Disks that were refused at a start.
     pub refused_disks: u64,
+    /// Runs that ended with a group without a majority of sound voters: only its operator can help it.
+    pub operator_waits: u64,
     /// Changes of membership that were completed.
     pub memberships: u64,
     /// Strikes by kind of fault.
@@ -52,6 +54,7 @@ impl Counts {
         self.store_writes.1 += other.store_writes.1;
         self.stops += other.stops;
         self.refused_disks += other.refused_disks;
+        self.operator_waits += other.operator_waits;
         self.memberships += other.memberships;
         self.virtual_ms += other.virtual_ms;
         for (kind, count) in &other.faults {

@@ -191,6 +191,7 @@ fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
         ("syncs", total.syncs),
         ("stops", total.stops),
         ("refused_disks", total.refused_disks),
+        ("operator_waits", total.operator_waits),
     ];
     let join = |of: &std::collections::BTreeMap<&'static str, u64>| {
         let parts: Vec<String> = of

@@ -30,9 +30,6 @@ const MAX_COMMITTED_BYTES: u64 = 1024 * 1024;
 /// sync made durable, and a term takes at least an election timeout, so this covers a sync of
 /// more than a minute.
 const SUSPECT_TERMS: u64 = 64;
-/// The context of a request for a vote that says: the sender and the receiver are the only voters, and the log of the
-/// sender changes nothing about that. Release 0.1.0 does not send it, and ignores it.
-const ONLY_TWO_VOTERS: &[u8] = b"OnlyTwoVoters";
 /// A replica keeps room for so many messages.
 const KEPT_MESSAGES: usize = 8;
 
@@ -157,32 +154,6 @@ impl Replica {
         self.suspect_until.is_some()
     }
 
-    /// Whether this replica and one other are the only voters, and no entry of the log may change that.
-    fn is_one_of_two(&self) -> bool {
-        let membership = self.raw.store().membership();
-        let applied = self.raw.raft.raft_log.applied;
-        membership.voters.len() == 2
-            && membership.voters.contains(&self.me)
-            && !membership.is_joint()
-            && !self.raw.store().changes_voters_behind(applied)
-    }
-
-    /// A suspect replica is asked for its vote. It has one only for a candidate that cannot lack what this
-    /// replica may have forgotten: the only other voter. Every commit, also of a change of voters, needed both, so
-    /// the candidate has all that was committed, and its request says that it knows of no other voter. What this
-    /// log has beyond the candidate's was never committed, so it is no reason to refuse.
-    fn trusts(&self, message: &mut Message) -> bool {
-        let is_vote = matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
-        if !is_vote || message.context != ONLY_TWO_VOTERS {
-            return false;
-        }
-        let log = &self.raw.raft.raft_log;
-        if !log.is_up_to_date(message.index, message.log_term) {
-            (message.index, message.log_term) = (log.last_index(), log.last_term());
-        }
-        true
-    }
-
     /// Ends the doubt when an entry is committed that a leader made who was elected without this
     /// replica, after it came back: by the rules of consensus, the log then has everything that was
     /// committed before. A lone voter has nobody who could know more.
@@ -214,19 +185,8 @@ impl Replica {
     }
 
     fn messages_out(&mut self, mut messages: Vec<eraftpb::Message>, out: &mut Vec<Message>) {
-        let is_vote = |message: &eraftpb::Message| {
-            let kind = message.get_msg_type();
-            kind == eraftpb::MessageType::MsgRequestVote
-                || kind == eraftpb::MessageType::MsgRequestPreVote
-        };
-        let only_two = messages.iter().any(is_vote) && self.is_one_of_two();
         for message in messages.drain(..) {
-            if let Some(mut message) = convert::message_out(message, &self.raw.store().ids) {
-                let is_vote = matches!(message.kind, MessageKind::Vote | MessageKind::PreVote);
-                // A hand-over has a context of its own, and is asked for by a leader that needs no such vote.
-                if only_two && is_vote && message.context.is_empty() {
-                    message.context = Bytes::from_static(ONLY_TWO_VOTERS);
-                }
+            if let Some(message) = convert::message_out(message, &self.raw.store().ids) {
                 if message.is_contiguous() {
                     out.push(message);
                 } else {
@@ -272,14 +232,14 @@ impl Consensus for Replica {
             self.malformed += u64::from(message.to == self.me);
             return;
         }
-        let is_of_election = matches!(
-            message.kind,
-            MessageKind::Vote | MessageKind::PreVote | MessageKind::TimeoutNow
-        );
-        if is_of_election && self.is_suspect() && !self.trusts(&mut message) {
-            return;
-        }
         match message.kind {
+            // Also as one of two voters: the other one may lack entries that were committed before the
+            // group had only two. See docs/formats/log.md.
+            MessageKind::Vote | MessageKind::PreVote | MessageKind::TimeoutNow
+                if self.is_suspect() =>
+            {
+                return;
+            }
             MessageKind::TimeoutNow
                 if self.installing.is_some() || !self.may_stand() || self.refrains() =>
             {
@@ -397,6 +357,8 @@ impl Consensus for Replica {
             confirmed
                 .filter_map(|state| Some((convert::round_out(&state.request_ctx)?, state.index))),
         );
+        self.messages_out(ready.take_messages(), &mut work.messages);
+        self.messages_out(ready.take_persisted_messages(), &mut work.after);
         work.snapshot = None;
         if !ready.snapshot().is_empty() {
             let base = convert::base_out(ready.snapshot(), &self.raw.store().ids);
@@ -407,9 +369,6 @@ impl Consensus for Replica {
         let entries = ready.take_entries();
         work.entries.extend(entries.iter().map(convert::entry_out));
         self.raw.mut_store().append(entries.into_iter());
-        // Behind the entries: what a request for a vote says about the log includes them.
-        self.messages_out(ready.take_messages(), &mut work.messages);
-        self.messages_out(ready.take_persisted_messages(), &mut work.after);
         let store = self.raw.store();
         work.hard_state = ready
             .hs()

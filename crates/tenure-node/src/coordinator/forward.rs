@@ -8,7 +8,7 @@
 //!
 //! An operation is sent again only when it is certain that it has not happened: the other node said
 //! so, or a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer is an honest
-//! [`GroupOpResult::Unknown`]. Nothing is sent again for a call that is over.
+//! [`GroupOpResult::Unknown`]. So is a refusal of a second copy: the first may have happened. Nothing is sent again for a call that is over.
 
 use std::collections::BTreeMap;
 
@@ -55,6 +55,8 @@ struct PendingOp {
     group: GroupId,
     expires: u64,
     hops: u8,
+    /// An earlier copy of it was sent and not answered. It may still have an effect.
+    is_repeated: bool,
     /// Where it was sent, when, and what: kept until the answer.
     sent: Option<Box<SentOp>>,
 }
@@ -134,6 +136,7 @@ impl Node {
                 group,
                 expires,
                 hops: 0,
+                is_repeated: false,
                 sent: None,
             },
         );
@@ -302,6 +305,15 @@ impl Node {
         let Some(pending) = self.coordinator.forward.pending.remove(&ticket) else {
             return;
         };
+        let answer = match answer {
+            // These say that the last copy has no effect. They say nothing about the copies before it.
+            GroupOpResult::Busy | GroupOpResult::NotHere { .. } | GroupOpResult::TooLong
+                if pending.is_repeated =>
+            {
+                GroupOpResult::Unknown
+            }
+            answer => answer,
+        };
         match pending.origin {
             OpOrigin::Call(awaited) => self.coordinator.tell(awaited, CallEvent::Op(answer)),
             OpOrigin::Peer { from, id } => {
@@ -406,6 +418,8 @@ impl Node {
         if let Some(sent) = pending.sent.take()
             && let Ok(op) = peer_codec::decode_op(&sent.op)
         {
+            // No copy of a read has an effect.
+            pending.is_repeated |= !matches!(op, GroupOp::Read(_));
             self.carry(ticket, group, op, expires);
         }
     }

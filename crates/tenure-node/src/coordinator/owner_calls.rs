@@ -205,6 +205,10 @@ impl Node {
             ClientRequest::ReleaseAll { .. } | ClientRequest::ForceRelease { .. }
         );
         let claim = claim_of(&call.request);
+        if ends && !self.knows_forms() {
+            self.await_table(cx, 0);
+            return CallProgress::Wait;
+        }
         if ends && self.has_newer_forms() {
             match claim {
                 Some(claim) => {

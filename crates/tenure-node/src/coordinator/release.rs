@@ -25,6 +25,8 @@ const MAX_MISSES: u8 = 8;
 pub(super) struct ReleaseCall {
     /// A release.
     request: Box<ClientRequest>,
+    /// Its first parts were sent.
+    is_begun: bool,
     /// The part under way that removes the wait edge.
     edge: Option<u32>,
     /// The part under way that is about all holds, which then lie in one namespace.
@@ -76,6 +78,7 @@ impl ReleaseCall {
         ReleaseCall {
             unplaced,
             request,
+            is_begun: false,
             edge: None,
             running: None,
             moved: Vec::new(),
@@ -133,7 +136,12 @@ impl Node {
         happened: CallEvent,
     ) -> CallProgress {
         match happened {
-            CallEvent::Start => {
+            CallEvent::Start | CallEvent::Table if !call.is_begun => {
+                if request_key(&call.request).is_some() && !self.knows_forms() {
+                    self.await_table(cx, 0);
+                    return CallProgress::Wait;
+                }
+                call.is_begun = true;
                 if let ClientRequest::Release(request) = &*call.request
                     && request.key.is_some()
                     && self.has_newer_forms()
@@ -165,7 +173,7 @@ impl Node {
                 }
                 self.release_parts(cx, call);
             }
-            CallEvent::Table | CallEvent::Timer => self.release_parts(cx, call),
+            CallEvent::Start | CallEvent::Table | CallEvent::Timer => self.release_parts(cx, call),
             CallEvent::Op(answer) => self.released(cx, call, answer),
             CallEvent::FanoutResult(fanout_result) => self.asked_for_key(cx, call, &fanout_result),
             CallEvent::Changed(_) => {}

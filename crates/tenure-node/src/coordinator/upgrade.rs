@@ -1,7 +1,7 @@
 //! Rolling upgrade: when a group moves to newer rules.
 //!
 //! A state machine applies every entry by the rules whose number is in its state. Each group begins by
-//! [`FIRST_RULES`](tenure_core::space::FIRST_RULES); its leader proposes [`RULES`] when every node of the
+//! [`FIRST_RULES`]; its leader proposes [`RULES`] when every node of the
 //! cluster is connected and has announced that it knows them. From that entry on, and not before, entries
 //! and snapshots may have forms that an older release cannot read: until then an upgrade can be undone by
 //! starting the older release again.
@@ -9,11 +9,14 @@
 //! All nodes are asked, not only the members of the group: another node may coordinate a call for the
 //! group, or become a member of it. A node that is known to the cluster and cannot be reached holds the
 //! upgrade up, because nobody can tell which release it will run.
+//!
+//! A node also says by which rules its groups apply. A node without replicas has no other proof while a third
+//! node is down.
 
 use std::collections::BTreeSet;
 
 use tenure_core::command::Command;
-use tenure_core::space::RULES;
+use tenure_core::space::{FIRST_RULES, RULES};
 use tenure_core::system::SystemCommand;
 
 use super::forward::OpOrigin;
@@ -25,20 +28,34 @@ use crate::{GroupId, NodeId};
 
 /// A proposal that was not applied after so long is made again.
 const PROPOSAL_MS: u64 = 10_000;
+/// Operations, sweeps and answers have newer forms since these rules.
+const NEWER_FORMS: u32 = 2;
 
 /// Groups whose leader, on this node, has proposed newer rules that are not applied yet.
 pub(crate) type Upgrades = BTreeSet<GroupId>;
 
 impl Node {
-    /// Tells a peer which rules this release knows. Release 0.1.0 ignores it.
+    /// Tells a peer which rules this release knows, and the newest that a group of this node applies by. Release
+    /// 0.1.0 ignores it.
     pub(crate) fn announce_rules(&mut self, to: NodeId) {
-        self.frames()
-            .say(to, item::RULES, |out| out.number(u64::from(RULES)));
+        let in_force = self.rules_in_force();
+        self.frames().say(to, item::RULES, |out| {
+            out.number(u64::from(RULES));
+            out.number(u64::from(in_force));
+        });
+    }
+
+    /// The newest rules that a group of this node applies by.
+    fn rules_in_force(&self) -> u32 {
+        let rules = self.groups.iter().flatten().map(|one| one.machine.rules());
+        rules.max().unwrap_or(FIRST_RULES)
     }
 
     pub(crate) fn receive_rules(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
         let number = content.small()?;
+        let in_force = content.small()?;
         content.end()?;
+        self.coordinator.newer_forms |= in_force >= NEWER_FORMS;
         if self.peers.note_rules(from, number) == Announced::First {
             // It has just started, and what was said to it before is lost.
             self.announce_rules(from);
@@ -57,7 +74,7 @@ impl Node {
             .filter(|node| **node != self.me.node);
         let known = others.map(|node| {
             if self.peers.is_down(*node) {
-                tenure_core::space::FIRST_RULES
+                FIRST_RULES
             } else {
                 self.peers.rules(*node)
             }
@@ -66,15 +83,21 @@ impl Node {
     }
 
     /// Whether operations, sweeps and answers may have the forms that came with rules 2: every node knows
-    /// them. A group that applies by rules 2 proves it, whatever is known of the nodes now. Leaders write the
-    /// older forms into the logs of groups that are not there yet.
+    /// them. A group that applies by rules 2, here or on another node, proves it, whatever is known of the nodes
+    /// now. Leaders write the older forms into the logs of groups that are not there yet.
     pub(crate) fn has_newer_forms(&mut self) -> bool {
         if !self.coordinator.newer_forms {
-            let mut groups = self.groups.iter().flatten();
             self.coordinator.newer_forms =
-                groups.any(|group| group.machine.rules() >= 2) || self.common_rules() >= 2;
+                self.rules_in_force() >= NEWER_FORMS || self.common_rules() >= NEWER_FORMS;
         }
         self.coordinator.newer_forms
+    }
+
+    /// Whether [`Node::has_newer_forms`] can be relied on. A node without replicas that has just started knows of no
+    /// proof yet. The leader of the system group says by which rules its groups apply before it says that it
+    /// leads, so both are known when the namespace table has come from it.
+    pub(crate) fn knows_forms(&mut self) -> bool {
+        self.has_newer_forms() || self.coordinator.resolve.is_loaded()
     }
 
     /// Proposes newer rules for every group that is led here, where all nodes have them.
