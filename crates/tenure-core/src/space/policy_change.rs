@@ -337,7 +337,7 @@ impl Space {
     }
 
     fn report(&self, region: &Region) -> FreezeReport {
-        let touching = self.touching(region);
+        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
         let floors = self.region_floors.values().flatten().filter(|moved| {
             let root = &moved.region.root;
             region.root == *root || region.root.encloses(root) || root.encloses(&region.root)
@@ -379,7 +379,7 @@ impl Space {
 
     /// Drops what a change clears; each owner concerned is told once (R131, R133, R138).
     fn clear(&mut self, region: &Region, clear: ClearPolicy) {
-        let touching = self.touching(region);
+        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
         let mut sessions: Vec<u32> = self
             .sessions
             .iter()

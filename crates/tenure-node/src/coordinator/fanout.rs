@@ -14,7 +14,7 @@
 //!
 //! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -263,8 +263,10 @@ struct LocalFanout {
     unvouched: GroupSet,
     /// How many operations are under way.
     open: usize,
-    /// Leases for which a renewal is under way or done; `None` where one was certainly not done.
-    renewing: Vec<Option<(GroupId, Namespace)>>,
+    /// Leases for which a renewal was begun, by the number of its step.
+    renewing: Vec<(GroupId, Namespace)>,
+    /// Those of them that are under way or done: all but those that were certainly not done.
+    renewed: BTreeSet<(GroupId, Namespace)>,
     found: FanoutResult,
 }
 
@@ -625,6 +627,7 @@ impl Node {
                 // Kept open until all parts have begun.
                 open: 1,
                 renewing: Vec::new(),
+                renewed: BTreeSet::new(),
                 found: FanoutResult::default(),
             },
         );
@@ -736,8 +739,8 @@ impl Node {
             let Some(local) = self.coordinator.fanouts.local.get_mut(&number) else {
                 return;
             };
-            let lease = Some((group, namespace.clone()));
-            if local.renewing.contains(&lease) {
+            let lease = (group, namespace.clone());
+            if !local.renewed.insert(lease.clone()) {
                 continue;
             }
             let at = u32::try_from(local.renewing.len()).unwrap_or(u32::MAX);
@@ -910,7 +913,7 @@ impl Node {
             GroupOpResult::Renewed(Ok(renewed)) => {
                 local.found.asked |= renewed.asked;
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(Some((_, namespace))) = local.renewing.get(at as usize)
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
                 {
                     let lease = (namespace.clone(), renewed.born);
                     local.found.renewed.push(lease);
@@ -921,7 +924,7 @@ impl Node {
             // The lease is there and not what its owner takes it for: the whole renewal is lost.
             GroupOpResult::Renewed(Err(_)) => {
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(Some((_, namespace))) = local.renewing.get(at as usize)
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
                 {
                     let lease = (namespace.clone(), HOLD_TAKEN);
                     local.found.renewed.push(lease);
@@ -935,9 +938,9 @@ impl Node {
                 // Certainly not done: the group is asked for again. If it is not confirmed yet, this lease
                 // is renewed when it is.
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(lease) = local.renewing.get_mut(at as usize)
+                    && let Some(lease) = local.renewing.get(at as usize)
                 {
-                    *lease = None;
+                    local.renewed.remove(lease);
                 }
                 local.found.groups.remove(part.group);
             }
