@@ -20,11 +20,11 @@ use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tenure_core::command::{
-    AskRelease, Command, Domain, ReleaseAll, ReleaseCause, RenewLease, Selection,
+    AskRelease, Command, Domain, Hold, ReleaseAll, ReleaseCause, RenewLease, Selection,
 };
 use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
-use tenure_core::path::{Namespace, Path};
+use tenure_core::path::Namespace;
 use tenure_core::policy::Missing;
 use tenure_core::query::{HeldLock, WaitsFor};
 use tenure_core::space::Space;
@@ -87,13 +87,13 @@ pub(crate) enum FanoutOp {
     Highest,
     /// In which groups the owner has something, and up to where their orders go. Since rules 2.
     Plan,
-    /// Whether a release under this key was applied in whatever namespace before a change of routes moved
-    /// these paths. A group that has frozen one of them for a change cannot say: until the change is over
-    /// there, it takes releases by the routes before it. Since rules 2.
+    /// Which of these holds were released under this key, in any namespace. A group that has frozen one of
+    /// the paths for a change cannot say: until the change is over there, it takes releases by the routes before
+    /// it. Since rules 2.
     Released {
         key: Key,
         fingerprint: u128,
-        paths: Vec<Path>,
+        holds: Vec<Hold>,
     },
 }
 
@@ -158,8 +158,8 @@ pub(crate) struct FanoutResult {
     pub(crate) highest: Option<Fence>,
     /// Groups in which the owner has something, and up to where their orders go.
     pub(crate) planned: Vec<(u32, u64)>,
-    /// Paths that were released before they were moved.
-    pub(crate) released: Vec<Path>,
+    /// Holds that were released under the key.
+    pub(crate) released: Vec<Hold>,
     /// A part of it may have happened or not.
     pub(crate) unknown: bool,
     /// The answer of a node is too long to be sent. Never sent itself.
@@ -797,8 +797,8 @@ impl Node {
             ) else {
                 continue;
             };
-            if let FanoutOp::Released { paths, .. } = &fanout.what
-                && space.holds_back(paths)
+            if let FanoutOp::Released { holds, .. } = &fanout.what
+                && space.holds_back(holds.iter().map(|hold| &hold.path))
             {
                 continue;
             }
@@ -856,11 +856,11 @@ impl Node {
                 FanoutOp::Released {
                     key,
                     fingerprint,
-                    paths,
+                    holds,
                 } => {
                     let was_released =
-                        |path: &&Path| space.was_released(key, *fingerprint, path, now);
-                    let released = paths.iter().filter(was_released);
+                        |hold: &&Hold| space.was_released(key, *fingerprint, hold, now);
+                    let released = holds.iter().filter(was_released);
                     found.released.extend(released.cloned());
                 }
                 FanoutOp::Highest => {
