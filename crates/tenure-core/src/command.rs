@@ -161,14 +161,17 @@ pub struct Release {
 /// The request that a keyed release is a part of.
 ///
 /// A change of routes splits a request otherwise than before, and takes a path to a namespace that does not
-/// know the key. So the key speaks of the whole request, and where paths have moved a while ago all
-/// namespaces are asked for it before the release is applied ([`Refusal::Moved`](crate::outcome::Refusal)).
+/// know the key. So the key speaks of the whole request, each namespace remembers which holds it released
+/// under the key, and where paths have moved a while ago all namespaces are asked for them before the release is
+/// applied ([`Refusal::Moved`](crate::outcome::Refusal)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Whole {
     /// A hash of the whole request.
     pub fingerprint: u128,
-    /// Whether all namespaces were asked for the key, and none knew it.
-    pub asked: bool,
+    /// All namespaces were asked about these holds since the change of this version, and none had released
+    /// them under the key. A later change of routes needs a new question: between the two the release may have
+    /// been applied in the namespace that the path has left since.
+    pub asked: Option<u64>,
 }
 
 /// See [`Command::ReleaseAll`].

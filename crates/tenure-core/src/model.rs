@@ -17,7 +17,8 @@ use core::num::NonZeroU32;
 
 use crate::command::{
     Acquire, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain, Expire, Freeze,
-    Region, Release, ReleaseAll, ReleaseCause, RenewLease, RequestKind, Selection, Thaw, Withdraw,
+    Hold, Region, Release, ReleaseAll, ReleaseCause, RenewLease, RequestKind, Selection, Thaw,
+    Withdraw,
 };
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
 use crate::outcome::{
@@ -144,7 +145,8 @@ struct ModelAnswer {
 enum ModelRemembered {
     Granted(Option<Fence>),
     Waiting(u64),
-    Released,
+    /// These holds: the request is the whole one, wherever it names them.
+    Released(Vec<Hold>),
 }
 
 /// The model.
@@ -371,26 +373,38 @@ impl Model {
         let namespace = &release.route.namespace;
         let paths = release.holds.iter().map(|hold| &hold.path);
         let request = without_route(&Command::Release(release.clone()));
-        if let Some(refusal) = self.outdated(release.route.version, paths) {
-            // What was done under the key is done, also where its paths have another namespace now.
-            return match self.answer(namespace, &release.key, &request) {
-                Some(answer) if answer.request == request && self.rules >= 2 => Ok(()),
-                _ => Err(refusal),
-            };
+        let outdated = self.outdated(release.route.version, paths);
+        let answer = self.answer(namespace, &release.key, &request);
+        let mut done = Vec::new();
+        match answer {
+            Some(answer) if answer.request == request => match &answer.result {
+                // What was done under the key is done, also where its paths have another namespace now.
+                ModelRemembered::Released(holds) if release.whole.is_some() => {
+                    done.clone_from(holds);
+                }
+                _ => done.clone_from(&release.holds),
+            },
+            Some(_) if outdated.is_none() => return Err(Refusal::KeyReused),
+            _ => {}
         }
-        if let Some(answer) = self.answer(namespace, &release.key, &request) {
-            return if answer.request == request {
-                Ok(())
-            } else {
-                Err(Refusal::KeyReused)
-            };
+        let mut release = release.clone();
+        release.holds.retain(|hold| !done.contains(hold));
+        let repeats = answer.is_some_and(|answer| answer.request == request);
+        let all_done = repeats && release.holds.is_empty();
+        match outdated {
+            Some(refusal) if self.rules < 2 || !all_done => return Err(refusal),
+            _ if all_done => return Ok(()),
+            _ => {}
         }
-        if release.key.is_some() && release.whole.is_some_and(|whole| !whole.asked) {
+        if let (Some(_), Some(whole)) = (&release.key, release.whole) {
             let moved = release.holds.iter().map(|hold| self.moved_by(&hold.path));
-            if let Some(version) = moved.max().flatten() {
+            if let Some(version) = moved.max().flatten()
+                && whole.asked.is_none_or(|asked| asked < version)
+            {
                 return Err(Refusal::Moved { version });
             }
         }
+        done.extend(release.holds.iter().cloned());
         self.take_note(namespace, &release.owner);
         let named = release.holds.iter().map(|hold| (&hold.path, hold.mode));
         self.forget_taken(namespace, &release.owner, named);
@@ -413,7 +427,8 @@ impl Model {
                 .iter()
                 .any(|hold| hold.path == claim.path && hold.mode == claim.mode)
         });
-        self.remember(namespace, &release.key, request, ModelRemembered::Released);
+        let result = ModelRemembered::Released(done);
+        self.remember(namespace, &release.key, request, result);
         Ok(())
     }
 
@@ -1029,7 +1044,7 @@ fn without_route(command: &Command) -> Command {
             release.route.algorithm = Algorithm::RecursiveRw;
             // The same request, whatever part of it lies here by now.
             if let Some(whole) = &mut release.whole {
-                whole.asked = false;
+                whole.asked = None;
                 release.holds.clear();
             }
         }

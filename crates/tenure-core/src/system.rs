@@ -311,13 +311,12 @@ impl System {
         SystemOutcome::Planned(plan)
     }
 
-    /// Whether a key stands for another plan than the one that was carried out: the call took so long that its key
-    /// was forgotten and used again. What the other one names has not ended by that.
+    /// Whether a key does not stand for the plan that was carried out any more: the call took so long that its key
+    /// was forgotten. By now it may stand for another plan, and what that one names has not ended; or it is new,
+    /// and an answer under it would be that of the next call.
     fn has_another_plan(&self, claim: &KeyClaim, done: Option<ReleasePlan>) -> bool {
-        match (self.answers.work(claim, self.time), done) {
-            (Some(KeyWork::Plan(present)), Some(done)) => *present != done,
-            _ => false,
-        }
+        let present = self.answers.work(claim, self.time);
+        done.is_some_and(|done| present != Some(&KeyWork::Plan(done)))
     }
 
     /// Does something that ends at once, unless its key says that it was done already.

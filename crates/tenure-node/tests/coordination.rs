@@ -1327,3 +1327,116 @@ fn a_call_that_comes_before_the_rules_are_known_is_planned_all_the_same() {
     cluster.input(3, Input::PeerDown { node });
     a_late_first_attempt_ends_nothing_new(&mut cluster, first);
 }
+
+/// R102: a late attempt asks all groups for its key and waits for the last answer. Meanwhile another attempt is
+/// applied, the path moves once more, and its owner acquires it again: that hold is not meant.
+#[test]
+fn a_late_keyed_release_spares_a_hold_acquired_after_a_second_move() {
+    let mut cluster = trio_and_a_guest();
+    let (one, two, three) = ("q:/a", "q:/a/b", "q:/a/b/c");
+    let groups: Vec<GroupId> = [one, two, three]
+        .iter()
+        .map(|name| placement::group_of(&ns(name), 8))
+        .collect();
+    let what = "q:/a/b/c/x";
+    let system = cluster.system();
+    let slow = (0..8)
+        .map(GroupId)
+        .find(|group| !groups.contains(group))
+        .unwrap();
+    lead(&mut cluster, system, 1);
+    lead(&mut cluster, groups[1], 2);
+    lead(&mut cluster, groups[2], 2);
+    lead(&mut cluster, slow, 0);
+    assert_eq!(cluster.call(1, set_policy(two)), Ok(Answer::Done));
+    granted(&cluster.acquire(3, acquire("guest", "q:/a/b/k", 600_000)));
+    granted(&cluster.acquire(3, acquire("amy", what, 600_000)));
+    // One node's answers do not reach the guest for a while.
+    cluster.cut(0, 3);
+    let second = cluster.ask(3, keyed_release("amy", &[what], "k1"));
+    cluster.run(50);
+    assert_eq!(
+        cluster.call(1, keyed_release("amy", &[what], "k1")),
+        Ok(Answer::Done)
+    );
+    assert_eq!(cluster.holder(1, what), None);
+    assert_eq!(cluster.call(1, set_policy(three)), Ok(Answer::Done));
+    let amy = granted(&cluster.acquire(1, acquire("amy", what, 600_000)));
+    // The guest learns of the table.
+    granted(&cluster.acquire(3, acquire("guest", "q:/a/b/c/k", 600_000)));
+    assert!(!cluster.test_nodes[3].answers.contains_key(&second));
+    cluster.heal();
+    let answer = cluster.wait(3, second);
+    cluster.run(1_000);
+    let bob = cluster.acquire(1, acquire("bob", what, 600_000));
+    assert!(
+        is_queued(&bob),
+        "amy holds {what} at {amy:?}; the late attempt: {answer:?}; bob: {bob:?}"
+    );
+}
+
+/// R102, R104: a node with an older table splits a keyed release in two, and both parts lie in one namespace.
+#[test]
+fn a_keyed_release_split_by_an_older_table_releases_all_of_its_holds() {
+    let mut cluster = trio_and_a_guest();
+    cluster.run(3_000);
+    let (moved, other) = ("q:/a/b/x", "q:/a/y");
+    assert_eq!(cluster.call(1, set_policy("q:/a/b")), Ok(Answer::Done));
+    // The guest knows the row; then it goes.
+    granted(&cluster.acquire(3, acquire("guest", moved, 600_000)));
+    cluster.release(3, "guest", moved);
+    let delete = ClientRequest::DeleteNamespacePolicy {
+        namespace: ns("q:/a/b"),
+        key: None,
+    };
+    assert_eq!(cluster.call(1, delete), Ok(Answer::Done));
+    cluster.run(400_000);
+    for what in [moved, other] {
+        granted(&cluster.acquire(1, acquire("amy", what, 600_000)));
+    }
+    let answer = cluster.call(3, keyed_release("amy", &[moved, other], "k1"));
+    let left: Vec<_> = [moved, other].map(|what| cluster.holder(1, what)).into();
+    assert_eq!((answer, left), (Ok(Answer::Done), vec![None, None]));
+}
+
+/// R102: an attempt was applied in part. A repeat at a node with an older table, which has both paths in one
+/// namespace, does the rest.
+#[test]
+fn a_repeat_by_an_older_table_releases_what_the_first_attempt_did_not() {
+    let mut cluster = trio_and_a_guest();
+    cluster.run(3_000);
+    let (moved, other) = ("q:/a/b/x", "q:/a/y");
+    let (from, to) = (
+        placement::group_of(&ns("q:/a"), 8),
+        placement::group_of(&ns("q:/a/b"), 8),
+    );
+    let system = cluster.system();
+    lead(&mut cluster, from, 2);
+    lead(&mut cluster, to, 0);
+    lead(&mut cluster, system, 2);
+    granted(&cluster.acquire(3, acquire("guest", "q:/a/z", 600_000)));
+    assert_eq!(cluster.call(1, set_policy("q:/a/b")), Ok(Answer::Done));
+    for what in [moved, other] {
+        granted(&cluster.acquire(1, acquire("amy", what, 600_000)));
+    }
+    cluster.run(310_000);
+    for what in [moved, other] {
+        granted(&cluster.acquire(1, acquire("amy", what, 600_000)));
+    }
+    cluster.cut(1, 0);
+    let first = cluster.ask(1, keyed_release("amy", &[moved, other], "k1"));
+    cluster.run(20);
+    let node = cluster.test_nodes[0].member.node;
+    cluster.input(1, Input::PeerDown { node });
+    let first = cluster.wait(1, first);
+    cluster.heal();
+    cluster.input(1, Input::PeerUp { node });
+    cluster.run(500);
+    let second = cluster.call(3, keyed_release("amy", &[moved, other], "k1"));
+    let left: Vec<_> = [moved, other].map(|what| cluster.holder(2, what)).into();
+    assert_eq!(
+        (second, left),
+        (Ok(Answer::Done), vec![None, None]),
+        "{first:?}"
+    );
+}

@@ -63,7 +63,7 @@ fields!(Acquire {
 });
 fields!(Whole {
     fingerprint: one,
-    asked: one
+    asked: option
 });
 fields!(RenewLease {
     namespace: one,

@@ -58,7 +58,7 @@ impl Model {
                         return self.still_waiting(&self.waiters[at]);
                     }
                 }
-                ModelRemembered::Released => {}
+                ModelRemembered::Released(_) => {}
             }
         }
         if let Some(refusal) = self.held_back(acquire) {

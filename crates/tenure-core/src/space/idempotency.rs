@@ -2,7 +2,9 @@
 //!
 //! Kept for 300 s of lease time and never dropped early: a full table refuses new keyed requests.
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};
+use alloc::vec::Vec;
 
 use crate::command::{Acquire, Hold, Release, RequestKind, WaitMode};
 use crate::hash::Fingerprint;
@@ -13,12 +15,12 @@ use crate::value::{Fence, Holder, Key};
 /// How long an answer is remembered.
 pub(crate) const KEPT_MS: u64 = 300_000;
 
-/// A key in its scope (R104).
+/// A key in its scope (R104). In the order of the fields, so that the namespaces that know a key stand together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScopedKey {
     pub(super) call: KeyedCall,
-    pub(super) namespace: Namespace,
     pub(super) key: Key,
+    pub(super) namespace: Namespace,
 }
 
 /// The calls of one namespace that may carry a key.
@@ -47,8 +49,9 @@ pub(super) struct IdempotencyEntry {
     pub(super) fingerprint: u128,
     pub(super) answer: StoredAnswer,
     pub(super) end: u64,
-    /// For a release: how many changes of routes were applied before it. Zero under rules 1.
-    pub(super) changes: u64,
+    /// For a part of a release: the hashes of the holds that were released in this namespace, in their order.
+    /// The fingerprint is that of the whole request, so it does not say which. Since rules 2.
+    pub(super) released: Box<[u64]>,
 }
 
 /// See the module.
@@ -57,6 +60,12 @@ pub(super) struct IdempotencyTable {
     pub(super) table: BTreeMap<ScopedKey, IdempotencyEntry>,
     ends: VecDeque<(u64, ScopedKey)>,
     limit: usize,
+}
+
+impl IdempotencyEntry {
+    fn has_released(&self, hash: u64) -> bool {
+        self.released.binary_search(&hash).is_ok()
+    }
 }
 
 /// What a key says about a request.
@@ -97,22 +106,37 @@ impl IdempotencyTable {
         }
     }
 
-    /// Whether a release under this key and of this content is remembered, in whatever namespace, from before
-    /// the change of routes with this number among those applied.
+    /// Whether this hold was released under this key by a request of this content, in any namespace.
     pub(super) fn was_released(
         &self,
         key: &Key,
         fingerprint: u128,
-        before: u64,
+        hold: &Hold,
         time: u64,
     ) -> bool {
-        self.table.iter().any(|(there, remembered)| {
-            there.call == KeyedCall::Release
-                && there.key == *key
-                && remembered.fingerprint == fingerprint
-                && remembered.changes < before
-                && remembered.end > time
-        })
+        // Only namespaces that contain the path can have released it: none is before its handler.
+        let first = ScopedKey {
+            call: KeyedCall::Release,
+            key: key.clone(),
+            namespace: Namespace::fallback(&hold.path, 0),
+        };
+        let is_key = |there: &ScopedKey| there.call == KeyedCall::Release && there.key == *key;
+        let hash = hold_hash(hold);
+        self.table
+            .range(&first..)
+            .take_while(|(there, _)| is_key(there))
+            .any(|(_, remembered)| {
+                remembered.fingerprint == fingerprint
+                    && remembered.end > time
+                    && remembered.has_released(hash)
+            })
+    }
+
+    /// Drops the holds that were released under this key.
+    pub(super) fn drop_released(&self, key: &ScopedKey, holds: &mut Vec<Hold>) {
+        if let Some(remembered) = self.table.get(key) {
+            holds.retain(|hold| !remembered.has_released(hold_hash(hold)));
+        }
     }
 
     pub(super) fn remember(
@@ -129,37 +153,44 @@ impl IdempotencyTable {
                 fingerprint,
                 answer,
                 end,
-                changes: 0,
+                released: Box::default(),
             },
         );
     }
 
+    /// Remembers that these holds were released, beside those that a former part of the same request released in
+    /// the same namespace.
     pub(super) fn remember_release(
         &mut self,
         key: ScopedKey,
         fingerprint: u128,
-        changes: u64,
+        holds: &[Hold],
         time: u64,
     ) {
+        let mut released: Vec<u64> = holds.iter().map(hold_hash).collect();
+        let former = self.table.get(&key);
+        if let Some(former) = former.filter(|former| former.end > time) {
+            released.extend(&former.released);
+        }
+        released.sort_unstable();
+        released.dedup();
         let remembered = IdempotencyEntry {
             fingerprint,
             answer: StoredAnswer::Released,
             end: time.saturating_add(KEPT_MS),
-            changes,
+            released: released.into(),
         };
         self.restore(key, remembered);
     }
 
     /// Puts back what belongs to the answers beside what rules 1 know, in their order.
-    pub(super) fn set_changes(&mut self, changes: impl Iterator<Item = u64>) {
-        let ends = core::mem::take(&mut self.ends);
-        let mut changes = changes;
-        for (end, key) in &ends {
+    pub(super) fn set_released(&mut self, released: Vec<Box<[u64]>>) {
+        let mut released = released.into_iter();
+        for (end, key) in &self.ends {
             if let Some(there) = self.table.get_mut(key).filter(|there| there.end == *end) {
-                there.changes = changes.next().unwrap_or(0);
+                there.released = released.next().unwrap_or_default();
             }
         }
-        self.ends = ends;
     }
 
     /// Puts an answer back; the ends must not go back.
@@ -252,6 +283,14 @@ pub(super) fn release_fingerprint(release: &Release) -> u128 {
     print.text(release.owner.as_str());
     holds(&mut print, &release.holds);
     print.finish()
+}
+
+/// Tells the holds of one request apart.
+fn hold_hash(hold: &Hold) -> u64 {
+    let mut print = Fingerprint::new();
+    print.text(hold.path.as_str());
+    print.number(mode_number(hold.mode));
+    print.finish() as u64
 }
 
 fn holds(print: &mut Fingerprint, holds: &[Hold]) {

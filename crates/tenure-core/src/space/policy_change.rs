@@ -24,9 +24,6 @@ pub(super) struct Routes {
     pub(super) floor: u64,
     /// The highest version applied.
     pub(super) newest: u64,
-    /// How many changes were applied. Changes of parts that do not overlap come in any order, so their versions
-    /// do not tell what was applied before what: this number does. Since rules 2.
-    pub(super) applied: u64,
     /// Changes that are over here, above `settled`.
     pub(super) done: BTreeSet<u64>,
     /// All changes up to this one are over everywhere.
@@ -44,7 +41,6 @@ pub(super) struct Routes {
 pub(super) struct AllMoved {
     pub(super) end: u64,
     pub(super) version: u64,
-    pub(super) place: u64,
 }
 
 /// A region that was moved lately.
@@ -53,8 +49,6 @@ pub(super) struct MovedRegion {
     /// When the answers are forgotten that are remembered where its paths were before.
     pub(super) end: u64,
     pub(super) version: u64,
-    /// How many changes were applied here with this one.
-    pub(super) place: u64,
     pub(super) region: Region,
 }
 
@@ -93,21 +87,11 @@ impl Routes {
     /// The latest change by which a path got another namespace, if that is so lately that answers are
     /// remembered in the former one.
     pub(super) fn moved_by(&self, path: &Path, time: u64) -> Option<u64> {
-        let here = self.moves_of(path, time).map(|moved| moved.version);
+        let moved = self.moved.iter();
+        let here = moved.filter(|moved| moved.end > time && moved.region.contains(path));
+        let here = here.map(|moved| moved.version);
         let all = Some(self.all_moved.version).filter(|_| self.all_moved.end > time);
         here.max().max(all)
-    }
-
-    /// How many changes were applied here with the latest one by which a path got another namespace.
-    pub(super) fn moved_at(&self, path: &Path, time: u64) -> Option<u64> {
-        let here = self.moves_of(path, time).map(|moved| moved.place);
-        let all = Some(self.all_moved.place).filter(|_| self.all_moved.end > time);
-        here.max().max(all)
-    }
-
-    fn moves_of(&self, path: &Path, time: u64) -> impl Iterator<Item = &MovedRegion> {
-        let moved = self.moved.iter();
-        moved.filter(move |moved| moved.end > time && moved.region.contains(path))
     }
 
     fn note_moved(&mut self, moved: MovedRegion, time: u64) {
@@ -120,7 +104,6 @@ impl Routes {
             self.all_moved = AllMoved {
                 end: moved.end,
                 version: moved.version.max(self.all_moved.version),
-                place: moved.place,
             };
         }
         self.moved.push_back(moved);
@@ -180,8 +163,8 @@ impl Space {
     }
 
     /// Whether a change that is not over here concerns one of these paths.
-    pub fn holds_back(&self, paths: &[Path]) -> bool {
-        self.frozen(paths.iter()).is_some()
+    pub fn holds_back<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> bool {
+        self.frozen(paths).is_some()
     }
 
     /// Puts a waiter aside whose paths are frozen.
@@ -227,13 +210,11 @@ impl Space {
         self.clear(&change.region, change.clear);
         self.forget_moved(&change);
         self.unfreeze(change.change);
-        self.routes.applied += u64::from(self.rules >= 2);
         // Only what moves no hold may change routes (R133, R138).
         if self.rules >= 2 && change.clear == ClearPolicy::Waiters {
             let moved = MovedRegion {
                 end: self.time.saturating_add(KEPT_MS),
                 version: change.version,
-                place: self.routes.applied,
                 region: change.region.clone(),
             };
             self.routes.note_moved(moved, self.time);
@@ -337,7 +318,7 @@ impl Space {
     }
 
     fn report(&self, region: &Region) -> FreezeReport {
-        let touching = self.touching(region);
+        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
         let floors = self.region_floors.values().flatten().filter(|moved| {
             let root = &moved.region.root;
             region.root == *root || region.root.encloses(root) || root.encloses(&region.root)
@@ -379,7 +360,7 @@ impl Space {
 
     /// Drops what a change clears; each owner concerned is told once (R131, R133, R138).
     fn clear(&mut self, region: &Region, clear: ClearPolicy) {
-        let touching = self.touching(region);
+        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
         let mut sessions: Vec<u32> = self
             .sessions
             .iter()

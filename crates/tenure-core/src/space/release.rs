@@ -7,7 +7,7 @@ use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, release_fingerprint};
 use super::{ClaimEnd, Space};
 use crate::command::{
     AskRelease, BreakLock, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, RenewLease,
-    Selection, Withdraw,
+    Selection, Whole, Withdraw,
 };
 use crate::event::EventKind;
 use crate::lease::SHORT_LEASE_MS;
@@ -20,9 +20,9 @@ use crate::value::{Key, OwnerId};
 
 impl Space {
     /// R97, R99.
-    pub(super) fn release(&mut self, release: Release) -> Result<(), Refusal> {
+    pub(super) fn release(&mut self, mut release: Release) -> Result<(), Refusal> {
         let paths = release.holds.iter().map(|hold| &hold.path);
-        let outdated = self.outdated(&release.route, paths.clone());
+        let outdated = self.outdated(&release.route, paths);
         if let (Some(version), true) = (outdated, release.key.is_none() || self.rules < 2) {
             return Err(Refusal::Outdated { version });
         }
@@ -30,30 +30,40 @@ impl Space {
             let fingerprint = release_fingerprint(&release);
             let key = ScopedKey {
                 call: KeyedCall::Release,
-                namespace: release.route.namespace.clone(),
                 key: key.clone(),
+                namespace: release.route.namespace.clone(),
             };
+            let whole = release.whole.filter(|_| self.rules >= 2);
             let said = self.answers.look(&key, fingerprint, self.time);
-            // What was done under the key is done, also where its paths have another namespace by now.
+            if let KeyLookup::Answered(_) = said {
+                // The key is that of the whole request. Another part of it may have been applied here: what
+                // that one did not release is still to be done.
+                if whole.is_some() {
+                    self.answers.drop_released(&key, &mut release.holds);
+                } else {
+                    release.holds.clear();
+                }
+                // What was done under the key is done, also where its paths have another namespace by now.
+                if release.holds.is_empty() {
+                    return Ok(());
+                }
+            }
             if let Some(version) = outdated {
-                return match said {
-                    KeyLookup::Answered(_) => Ok(()),
-                    _ => Err(Refusal::Outdated { version }),
-                };
+                return Err(Refusal::Outdated { version });
             }
             match said {
-                KeyLookup::New => {
-                    if let Some(version) = self.may_be_known_elsewhere(&release) {
-                        return Err(Refusal::Moved { version });
-                    }
-                }
-                KeyLookup::Answered(_) => return Ok(()),
+                KeyLookup::New | KeyLookup::Answered(_) => {}
                 KeyLookup::Reused => return Err(Refusal::KeyReused),
                 KeyLookup::Full => return Err(Refusal::AnswersFull),
             }
-            let applied = self.routes.applied;
+            if let Some(whole) = whole
+                && let Some(version) = self.may_be_known_elsewhere(&release.holds, whole)
+            {
+                return Err(Refusal::Moved { version });
+            }
+            let holds = whole.map_or(&[][..], |_| &release.holds);
             self.answers
-                .remember_release(key, fingerprint, applied, self.time);
+                .remember_release(key, fingerprint, holds, self.time);
         }
         let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
         else {
@@ -75,20 +85,19 @@ impl Space {
         Ok(())
     }
 
-    /// The key of a release that is new here may have been used in the namespace that one of its paths was in
-    /// before the change of this version.
-    fn may_be_known_elsewhere(&self, release: &Release) -> Option<u64> {
-        release.whole.filter(|whole| !whole.asked)?;
+    /// One of these holds may have been released under the key in the namespace that its path was in before the
+    /// change of this version, after which no namespace was asked.
+    fn may_be_known_elsewhere(&self, holds: &[Hold], whole: Whole) -> Option<u64> {
         let moved = |hold: &Hold| self.routes.moved_by(&hold.path, self.time);
-        release.holds.iter().filter_map(moved).max()
+        let latest = holds.iter().filter_map(moved).max();
+        latest.filter(|version| whole.asked.is_none_or(|asked| asked < *version))
     }
 
-    /// Whether a release under this key was applied in any namespace here before this path was moved, for the
-    /// same whole request. Says nothing about a path that is held back: see [`Space::holds_back`].
-    pub fn was_released(&self, key: &Key, fingerprint: u128, path: &Path, now: u64) -> bool {
+    /// Whether this hold was released under this key in any namespace here, for the same whole request. Says
+    /// nothing about a path that is held back: see [`Space::holds_back`].
+    pub fn was_released(&self, key: &Key, fingerprint: u128, hold: &Hold, now: u64) -> bool {
         let time = now.max(self.time);
-        let moved = self.routes.moved_at(path, self.time);
-        moved.is_some_and(|moved| self.answers.was_released(key, fingerprint, moved, time))
+        self.answers.was_released(key, fingerprint, hold, time)
     }
 
     /// R100, R101. How many leases or places in line it met.

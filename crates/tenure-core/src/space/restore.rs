@@ -54,25 +54,26 @@ impl Space {
 
     fn take_order(&mut self, input: &mut Reader<'_>) -> Result<(), DecodeError> {
         self.order_from = input.number()?;
-        self.routes.applied = input.number()?;
         self.routes.all_moved = AllMoved {
             end: input.number()?,
             version: input.number()?,
-            place: input.number()?,
         };
         for _ in 0..input.length()? {
             self.routes.moved.push_back(MovedRegion {
                 end: input.number()?,
                 version: input.number()?,
-                place: input.number()?,
                 region: input.take()?,
             });
         }
-        let mut changes = Vec::new();
+        let mut released = Vec::new();
         for _ in 0..self.answers.iter().count() {
-            changes.push(input.number()?);
+            let hashes: Vec<u64> = input.list()?;
+            if !hashes.is_sorted() {
+                return Err(DecodeError::Inconsistent("released holds out of order"));
+            }
+            released.push(hashes.into());
         }
-        self.answers.set_changes(changes.into_iter());
+        self.answers.set_released(released);
         Ok(())
     }
 
@@ -389,7 +390,7 @@ impl Space {
                 fingerprint,
                 answer,
                 end,
-                changes: 0,
+                released: Box::default(),
             };
             if self.answers.table.contains_key(&key) {
                 return Err(DecodeError::Inconsistent("an answer twice"));

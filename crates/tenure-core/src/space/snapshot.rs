@@ -225,22 +225,20 @@ impl Space {
         }
     }
 
-    /// What rules 2 need: where the one order begins, and which regions have moved lately.
+    /// What rules 2 need: where the one order begins, which regions have moved lately, and which holds were
+    /// released under each key.
     fn put_order(&self, out: &mut Writer) {
         out.number(self.order_from);
-        out.number(self.routes.applied);
         out.number(self.routes.all_moved.end);
         out.number(self.routes.all_moved.version);
-        out.number(self.routes.all_moved.place);
         out.length(self.routes.moved.len());
         for moved in &self.routes.moved {
             out.number(moved.end);
             out.number(moved.version);
-            out.number(moved.place);
             out.put(&moved.region);
         }
         for (_, remembered) in self.answers.iter() {
-            out.number(remembered.changes);
+            out.list(&remembered.released);
         }
     }
 

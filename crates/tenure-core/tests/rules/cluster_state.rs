@@ -104,7 +104,11 @@ impl ClusterState {
                     whole: (twin.rules() >= 2).then(|| Whole {
                         // Any hash of owner and holds will do; those of the other namespaces count, too.
                         fingerprint: content_hash(&format!("{owner} {all:?}")),
-                        asked: self.time.is_multiple_of(3),
+                        asked: match self.time % 3 {
+                            0 => None,
+                            1 => Some(self.table.version / 2),
+                            _ => Some(self.table.version),
+                        },
                     }),
                     route,
                 })
@@ -273,8 +277,28 @@ impl ClusterState {
                 return None;
             }
             Step::Again => self.last.clone()?,
-            Step::Retry => self.last_keyed.clone()?,
+            Step::Retry => self.retry()?,
         })
+    }
+
+    /// The last keyed command. A release sometimes names more than before: another part of the same whole
+    /// request, which lies in the same namespace by now.
+    fn retry(&self) -> Option<Command> {
+        let mut command = self.last_keyed.clone()?;
+        if let Command::Release(release) = &mut command
+            && release.whole.is_some()
+            && self.time.is_multiple_of(2)
+        {
+            let more = release.holds.iter().map(|hold| Hold {
+                path: hold.path.clone(),
+                mode: match hold.mode {
+                    Mode::Write => Mode::Read,
+                    Mode::Read | Mode::ReadTree => Mode::Write,
+                },
+            });
+            release.holds = release.holds.iter().cloned().chain(more).collect();
+        }
+        Some(command)
     }
 
     /// What a freeze reported is what its decision rests on.

@@ -158,7 +158,7 @@ pub(crate) fn command(rng: &mut Rng) -> Command {
             key: rng.maybe(key),
             whole: rng.maybe(|rng| Whole {
                 fingerprint: u128::from(rng.below(1 << 60)) << 40,
-                asked: rng.one_in(2),
+                asked: rng.maybe(|rng| rng.below(1 << 40)),
             }),
         }),
         3 => Command::ReleaseAll(ReleaseAll {

@@ -1,13 +1,16 @@
-//! Releases under a key, and changes of routes that a space applies in another order than that of their versions.
+//! Releases under a key, and changes of routes (R102–R104).
+
+use std::collections::BTreeSet;
 
 use tenure_core::command::{
-    ChangePolicy, ClearPolicy, Command, Freeze, Hold, Region, Release, Route, Whole,
+    Acquire, ChangePolicy, ClearPolicy, Command, Freeze, Hold, Region, Release, Request,
+    RequestKind, Route, Selection, WaitMode, Whole,
 };
-use tenure_core::outcome::Outcome;
+use tenure_core::outcome::{AcquireOutcome, Outcome, Refusal};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::space::{HashSeed, RULES, Space, SpaceLimits};
-use tenure_core::value::{Key, Stamp};
+use tenure_core::value::{Key, QueueTtl, Stamp, Ttl};
 
 use crate::cluster_state::owner_id;
 
@@ -49,43 +52,182 @@ fn moves(root: &str, change: u64, version: u64) -> Command {
     })
 }
 
-fn release(namespace: &str, version: u64, path: &str) -> Command {
+fn hold(path: &str) -> Hold {
+    Hold {
+        path: Path::parse(path).unwrap(),
+        mode: Mode::Write,
+    }
+}
+
+fn route(namespace: &str, version: u64) -> Route {
+    Route {
+        namespace: Namespace::parse(namespace).unwrap(),
+        algorithm: Algorithm::RecursiveRw,
+        version,
+    }
+}
+
+/// A part of a release under one key.
+fn release(namespace: &str, version: u64, paths: &[&str]) -> Command {
+    asked_release(namespace, version, paths, None)
+}
+
+/// The same after all namespaces were asked for the key, because of the change of a version.
+fn asked_release(namespace: &str, version: u64, paths: &[&str], asked: Option<u64>) -> Command {
     Command::Release(Release {
-        route: Route {
-            namespace: Namespace::parse(namespace).unwrap(),
-            algorithm: Algorithm::RecursiveRw,
-            version,
-        },
+        route: route(namespace, version),
         owner: owner_id("amy"),
-        holds: vec![Hold {
-            path: Path::parse(path).unwrap(),
-            mode: Mode::Write,
-        }],
+        holds: paths.iter().map(|path| hold(path)).collect(),
         key: Key::new("k1").unwrap(),
         whole: Some(Whole {
             fingerprint: PRINT,
-            asked: false,
+            asked,
         }),
     })
 }
 
+fn acquire(space: &mut Space, namespace: &str, version: u64, path: &str) {
+    let outcome = apply(
+        space,
+        Command::Acquire(Acquire {
+            route: route(namespace, version),
+            owner: owner_id("amy"),
+            ttl: Ttl::from_millis(10_000).unwrap(),
+            queue_ttl: QueueTtl::from_millis(10_000).unwrap(),
+            requests: vec![Request {
+                path: Path::parse(path).unwrap(),
+                mode: Mode::Write,
+                state: RequestKind::New,
+                permits: None,
+            }],
+            releases: Vec::new(),
+            fence: None,
+            key: None,
+            wait: WaitMode::No,
+            holder: None,
+        }),
+    );
+    let granted = Outcome::Acquire(AcquireOutcome::Granted { fence: None });
+    assert_eq!(
+        std::mem::discriminant(&outcome),
+        std::mem::discriminant(&granted),
+        "{outcome:?}"
+    );
+}
+
+fn held(space: &Space) -> Vec<String> {
+    let locks = space.owner_locks(&owner_id("amy"), &Selection::All).locks;
+    let paths: BTreeSet<String> = locks.iter().map(|lock| lock.path.to_string()).collect();
+    paths.into_iter().collect()
+}
+
 fn was_released(space: &Space, path: &str) -> bool {
     let key = Key::new("k1").unwrap().unwrap();
-    let path = Path::parse(path).unwrap();
-    space.was_released(&key, PRINT, &path, 1_000)
+    space.was_released(&key, PRINT, &hold(path), 1_000)
+}
+
+fn space() -> Space {
+    let mut space = Space::new(SpaceLimits::default(), HashSeed(0));
+    apply(&mut space, Command::Rules { number: RULES });
+    space
+}
+
+/// A freeze and the change that follows it.
+fn change(space: &mut Space, root: &str, change: u64, version: u64) {
+    apply(space, freeze(root, change));
+    apply(space, moves(root, change, version));
+}
+
+const DONE: Outcome = Outcome::Release(Ok(()));
+
+fn refused_as_moved(version: u64) -> Outcome {
+    Outcome::Release(Err(Refusal::Moved { version }))
+}
+
+/// R102, R104: a request that an older table split into two parts has both in one namespace by now. The second
+/// one is not done because the first one is.
+#[test]
+fn two_parts_of_one_request_in_one_namespace_both_take_effect() {
+    let mut space = space();
+    for path in ["t:/a/x", "t:/a/y"] {
+        acquire(&mut space, "t:/a", 1, path);
+    }
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/x"])), DONE);
+    assert_eq!(held(&space), ["t:/a/y"]);
+    assert!(was_released(&space, "t:/a/x"));
+    assert!(!was_released(&space, "t:/a/y"));
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/y"])), DONE);
+    assert_eq!(held(&space), [""; 0]);
+    // Each of them once, however a repeat is split, and after a restart.
+    let bytes = space.encode_snapshot(Vec::new());
+    let mut space = Space::decode_snapshot(&bytes, HashSeed(0)).unwrap();
+    for path in ["t:/a/x", "t:/a/y"] {
+        assert!(was_released(&space, path));
+        acquire(&mut space, "t:/a", 1, path);
+    }
+    for paths in [&["t:/a/x", "t:/a/y"][..], &["t:/a/y"]] {
+        assert_eq!(apply(&mut space, release("t:/a", 1, paths)), DONE);
+    }
+    assert_eq!(held(&space), ["t:/a/x", "t:/a/y"]);
+}
+
+/// R32, R102: a repeat by an older table is not answered by the part of it that was applied.
+#[test]
+fn a_repeat_by_an_older_table_is_refused_while_a_part_of_it_is_left() {
+    let mut space = space();
+    let outdated = Outcome::Release(Err(Refusal::Outdated { version: 2 }));
+    change(&mut space, "t:/a/b", 1, 2);
+    assert_eq!(apply(&mut space, release("t:/a", 2, &["t:/a/y"])), DONE);
+    let both = release("t:/a", 1, &["t:/a/b/x", "t:/a/y"]);
+    assert_eq!(apply(&mut space, both), outdated);
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/y"])), DONE);
+}
+
+/// R102: what all namespaces were asked about a first move does not answer for a second one.
+#[test]
+fn a_question_about_one_move_does_not_cover_a_later_one() {
+    let mut space = space();
+    let path = "t:/a/b/x";
+    change(&mut space, "t:/a/b", 1, 2);
+    let plain = release("t:/a/b", 2, &[path]);
+    assert_eq!(apply(&mut space, plain), refused_as_moved(2));
+    change(&mut space, "t:/a/b", 2, 3);
+    acquire(&mut space, "t:/a", 3, path);
+    let earlier = asked_release("t:/a", 3, &[path], Some(2));
+    assert_eq!(apply(&mut space, earlier), refused_as_moved(3));
+    assert_eq!(held(&space), [path]);
+    let later = asked_release("t:/a", 3, &[path], Some(3));
+    assert_eq!(apply(&mut space, later), DONE);
+    assert_eq!(held(&space), [""; 0]);
+}
+
+/// R102: a space that cannot tell all moved regions apart does not take a path for released because another
+/// part of the request was.
+#[test]
+fn after_many_moves_a_path_counts_as_released_only_if_it_was() {
+    let mut space = space();
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/y"])), DONE);
+    for number in 1..=70 {
+        change(&mut space, &format!("t:/m{number}"), number, number + 1);
+    }
+    let other = release("t:/b", 71, &["t:/b/x"]);
+    let Outcome::Release(Err(Refusal::Moved { .. })) = apply(&mut space, other) else {
+        panic!("the regions are told apart");
+    };
+    assert!(was_released(&space, "t:/a/y"));
+    assert!(!was_released(&space, "t:/b/x"));
 }
 
 /// R102: two changes of parts that do not overlap are told to the groups side by side. What a space applied
 /// before a change moved its path is known to it as such, whatever the versions of the changes are.
 #[test]
 fn a_release_before_a_change_is_known_though_a_later_version_came_first() {
-    let mut space = Space::new(SpaceLimits::default(), HashSeed(0));
-    apply(&mut space, Command::Rules { number: RULES });
+    let mut space = space();
     apply(&mut space, freeze("t:/a/b", 1));
     apply(&mut space, freeze("t:/c/d", 2));
     apply(&mut space, moves("t:/c/d", 2, 3));
-    let done = apply(&mut space, release("t:/a", 1, "t:/a/b/x"));
-    assert_eq!(done, Outcome::Release(Ok(())));
+    let done = apply(&mut space, release("t:/a", 1, &["t:/a/b/x"]));
+    assert_eq!(done, DONE);
     apply(&mut space, moves("t:/a/b", 1, 2));
     assert!(was_released(&space, "t:/a/b/x"));
     let bytes = space.encode_snapshot(Vec::new());

@@ -14,17 +14,17 @@
 //!
 //! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tenure_core::command::{
-    AskRelease, Command, Domain, ReleaseAll, ReleaseCause, RenewLease, Selection,
+    AskRelease, Command, Domain, Hold, ReleaseAll, ReleaseCause, RenewLease, Selection,
 };
 use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
-use tenure_core::path::{Namespace, Path};
+use tenure_core::path::Namespace;
 use tenure_core::policy::Missing;
 use tenure_core::query::{HeldLock, WaitsFor};
 use tenure_core::space::Space;
@@ -87,13 +87,13 @@ pub(crate) enum FanoutOp {
     Highest,
     /// In which groups the owner has something, and up to where their orders go. Since rules 2.
     Plan,
-    /// Whether a release under this key was applied in whatever namespace before a change of routes moved
-    /// these paths. A group that has frozen one of them for a change cannot say: until the change is over
-    /// there, it takes releases by the routes before it. Since rules 2.
+    /// Which of these holds were released under this key, in any namespace. A group that has frozen one of
+    /// the paths for a change cannot say: until the change is over there, it takes releases by the routes before
+    /// it. Since rules 2.
     Released {
         key: Key,
         fingerprint: u128,
-        paths: Vec<Path>,
+        holds: Vec<Hold>,
     },
 }
 
@@ -158,8 +158,8 @@ pub(crate) struct FanoutResult {
     pub(crate) highest: Option<Fence>,
     /// Groups in which the owner has something, and up to where their orders go.
     pub(crate) planned: Vec<(u32, u64)>,
-    /// Paths that were released before they were moved.
-    pub(crate) released: Vec<Path>,
+    /// Holds that were released under the key.
+    pub(crate) released: Vec<Hold>,
     /// A part of it may have happened or not.
     pub(crate) unknown: bool,
     /// The answer of a node is too long to be sent. Never sent itself.
@@ -263,8 +263,10 @@ struct LocalFanout {
     unvouched: GroupSet,
     /// How many operations are under way.
     open: usize,
-    /// Leases for which a renewal is under way or done; `None` where one was certainly not done.
-    renewing: Vec<Option<(GroupId, Namespace)>>,
+    /// Leases for which a renewal was begun, by the number of its step.
+    renewing: Vec<(GroupId, Namespace)>,
+    /// Those of them that are under way or done: all but those that were certainly not done.
+    renewed: BTreeSet<(GroupId, Namespace)>,
     found: FanoutResult,
 }
 
@@ -625,6 +627,7 @@ impl Node {
                 // Kept open until all parts have begun.
                 open: 1,
                 renewing: Vec::new(),
+                renewed: BTreeSet::new(),
                 found: FanoutResult::default(),
             },
         );
@@ -736,8 +739,8 @@ impl Node {
             let Some(local) = self.coordinator.fanouts.local.get_mut(&number) else {
                 return;
             };
-            let lease = Some((group, namespace.clone()));
-            if local.renewing.contains(&lease) {
+            let lease = (group, namespace.clone());
+            if !local.renewed.insert(lease.clone()) {
                 continue;
             }
             let at = u32::try_from(local.renewing.len()).unwrap_or(u32::MAX);
@@ -794,8 +797,8 @@ impl Node {
             ) else {
                 continue;
             };
-            if let FanoutOp::Released { paths, .. } = &fanout.what
-                && space.holds_back(paths)
+            if let FanoutOp::Released { holds, .. } = &fanout.what
+                && space.holds_back(holds.iter().map(|hold| &hold.path))
             {
                 continue;
             }
@@ -853,11 +856,11 @@ impl Node {
                 FanoutOp::Released {
                     key,
                     fingerprint,
-                    paths,
+                    holds,
                 } => {
                     let was_released =
-                        |path: &&Path| space.was_released(key, *fingerprint, path, now);
-                    let released = paths.iter().filter(was_released);
+                        |hold: &&Hold| space.was_released(key, *fingerprint, hold, now);
+                    let released = holds.iter().filter(was_released);
                     found.released.extend(released.cloned());
                 }
                 FanoutOp::Highest => {
@@ -910,7 +913,7 @@ impl Node {
             GroupOpResult::Renewed(Ok(renewed)) => {
                 local.found.asked |= renewed.asked;
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(Some((_, namespace))) = local.renewing.get(at as usize)
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
                 {
                     let lease = (namespace.clone(), renewed.born);
                     local.found.renewed.push(lease);
@@ -921,7 +924,7 @@ impl Node {
             // The lease is there and not what its owner takes it for: the whole renewal is lost.
             GroupOpResult::Renewed(Err(_)) => {
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(Some((_, namespace))) = local.renewing.get(at as usize)
+                    && let Some((_, namespace)) = local.renewing.get(at as usize)
                 {
                     let lease = (namespace.clone(), HOLD_TAKEN);
                     local.found.renewed.push(lease);
@@ -935,9 +938,9 @@ impl Node {
                 // Certainly not done: the group is asked for again. If it is not confirmed yet, this lease
                 // is renewed when it is.
                 if let FanoutStep::Renew(at) = part.step
-                    && let Some(lease) = local.renewing.get_mut(at as usize)
+                    && let Some(lease) = local.renewing.get(at as usize)
                 {
-                    *lease = None;
+                    local.renewed.remove(lease);
                 }
                 local.found.groups.remove(part.group);
             }

@@ -588,12 +588,12 @@ pub(crate) fn encode_fanout(fanout: &Fanout, groups: &GroupSet) -> Bytes {
             FanoutOp::Released {
                 key,
                 fingerprint,
-                paths,
+                holds,
             } => {
                 out.byte(11);
                 out.put(key);
                 out.put(fingerprint);
-                out.list(paths);
+                out.list(holds);
             }
         }
         put_groups(out, groups);
@@ -621,7 +621,7 @@ pub(crate) fn decode_fanout(bytes: &[u8]) -> DecodeResult<(Fanout, GroupSet)> {
             11 => FanoutOp::Released {
                 key: input.take()?,
                 fingerprint: input.take()?,
-                paths: input.list()?,
+                holds: input.list()?,
             },
             found => return unknown("sweep", found),
         };

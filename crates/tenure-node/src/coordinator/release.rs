@@ -1,6 +1,6 @@
 //! Release: split by namespace, each part atomic on its own (R97–R99).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::codec::{Encode as _, Writer};
 use tenure_core::command::{Command, Hold, Release, Whole};
@@ -35,14 +35,23 @@ pub(super) struct ReleaseCall {
     parts: Vec<(u32, Vec<Hold>)>,
     /// What has to be resolved (again).
     unplaced: UnresolvedRelease,
-    /// What lies in a namespace that may not know the key, while all are asked for it: by the part that asks.
-    moved: Vec<(u32, Vec<Hold>)>,
+    /// What has moved, while all namespaces are asked for it.
+    moved: Vec<MovedHolds>,
     /// What goes with the key of a request.
     whole: Option<Whole>,
     misses: u8,
     /// A part was applied.
     has_effects: bool,
     failure: Option<Failure>,
+}
+
+/// Holds in a namespace that may not know the key.
+struct MovedHolds {
+    /// The part that asks.
+    part: u32,
+    holds: Vec<Hold>,
+    /// The version of the change that moved them: the answer covers this one and those before it.
+    version: u64,
 }
 
 /// What of a release waits to be resolved.
@@ -148,7 +157,7 @@ impl Node {
                 {
                     call.whole = Some(Whole {
                         fingerprint: fingerprint(request),
-                        asked: false,
+                        asked: None,
                     });
                 }
                 if let ClientRequest::Release(ReleaseRequest {
@@ -257,13 +266,14 @@ impl Node {
         Some(self.ask(cx, group, GroupOp::Command(command)))
     }
 
-    /// Paths of a keyed release lie in another namespace since a while, which does not know the key: all
-    /// groups are asked whether an earlier attempt was applied before.
+    /// Paths of a keyed release lie in another namespace since the change of a version, and that namespace has
+    /// not released them under the key: all groups are asked whether an earlier attempt was applied elsewhere.
     fn ask_for_key(
         &mut self,
         cx: &mut CallContext,
         call: &mut ReleaseCall,
         holds: UnresolvedRelease,
+        version: u64,
     ) {
         let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
             note_failure(&mut call.failure, odd_answer());
@@ -280,33 +290,44 @@ impl Node {
         let what = FanoutOp::Released {
             key,
             fingerprint: whole.fingerprint,
-            paths: holds.iter().map(|hold| hold.path.clone()).collect(),
+            holds: holds.clone(),
         };
         let fanout = Fanout::about(request.owner.clone(), what);
         let part = self.fanout(cx, fanout, FanoutScope::All);
-        call.moved.push((part, holds));
+        call.moved.push(MovedHolds {
+            part,
+            holds,
+            version,
+        });
     }
 
-    /// If an earlier attempt was applied, then before the paths moved. No hold moves with them (R133), so what
-    /// is held there now was acquired since, and is not meant.
+    /// What an earlier attempt has released is done: what is held there now was acquired since, and is not meant.
     fn asked_for_key(
         &mut self,
         cx: &mut CallContext,
         call: &mut ReleaseCall,
         fanout_result: &FanoutResult,
     ) {
-        let Some(at) = call.moved.iter().position(|(part, _)| *part == cx.told) else {
+        let Some(at) = call.moved.iter().position(|moved| moved.part == cx.told) else {
             return;
         };
-        let (_, mut holds) = call.moved.swap_remove(at);
-        holds.retain(|hold| !fanout_result.released.contains(&hold.path));
+        let MovedHolds {
+            mut holds, version, ..
+        } = call.moved.swap_remove(at);
+        if fanout_result.unknown || fanout_result.too_long {
+            // Not all groups have answered, so "not released" is not known.
+            note_failure(&mut call.failure, odd_answer());
+            return;
+        }
+        let released: BTreeSet<&Hold> = fanout_result.released.iter().collect();
+        holds.retain(|hold| !released.contains(hold));
         let (ClientRequest::Release(request), Some(whole)) = (&*call.request, call.whole) else {
             return;
         };
         // They lie in one namespace, which takes them as one part: the key is known there afterwards. If
-        // they have been moved again meanwhile, they are refused as such and resolved.
+        // they have been moved again meanwhile, the answer does not cover that change, and all are asked again.
         let whole = Some(Whole {
-            asked: true,
+            asked: Some(version),
             ..whole
         });
         if let Some(part) = self.release_part(cx, request, whole, &holds) {
@@ -336,8 +357,8 @@ impl Node {
                     note_failure(&mut call.failure, failure);
                     return;
                 }
-                if let Refusal::Moved { .. } = refusal {
-                    self.ask_for_key(cx, call, holds);
+                if let Refusal::Moved { version } = refusal {
+                    self.ask_for_key(cx, call, holds, version);
                     return;
                 }
                 call.unplace(holds);

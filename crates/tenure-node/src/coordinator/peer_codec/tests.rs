@@ -1,13 +1,13 @@
 //! What nodes say to each other is read back, and no bytes make a node panic.
 
-use tenure_core::command::{Command, Expire, RenewLease, Route};
+use tenure_core::command::{Command, Expire, Hold, RenewLease, Route};
 use tenure_core::event::EventKind;
 use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::{AcquireOutcome, Blocker, Conflict, Outcome, Renewed};
-use tenure_core::path::Namespace;
+use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
 use tenure_core::system::{Edge, SystemCommand, SystemOutcome};
-use tenure_core::value::{Fence, OwnerId, Ttl};
+use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 
 use super::*;
 use crate::NodeId;
@@ -223,6 +223,13 @@ fn answers() -> Vec<GroupOpResult> {
     answers
 }
 
+fn hold() -> Hold {
+    Hold {
+        path: Path::parse("t:/a/b").unwrap(),
+        mode: Mode::Read,
+    }
+}
+
 fn fanout_result() -> FanoutResult {
     FanoutResult {
         groups: [GroupId(1), GroupId(300)].into_iter().collect(),
@@ -252,7 +259,7 @@ fn fanout_result() -> FanoutResult {
         highest: Some(fence()),
         unknown: false,
         planned: vec![(3, 8), (300, 9)],
-        released: vec![Path::parse("t:/a/b").unwrap()],
+        released: vec![hold()],
         too_long: false,
     }
 }
@@ -270,6 +277,12 @@ fn fanouts() -> Vec<Fanout> {
         },
         FanoutOp::Grants,
         FanoutOp::Highest,
+        FanoutOp::Plan,
+        FanoutOp::Released {
+            key: Key::new("k1").unwrap().unwrap(),
+            fingerprint: 1 << 100,
+            holds: vec![hold()],
+        },
     ]
     .map(|what| Fanout::about(owner("amy"), what))
     .into()
