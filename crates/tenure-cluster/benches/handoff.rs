@@ -1,11 +1,12 @@
-//! How fast does a lock go from hand to hand? A lone node on a real disk, sessions as the server has
-//! them, no sockets.
+//! Benchmark of lock hand-over: a single node on a real disk, call batches as in the server, no
+//! sockets.
 //!
 //! `cargo bench -p tenure-cluster --bench handoff -- [--json] [--seconds N]`
 //!
-//! Everybody wants the same path: who gets it gives it back at once and queues again. One handoff is
-//! a release and the grant of the next in line, which are one entry and one sync. Besides the rate:
-//! syncs per handoff, which is 1 where those who queue again share the sync of the next release.
+//! All owners want the same path: each one releases it as soon as it is granted and queues again.
+//! One handoff is a release and the grant of the next waiter, which are one entry and one sync. The
+//! benchmark also reports syncs per handoff, which is 1 if the owners that queue again share the
+//! sync of the next release.
 
 #![allow(
     clippy::disallowed_types,
@@ -111,8 +112,8 @@ fn path() -> Path {
     Path::parse("bench:/hot/lock").expect("a valid path")
 }
 
-/// Some of the waiters, behind one connection. A call's tag is the number of its owner here, above
-/// the lowest bit, and whether it gives back.
+/// Some of the waiters, behind one connection. A call's tag is the owner's number, shifted left by
+/// one; the lowest bit tells whether the call is a release.
 struct Session {
     calls: CallBatch,
     owners: Vec<OwnerId>,

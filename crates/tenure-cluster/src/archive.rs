@@ -1,4 +1,4 @@
-//! A backup as a file: the states of all groups, each with its checksum, and a manifest at the end.
+//! Backup file format: the states of all groups with checksums, and a manifest at the end.
 //!
 //! ```text
 //!   magic ‖ length, head: facts of the cluster ‖ group… ‖ manifest
@@ -6,8 +6,8 @@
 //!   manifest = 0 ‖ count u32 ‖ SHA-256 over the head and what comes before each state
 //! ```
 //!
-//! Groups are consistent in themselves, not with each other: no promise spans groups but those of
-//! the system group, which any node carries on.
+//! Each group is consistent in itself; the groups are not consistent with each other. No guarantee
+//! spans groups except those of the system group, which any node continues.
 
 use std::io::{self, Read, Write};
 
@@ -19,45 +19,45 @@ use tenure_node::ClusterConfig;
 
 const MAGIC: &[u8; 8] = b"tenurbk\x01";
 const SUM: usize = 32;
-/// A head is not longer.
+/// Maximum length of the head.
 const MAX_HEAD: u32 = 4096;
-/// A state longer than this is refused before memory is given to it.
+/// Maximum length of a state. A longer one is refused before memory is allocated.
 const MAX_STATE: u64 = 4 << 30;
 
-/// Why a backup cannot be read.
+/// Reason why a backup cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ArchiveError {
     /// The file cannot be read or written.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It is something else, or was cut short.
+    /// The file is not a backup or is truncated.
     #[error("this is no complete backup: {0}")]
     Damaged(&'static str),
-    /// A group's checksum is wrong.
+    /// The checksum of a group is wrong.
     #[error("the backup is damaged in group {0}")]
     Group(u32),
     /// Groups are missing.
     #[error("the backup has {found} of {wanted} groups")]
     Missing {
-        /// How many there are.
+        /// Number of groups in the file.
         found: usize,
-        /// How many there must be.
+        /// Number of groups of the cluster.
         wanted: usize,
     },
 }
 
-/// The state of one group in a backup.
+/// State of one group in a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SavedGroup {
-    /// Which.
+    /// Number of the group.
     pub group: u32,
-    /// Up to which entry.
+    /// Index of the last entry that the state contains.
     pub index: u64,
-    /// As a snapshot holds it.
+    /// The state in the snapshot format.
     pub state: Bytes,
 }
 
-/// Writes a backup, a group at a time.
+/// Writes a backup, one group at a time.
 pub struct ArchiveWriter<W: Write> {
     out: W,
     sum: digest::Context,
@@ -65,7 +65,7 @@ pub struct ArchiveWriter<W: Write> {
 }
 
 impl<W: Write> ArchiveWriter<W> {
-    /// Begins a backup of a cluster with this number and these facts.
+    /// Starts a backup of a cluster with this id and these fixed settings.
     pub fn new(
         mut out: W,
         facts: &ClusterConfig,
@@ -75,7 +75,7 @@ impl<W: Write> ArchiveWriter<W> {
         head.number(u64::from(facts.group_count));
         head.number(facts.prefix_segments as u64);
         head.put(&facts.default_algorithm);
-        // The first release neither writes nor reads it.
+        // The first release neither writes nor reads this field.
         head.number(cluster.unwrap_or(0));
         let head = head.into_bytes();
         out.write_all(MAGIC)?;
@@ -86,7 +86,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(ArchiveWriter { out, sum, count: 0 })
     }
 
-    /// Adds the state of a group.
+    /// Appends the state of a group.
     pub fn group(&mut self, group: u32, index: u64, state: &[u8]) -> io::Result<()> {
         let sum = digest::digest(&digest::SHA256, state);
         let mut head = group.to_le_bytes().to_vec();
@@ -101,7 +101,7 @@ impl<W: Write> ArchiveWriter<W> {
         Ok(())
     }
 
-    /// Writes the manifest: without it the file is no backup.
+    /// Writes the manifest. Without it the file is not a valid backup.
     pub fn finish(mut self) -> io::Result<W> {
         self.out.write_all(&[0])?;
         self.out.write_all(&self.count.to_le_bytes())?;
@@ -111,18 +111,18 @@ impl<W: Write> ArchiveWriter<W> {
     }
 }
 
-/// A backup that was read.
+/// Contents of a backup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Archive {
-    /// The facts of the cluster that it is of.
+    /// Fixed settings of the original cluster.
     pub facts: ClusterConfig,
-    /// The number of that cluster; a backup of the first release does not say it.
+    /// Id of the original cluster. `None` in a backup of the first release.
     pub cluster: Option<u64>,
-    /// The states of all groups.
+    /// States of all groups, by group number.
     pub groups: Vec<SavedGroup>,
 }
 
-/// Reads a whole backup and checks every sum.
+/// Reads a complete backup and verifies all checksums.
 pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     if take::<8>(&mut input)? != *MAGIC {
         return Err(ArchiveError::Damaged("it begins with something else"));
@@ -146,6 +146,7 @@ pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
         }
         let (number, place, size) = (take(&mut input)?, take(&mut input)?, take(&mut input)?);
         let claimed: [u8; SUM] = take(&mut input)?;
+        // The manifest covers the head of each group, so no group can be exchanged or removed.
         for part in [&number[..], &place, &size, &claimed] {
             sum.update(part);
         }
@@ -155,6 +156,7 @@ pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
         if length > MAX_STATE {
             return Err(ArchiveError::Group(group));
         }
+        // Reads what is there instead of allocating the announced length.
         let mut state = Vec::new();
         let read = (&mut input).take(length).read_to_end(&mut state)?;
         let is_whole = read as u64 == length;

@@ -1,4 +1,4 @@
-//! The background thread: what takes long and is waited for by nobody. Snapshots and spare log files.
+//! Background I/O thread: slow work that no other thread waits for (snapshots, spare log files).
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
@@ -9,15 +9,15 @@ use tenure_node::{Input, Snapshot};
 use crate::inbox::{Inbox, Job};
 use crate::log_writer::{LogJob, save};
 
-/// One thing to do.
+/// A job of the background thread.
 pub(crate) enum BackgroundJob {
-    /// Save a group's state beside the log.
+    /// Saves the state of a group beside the log.
     Save(Snapshot),
-    /// Fill the log's next file with zeros.
+    /// Fills the next log file with zeros.
     Spare(SpareJob<RealDisk>),
 }
 
-/// Does chores until nobody has any more.
+/// Runs jobs until all senders are dropped.
 pub(crate) fn run(
     background: &Receiver<BackgroundJob>,
     snapshots: &Snapshots<RealDisk>,
@@ -32,7 +32,7 @@ pub(crate) fn run(
                     index: snapshot.index,
                 })),
                 Err(error) => {
-                    // A disk that cannot keep a snapshot cannot be trusted with the log either.
+                    // A disk that cannot store a snapshot cannot be trusted with the log either.
                     let why = format!("{}: {error}", snapshot.group);
                     inbox.push(Job::Input(Input::WriteFailed { why }));
                 }

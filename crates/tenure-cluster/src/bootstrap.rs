@@ -1,4 +1,4 @@
-//! The beginning: a node opens its listeners, and finds out whether it founds a cluster or joins one.
+//! Bootstrap: a node binds its sockets and decides whether to create a cluster or to join one.
 
 mod discovery;
 
@@ -12,91 +12,93 @@ use crate::next_start::{NextStart, StartAction};
 use crate::node_record::NodeRecord;
 use crate::peers::{BootstrapMode, PeerOptions};
 
-/// Why a node does not begin.
+/// Reason why a node can neither create nor join a cluster.
 #[derive(Debug, thiserror::Error)]
 pub enum BootstrapError {
-    /// A port cannot be had.
+    /// A socket cannot be bound.
     #[error("cannot listen on {address} for {what}")]
     Listen {
-        /// The address.
+        /// Address of the socket.
         address: SocketAddr,
-        /// For what.
+        /// Purpose of the socket.
         what: &'static str,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// Its seeds could not be asked.
+    /// The seeds could not be asked.
     #[error("the seeds cannot be asked")]
     Ask(#[source] std::io::Error),
-    /// R167: a seed did not answer, and two nodes that both begin a cluster would each grant the same
-    /// locks.
+    /// A seed did not answer (R167 (bootstrap decision)). Two nodes that each create a cluster
+    /// would grant the same locks twice.
     #[error(
         "bootstrap is set and the data directory is empty, but no seed has answered within 10 s ({0}): \
          a cluster may be there. If there is none, run: tenure cluster init --data-dir DIR"
     )]
     NoSeedAnswers(String),
-    /// R167: what the node had before stands there, and a new cluster would grant its locks again.
+    /// Data of an earlier incarnation is in the directory (R167). A new cluster would grant its
+    /// locks again.
     #[error(
         "{found} stands in {data_dir} and the node has no other data, so it was in a cluster and founds \
          none. To join that cluster again: tenure cluster rejoin --data-dir {data_dir}. To found a new one \
          and give the old locks up: tenure cluster init --forget-old-data --data-dir {data_dir}"
     )]
     SetAside {
-        /// Which data.
+        /// Name of the old data.
         found: String,
-        /// Where.
+        /// Path of the data directory.
         data_dir: String,
     },
-    /// A restore or a recovery was interrupted before its data was complete or in place.
+    /// A restore or a recovery was interrupted before its data was complete and in place.
     #[error(
         "{data_dir}/db.new stands beside missing data: a recovery or a restore was interrupted. Run it \
          again: tenure cluster recover --others-are-lost --data-dir {data_dir}, or tenure cluster restore \
          FILE --data-dir {data_dir}"
     )]
     Interrupted {
-        /// Where.
+        /// Path of the data directory.
         data_dir: String,
     },
-    /// The directory says that the node joins a cluster, and nothing says how.
+    /// The directory requires that the node joins a cluster, but no peers are configured.
     #[error(
         "{data_dir} was set aside by tenure cluster {because}, so the node joins its cluster again and founds \
          none: set internal_auth_token and seed_nodes. To found a new cluster and give the old locks up: \
          tenure cluster init --forget-old-data --data-dir {data_dir}"
     )]
     MustJoin {
-        /// Where.
+        /// Path of the data directory.
         data_dir: String,
-        /// By which command.
+        /// The command that set the data aside.
         because: &'static str,
     },
-    /// The order in the directory cannot be read.
+    /// The `next_start` file in the directory cannot be read or written.
     #[error("{path} cannot be used: {source}")]
     Order {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// The directory belongs to another cluster than the expected one, or to none that could be it.
+    /// The directory belongs to another cluster than the configured one, or to none.
     #[error("expected_cluster_id is {expected:016x}, and {found}")]
     Unexpected {
-        /// The configured cluster.
+        /// Configured cluster id.
         expected: u64,
-        /// What was found.
+        /// What was found instead.
         found: String,
     },
-    /// R161: the node's cluster gave way to another one with the same token.
+    /// The node's cluster gave way to another cluster with the same token (R161 (settings fixed per
+    /// cluster)).
     #[error("{0}")]
     GaveWay(String),
-    /// The data is an older copy: a node on it would vote again where it has voted.
+    /// The data is an older copy. A node that starts on it could vote twice in one term.
     #[error("{0}")]
     OlderCopy(String),
-    /// R161: the cluster that answered was born with other facts.
+    /// The cluster that answered has other fixed settings (R161).
     #[error("this node does not fit in the cluster of its seeds: {0}")]
     DoesNotFit(String),
 }
 
-/// The sockets through which others reach this node.
+/// The bound sockets for peers and gossip.
 pub(crate) struct Listeners {
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
@@ -127,7 +129,7 @@ impl Listeners {
         })
     }
 
-    /// What this node tells others about itself.
+    /// Returns the record that this node gossips about itself.
     pub(crate) fn node_record(
         &self,
         name: &str,
@@ -150,7 +152,7 @@ impl Listeners {
     }
 }
 
-/// What is known before a node with an empty directory begins.
+/// Facts for the bootstrap decision of a node with an empty directory.
 pub(crate) struct BootstrapFacts<'a> {
     pub(crate) data_dir: &'a Path,
     pub(crate) name: &'a str,
@@ -158,20 +160,20 @@ pub(crate) struct BootstrapFacts<'a> {
     pub(crate) listeners: Option<&'a Listeners>,
     pub(crate) born: &'a NodeIdentity,
     pub(crate) order: Option<&'a NextStart>,
-    /// Data of an earlier incarnation in the directory.
+    /// Data of earlier incarnations in the directory.
     pub(crate) set_aside: &'a [PathBuf],
 }
 
-/// What a node with an empty directory does.
+/// Decision of a node with an empty directory.
 pub(crate) enum BootstrapDecision {
-    /// It founds a cluster.
+    /// Create a cluster.
     Found,
-    /// It joins one; these nodes may be in it.
+    /// Join a cluster; these nodes may belong to it.
     Join(Vec<NodeRecord>),
 }
 
-/// Data that is not live must not be in the way of a node without data of its own. Asked before anything
-/// is made in the directory.
+/// Refuses to start beside the unfinished data of a recovery or restore. Called before anything is
+/// created in the directory.
 pub(crate) fn check_set_aside(
     data_dir: &Path,
     order: Option<&NextStart>,
@@ -188,13 +190,22 @@ pub(crate) fn check_set_aside(
     Ok(())
 }
 
-/// R167: whether a node with an empty directory founds a cluster, or joins the one that is there.
+/// Decides whether a node with an empty directory creates a cluster or joins an existing one
+/// (R167).
+///
+/// The first of these that applies decides:
+///
+/// 1. An order to join, a configured cluster id, or the mode `Join`: join.
+/// 2. A cluster with this token answers: join it.
+/// 3. Old data is in the directory and the operator has not given it up: refuse.
+/// 4. A seed is silent and the node is neither forced nor ordered to create a cluster: refuse.
+/// 5. Otherwise: create a cluster.
 pub(crate) fn decide(beginning: &BootstrapFacts<'_>) -> Result<BootstrapDecision, BootstrapError> {
     let data_dir = || beginning.data_dir.display().to_string();
     check_set_aside(beginning.data_dir, beginning.order, beginning.set_aside)?;
     let what = beginning.order.map(|order| order.what);
     let (Some(peers), Some(listeners)) = (beginning.peers, beginning.listeners) else {
-        // Without a token it cannot meet anyone.
+        // Without a token the node cannot have peers.
         if let Some(order) = beginning.order.filter(|order| order.forbids_founding()) {
             let because = order.because.name();
             return Err(BootstrapError::MustJoin {
@@ -210,7 +221,7 @@ pub(crate) fn decide(beginning: &BootstrapFacts<'_>) -> Result<BootstrapDecision
         Some(StartAction::Found | StartAction::FoundDespiteOldData)
     );
     let must_join = beginning.order.is_some_and(NextStart::forbids_founding)
-        // A new cluster would have another number.
+        // A new cluster would have another id.
         || peers.expected_cluster.is_some();
     if must_join || peers.begin == BootstrapMode::Join && !ordered {
         return Ok(BootstrapDecision::Join(Vec::new()));
@@ -234,7 +245,8 @@ pub(crate) fn decide(beginning: &BootstrapFacts<'_>) -> Result<BootstrapDecision
     Ok(BootstrapDecision::Found)
 }
 
-/// Refuses to found where data of an earlier incarnation stands, unless the operator gave it up.
+/// Refuses to create a cluster beside data of an earlier incarnation, unless the operator gave it
+/// up.
 fn old_data(beginning: &BootstrapFacts<'_>) -> Result<(), BootstrapError> {
     let forget = beginning
         .order

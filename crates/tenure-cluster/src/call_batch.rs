@@ -1,11 +1,16 @@
-//! Many calls from one place: they go in together, and what comes of them comes back together.
+//! Batched calls with a completion queue, for sessions with many calls in flight.
 //!
 //! ```text
-//!   session ──push, push, flush──▶ inbox ──▶ node ──▶ Heard, Heard ──one wake-up a turn──▶ session
+//!   session ──push, push, flush──▶ inbox ──▶ node ──▶ completion queue ──one wake-up──▶ session
 //! ```
 //!
-//! A caller of [`Handle::call`](crate::Handle::call) costs a channel and a wake-up per call; a
-//! session with hundreds of calls under way would spend more on waking than on deciding.
+//! A single [`Handle::call`](crate::Handle::call) costs a channel and a wake-up. With hundreds of
+//! calls in flight a session would spend more time on wake-ups than the node spends on decisions.
+//!
+//! Synchronization: the mutex of the completion queue protects both the results and the waker.
+//! `poll` checks for results and registers its waker in one critical section, a producer adds a
+//! result and takes the waker in another, so no wake-up is lost. The producer takes the waker, so a
+//! task is woken once however many results follow before it polls again.
 
 use std::collections::HashSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,41 +26,45 @@ use crate::inbox::{Inbox, Job, ReplyTo};
 use crate::node_runner::NodeRunner;
 use crate::stream::{self, StreamEnd, StreamSender};
 
-/// What a place with many calls hears.
+/// An item of the completion queue.
 #[derive(Debug)]
 pub enum Completion {
-    /// A call is answered.
+    /// The result of a call.
     Answer {
-        /// What the caller called it.
+        /// Tag that the caller passed to [`CallBatch::push`].
         tag: u64,
-        /// How.
+        /// Answer or failure.
         answer: Result<Answer, Failure>,
-        /// What is left of the request, to be freed where it was made, or used again.
+        /// The request, given back for reuse. The allocator frees it fastest on the thread that
+        /// allocated it.
         request: Option<Box<ClientRequest>>,
     },
-    /// Something happened to an owner that is listened to (R119).
+    /// An event of a subscribed owner (R119 (Subscribe delivers from now on)).
     Event(Event),
-    /// Nothing more is heard of some owner.
+    /// No more events of some owner follow.
     Ended(StreamEnd),
 }
 
-/// A place with many calls under way. Dropping it leaves them to happen unheard.
+/// Calls of one connection that are submitted and completed together.
+///
+/// Dropping it does not cancel calls that the node has taken; their results are discarded.
 pub struct CallBatch {
     inbox: Arc<Inbox>,
     runner: Arc<NodeRunner>,
     stopped: Arc<StopState>,
     completion_queue: Arc<CompletionQueue>,
-    /// Pushed, not flushed.
+    /// Pushed, but not flushed.
     jobs: Vec<Job>,
-    /// Where events come in.
+    /// Stream id of all subscriptions of this batch.
     id: StreamId,
-    /// Whether anybody is listened to.
+    /// Whether the stream is registered with the node.
     is_listening: bool,
-    /// Some of those who are: the node knows them all, and may be told again.
+    /// Cache of subscribed owners that saves repeated subscriptions. The node has the complete set,
+    /// and subscribing twice is harmless.
     owners: HashSet<OwnerId>,
 }
 
-/// So many owners are remembered to be listened to.
+/// Size limit of the cache of subscribed owners; it is cleared when it is full.
 const OWNERS: usize = 1024;
 
 impl CallBatch {
@@ -80,7 +89,8 @@ impl CallBatch {
         }
     }
 
-    /// Makes a call, when flushed. It is heard of once, under this tag.
+    /// Adds a call; [`flush`](CallBatch::flush) submits it. Exactly one [`Completion::Answer`] with
+    /// this tag follows.
     pub fn push(&mut self, tag: u64, request: Box<ClientRequest>, timeout: Duration) {
         self.jobs.push(Job::Call {
             request,
@@ -92,7 +102,7 @@ impl CallBatch {
         });
     }
 
-    /// Listens to the events of an owner, when flushed, unless it does already.
+    /// Subscribes to the events of an owner at the next flush, unless it is subscribed already.
     pub fn listen(&mut self, owner: &OwnerId) {
         if self.owners.contains(owner) {
             return;
@@ -117,7 +127,7 @@ impl CallBatch {
         });
     }
 
-    /// Hands over what was pushed.
+    /// Submits all pushed calls and subscriptions.
     pub fn flush(&mut self) {
         if self.jobs.is_empty() {
             return;
@@ -125,18 +135,21 @@ impl CallBatch {
         self.inbox.leave_all(&mut self.jobs);
         self.runner.serve();
         if self.stopped.is_set() {
-            // Nobody takes it any more; dropped, it is answered.
+            // The node sets `stopped` before it drops the queued jobs. If this load still reads
+            // `false`, the node drops our jobs; if not, we drop them here. Either way dropping a
+            // job answers its call.
             self.inbox.abandon();
         }
     }
 
-    /// Lets the caller look at the node, if that can be had at once, for reads that have come by now. Calls that
-    /// are under way are not waited for.
+    /// Takes a turn on this thread, if possible at once, and passes a read-only view of the node to
+    /// `look`. Does nothing if the node is busy. Does not wait for calls in flight.
     pub fn read_view(&self, look: impl FnOnce(ReadView<'_>)) {
         self.runner.read_view(|node| look(ReadView(node)));
     }
 
-    /// Takes everything that was heard; waits if there is nothing.
+    /// Moves all completions to `heard`. Registers the task's waker and returns `Pending` if there
+    /// are none.
     pub fn poll(&mut self, cx: &mut Context<'_>, heard: &mut Vec<Completion>) -> Poll<()> {
         let mut state = self.completion_queue.lock();
         if state.heard.is_empty() {
@@ -165,20 +178,20 @@ impl Drop for CallBatch {
     }
 }
 
-/// The node, as one who only looks sees it. See [`CallBatch::read_view`].
+/// Read-only view of the node. See [`CallBatch::read_view`].
 pub struct ReadView<'a>(&'a mut Node);
 
 impl ReadView<'_> {
-    /// The answer to a read, unless it has to be called.
+    /// Answers a read from the local state. `None`: the read needs a call.
     pub fn answer(&mut self, request: &ClientRequest) -> Option<Answer> {
         self.0.answer_now(request)
     }
 }
 
-/// Where the node puts what is heard.
+/// Where the node puts the results and events of one call batch.
 pub(crate) struct CompletionQueue {
     state: Mutex<QueueState>,
-    /// How many events may lie here.
+    /// Maximum number of events that wait here.
     buffer: usize,
 }
 
@@ -186,10 +199,10 @@ pub(crate) struct CompletionQueue {
 struct QueueState {
     heard: Vec<Completion>,
     events: usize,
-    /// Of whom nothing more is heard, because too much was.
+    /// Owners whose events were cut off because the buffer was full.
     missed: HashSet<OwnerId>,
     waker: Option<Waker>,
-    /// Whether nobody listens any more.
+    /// Whether the call batch was dropped.
     is_closed: bool,
 }
 
@@ -204,8 +217,8 @@ impl CompletionQueue {
         state.waker.take()
     }
 
-    /// An event; where too many lie here already, the end of what is heard of its owner (R123). Who
-    /// sleeps is to be woken.
+    /// Adds an event. If the buffer is full, ends the events of its owner instead (R123 (slow
+    /// subscribers are closed)). Returns the waker of the task that waits.
     pub(crate) fn event(&self, event: Event) -> Option<Waker> {
         let mut state = self.lock();
         if !state.missed.is_empty() && state.missed.contains(&event.owner) {
@@ -229,14 +242,14 @@ impl CompletionQueue {
     }
 }
 
-/// The answer to one call of many. Dropped without one, it says that the node is gone.
+/// Sender for the result of one call. Dropping it reports that the node has stopped.
 pub(crate) struct TaggedReply {
     completion_queue: Option<Arc<CompletionQueue>>,
     tag: u64,
 }
 
 impl TaggedReply {
-    /// Who sleeps is to be woken.
+    /// Delivers the result. Returns the waker of the task that waits.
     pub(crate) fn send(
         mut self,
         answer: Result<Answer, Failure>,
@@ -252,7 +265,7 @@ impl TaggedReply {
 }
 
 impl TaggedReply {
-    /// Whether the caller has given up.
+    /// Returns whether the call batch was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.completion_queue
             .as_ref()

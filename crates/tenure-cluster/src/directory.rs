@@ -1,24 +1,24 @@
-//! Crash-safe changes of a data directory: names appear, move and go in single durable steps.
+//! Crash-safe changes of a data directory: each creation, rename and removal is one durable step.
 
 use std::fs::File;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// The live data of a node.
+/// Live data of a node.
 pub(crate) const LIVE: &str = "db";
 /// Data that a restore or a recovery is building, not yet live.
 pub(crate) const STAGING: &str = "db.new";
-/// What data that is not live is called: `<name>.<number>`.
+/// Prefixes of data that is not live: `<prefix>.<number>`.
 pub(crate) const DAMAGED: &str = "db.damaged";
 pub(crate) const BEFORE_RECOVER: &str = "db.before-recover";
 pub(crate) const UNFINISHED: &str = "db.unfinished";
 
-/// Makes the names in a directory durable.
+/// Makes the entries of a directory durable.
 pub(crate) fn sync(directory: &Path) -> io::Result<()> {
     File::open(directory)?.sync_all()
 }
 
-/// Writes a whole file under its name in one durable step: a crash leaves the old or the new content.
+/// Writes a file in one durable step: a crash leaves either the old or the new content.
 pub(crate) fn write(directory: &Path, name: &str, content: &[u8]) -> io::Result<()> {
     let partial = directory.join(format!("{name}.partial"));
     let mut file = File::create(&partial)?;
@@ -28,9 +28,9 @@ pub(crate) fn write(directory: &Path, name: &str, content: &[u8]) -> io::Result<
     sync(directory)
 }
 
-/// The same, unless a file of that name is there: then nothing changes, and the answer is `false`.
+/// Like `write`, but returns `false` and changes nothing if the file exists.
 pub(crate) fn write_new(directory: &Path, name: &str, content: &[u8]) -> io::Result<bool> {
-    // A name of its own: another process may be writing the file under the usual one.
+    // A separate name, because another process may be writing the file under the usual one.
     let partial = directory.join(format!("{name}.partial.{}", std::process::id()));
     let mut file = File::create(&partial)?;
     file.write_all(content)?;
@@ -44,7 +44,7 @@ pub(crate) fn write_new(directory: &Path, name: &str, content: &[u8]) -> io::Res
     }
 }
 
-/// Removes a file durably. A file that is not there is no error.
+/// Removes a file durably. A missing file is not an error.
 pub(crate) fn remove(directory: &Path, name: &str) -> io::Result<()> {
     match std::fs::remove_file(directory.join(name)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -53,14 +53,14 @@ pub(crate) fn remove(directory: &Path, name: &str) -> io::Result<()> {
     }
 }
 
-/// Gives an entry another name, durably.
+/// Renames an entry durably.
 pub(crate) fn rename(directory: &Path, from: &str, to: &str) -> io::Result<()> {
     std::fs::rename(directory.join(from), directory.join(to))?;
     sync(directory)
 }
 
-/// Swaps two entries in one step (`RENAME_EXCHANGE`). `false`: this file system has no such step,
-/// and nothing was changed.
+/// Exchanges two entries atomically (`RENAME_EXCHANGE`). Returns `false`, with no effect, if the
+/// file system does not support it.
 pub(crate) fn exchange(directory: &Path, one: &str, other: &str) -> io::Result<bool> {
     #[cfg(target_os = "linux")]
     {
@@ -82,7 +82,7 @@ pub(crate) fn exchange(directory: &Path, one: &str, other: &str) -> io::Result<b
     }
 }
 
-/// A name of this kind that is free: `<kind>.0`, `<kind>.1`, ….
+/// Returns the first unused name of `<kind>.0`, `<kind>.1`, ….
 pub(crate) fn free_name(directory: &Path, kind: &str) -> String {
     (0_u64..)
         .map(|number| format!("{kind}.{number}"))
@@ -90,7 +90,7 @@ pub(crate) fn free_name(directory: &Path, kind: &str) -> String {
         .unwrap_or_else(|| kind.to_owned())
 }
 
-/// Data that was set aside, by kind and number; the newest of a kind comes last.
+/// Returns data that was set aside, sorted by kind and number.
 pub(crate) fn set_aside(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = match std::fs::read_dir(directory) {
         Ok(entries) => entries,
@@ -118,7 +118,7 @@ pub(crate) fn set_aside(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(found.into_iter().map(|(_, _, path)| path).collect())
 }
 
-/// The newest data that was set aside under this kind of name.
+/// Returns the data of this kind with the highest number.
 pub(crate) fn newest(directory: &Path, kind: &str) -> io::Result<Option<PathBuf>> {
     let of_kind = |path: &PathBuf| {
         let name = path.file_name().and_then(|name| name.to_str());

@@ -1,4 +1,5 @@
-//! Disks that hang, for tests: a log thread waits before a sync while its directory is held.
+//! Test support for hung disks: the log thread blocks before a sync while its directory is in a
+//! set.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -20,7 +21,7 @@ use crate::{
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static CHANGED: Condvar = Condvar::new();
 
-/// Waits while the disk under this directory hangs.
+/// Blocks while the disk of this directory hangs.
 pub(crate) fn wait(place: &Path) {
     let mut held = HELD.lock().unwrap();
     while held.contains(place) {
@@ -28,7 +29,7 @@ pub(crate) fn wait(place: &Path) {
     }
 }
 
-/// The disk of a node hangs until this is dropped.
+/// Lets the disk of a node hang until it is dropped.
 struct StalledDisk(PathBuf);
 
 impl StalledDisk {
@@ -119,8 +120,8 @@ async fn leads_something(handle: &Handle) -> bool {
     status.groups.iter().any(|group| group.serves)
 }
 
-/// R145: a leader whose disk hangs gives its groups to others, says that it is not healthy, and ends; its end
-/// does not wait for the disk.
+/// R145 (Health needs a working quorum): a leader with a hung disk transfers its leaderships,
+/// reports that it is not healthy, and ends without waiting for the disk.
 #[tokio::test]
 async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     let data = tempfile::tempdir().unwrap();
@@ -147,7 +148,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     let hanging = StalledDisk::begin(data.path(), 1);
-    // It has something to write, in every group.
+    // Gives every group something to write.
     for number in 0..32 {
         let _ = nodes[1]
             .handle()
@@ -160,7 +161,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     while leads_something(nodes[0].handle()).await {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    // The report does not wait for the log.
+    // The report does not wait for the log thread.
     let vitals = nodes[0].handle().vitals().await.unwrap();
     assert!(vitals.status.unsynced_ms >= 1_000, "{vitals:?}");
     let health = nodes[0]
@@ -171,7 +172,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
         panic!("healthy: {health:?}");
     };
     assert!(why.contains("disk"), "{why}");
-    // Everybody is served, through the node with the hung disk, too.
+    // All clients are served, also through the node with the hung disk.
     for (number, node) in nodes.iter().enumerate() {
         let answer = acquire(node.handle(), format!("u{number}:/a")).await;
         assert!(matches!(answer, Ok(Answer::Acquire(_))), "{answer:?}");
@@ -187,8 +188,8 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     drop(hanging);
 }
 
-/// R150: no legal request stops a node. Ninety acquires of a thousand long paths each in one turn are more than
-/// five records of the log.
+/// R150 (enumeration limits): no legal request stops a node. Ninety acquires of a thousand long
+/// paths each in one turn are more than five records of the log.
 #[tokio::test]
 async fn more_than_the_log_takes_at_once_is_written() {
     let data = tempfile::tempdir().unwrap();

@@ -1,14 +1,15 @@
-//! One turn of the node: takes what has come, steps the node once, and does what the step wants done.
+//! Driver of the node state machine: one turn takes the queued jobs, steps the node once and
+//! carries out the outputs.
 //!
 //! ```text
-//!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ journal thread ──persisted──▶ inbox
-//!                                  ├─▶ frames ──▶ outlets, some by way of the log writer when it has synced
+//!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ log thread ──persisted──▶ inbox
+//!                                  ├─▶ frames ──▶ frame writers; some after the log thread's sync
 //!                                  ├─▶ answers ──▶ callers
 //!                                  ├─▶ events, changes ──▶ streams
-//!                                  └─▶ snapshots ──▶ chores thread ──saved──▶ inbox
+//!                                  └─▶ snapshots ──▶ background thread ──saved──▶ inbox
 //! ```
 //!
-//! Time is read here and nowhere else: once a turn.
+//! The node itself reads no clock: each step gets one reading from [`MachineClock`].
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -34,23 +35,24 @@ use crate::peers::{FrameWriter, OutboundMessage, RegistryEvent};
 use crate::rebalancer::Rebalancer;
 use crate::stream::{StreamEnd, StreamFull, StreamSender};
 
-/// Suspect groups have a leader within seconds, if they can have one. The operator hears of those that have none this
-/// often.
+/// Interval between reports of suspect groups without a leader. A group that can elect a leader has
+/// one within seconds.
 pub(crate) const SUSPECTS_TOLD_EVERY_MS: u64 = 30_000;
 
-/// A node is stepped at least twice a second (leases.md).
+/// Longest pause between two steps: the lease protocol requires at least two steps a second
+/// (leases.md).
 const LONGEST_SLEEP_MS: u64 = 500;
 
-/// Callers that have given up are looked for this often.
+/// Interval between searches for calls whose callers no longer wait.
 const CANCEL_EVERY_MS: u64 = 500;
 
-/// A node that is stopping hands its groups over first, for no longer than this (R169).
+/// Longest time for which a stopping node hands over leaderships (R169 (shutdown within 10 s)).
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-/// A turn takes frames of at most so many bytes, or one.
+/// Maximum bytes of frames in one turn. A single longer frame is still taken, alone.
 const BYTES_A_TURN: usize = 16 * 1024 * 1024;
 
-/// Reads the clocks of this machine.
+/// Clocks of this machine.
 #[derive(Clone, Copy)]
 pub(crate) struct MachineClock {
     start: Instant,
@@ -82,40 +84,42 @@ pub(crate) struct Driver {
     pub(crate) log_writer: Sender<LogJob>,
     pub(crate) gauges: Arc<LogGauges>,
     pub(crate) background: Sender<BackgroundJob>,
-    // Our own numbers: nobody can aim at collisions.
+    // The keys are our own counters, so a client cannot cause collisions: a fast hash is safe.
     pub(crate) replies: HashMap<u64, ReplyTo, FxBuildHasher>,
     pub(crate) listeners: HashMap<u64, StreamSender, FxBuildHasher>,
     pub(crate) next_request: u64,
-    /// When callers that have given up are looked for next.
+    /// When the next search for abandoned calls is due.
     pub(crate) next_cancel_ms: u64,
-    /// Where frames for peers go.
+    /// Frame writer of each connected peer and channel.
     pub(crate) frame_writers: HashMap<(NodeId, Channel), FrameWriter>,
-    /// Who moves groups between nodes, where there are others.
+    /// Moves groups between nodes. `None`: the node runs alone.
     pub(crate) rebalancer: Option<Rebalancer>,
     pub(crate) registry: Option<UnboundedSender<RegistryEvent>>,
-    /// When a node that was told to stop does so, whatever it still leads.
+    /// Deadline of a stopping node, which ends then even if it still leads groups.
     pub(crate) stop_at_ms: Option<u64>,
-    /// Who is woken at the end of a turn: by then all that the turn tells them is there.
+    /// Tasks to wake at the end of the turn, when all results of the turn are in place. A task with
+    /// several results is then woken once.
     pub(crate) wakers: Vec<Waker>,
-    /// Jobs that were taken and are left for the next turn, usually none; their room is used again.
+    /// Jobs that did not fit into the last turn, usually none. The vector is kept for its capacity.
     pub(crate) jobs: Vec<Job>,
-    /// For the log writer, until all that leaves at once has left.
+    /// Write batch for the log thread. It is kept until the frames that need no sync have been
+    /// sent.
     pub(crate) batch: Option<WriteBatch>,
     pub(crate) held: Vec<HeldFrame>,
-    /// What the next step begins with.
+    /// First inputs of the next step.
     pub(crate) inputs: Vec<Input>,
-    /// When the next turn is due, if nothing comes.
+    /// When the next turn is due without new jobs.
     pub(crate) due_ms: u64,
-    /// How many groups the log lists as suspect: see [`Driver::note_suspects`].
+    /// Number of groups that the log lists as suspect: see [`Driver::note_suspects`].
     pub(crate) suspects: usize,
-    /// When the operator is next told that some of them still wait for a leader.
+    /// When the next report about suspect groups is due.
     pub(crate) suspects_told_ms: u64,
-    /// Why there are no more turns.
+    /// Why the node has ended. `Some`: no further turns.
     pub(crate) over: Option<String>,
 }
 
 impl Driver {
-    /// Takes what has come and does what follows from it.
+    /// Takes the queued jobs, steps the node and carries out its outputs.
     pub(crate) fn turn(&mut self) {
         let mut jobs = std::mem::take(&mut self.jobs);
         if jobs.is_empty() {
@@ -128,10 +132,11 @@ impl Driver {
                 NextTurn::Nothing => {}
             }
         }
-        // What is left goes first in the next turn, which is due at once.
+        // The remaining jobs are the first of the next turn, which is due at once.
         self.jobs = jobs;
         if self.over.is_some() {
-            // Calls that came with the order to end are not stepped: nothing is granted any more.
+            // The node has ended: calls that came with the order to end are not stepped, so no lock
+            // is granted any more.
             return;
         }
         let now = self.clock.now();
@@ -140,12 +145,13 @@ impl Driver {
         self.finish(outputs);
     }
 
-    /// Cancels calls whose callers have given up: nothing is tried again for them.
+    /// Cancels calls whose callers no longer wait, so that the node stops retrying them.
     fn cancel_abandoned(&mut self, now_ms: u64) {
         if now_ms < self.next_cancel_ms {
             return;
         }
         self.next_cancel_ms = now_ms + CANCEL_EVERY_MS;
+        // Sorted, because the order of a hash map must not reach the node's inputs (determinism).
         let replies = self.replies.iter();
         let abandoned = replies.filter(|(_, reply)| reply.is_abandoned());
         let mut ids: Vec<u64> = abandoned.map(|(id, _)| *id).collect();
@@ -157,10 +163,11 @@ impl Driver {
         }
     }
 
-    /// Does what a step wants done, and finds out when the next one is due.
+    /// Carries out the outputs of a step and computes when the next turn is due.
     pub(crate) fn finish(&mut self, outputs: Vec<Output>) {
         for output in outputs {
-            // What is written and sent comes first.
+            // Writes and frames go first: the log thread syncs while this thread delivers answers
+            // and events.
             if !matches!(output, Output::Write(_) | Output::Send { .. }) {
                 self.hand_over();
             }
@@ -176,6 +183,7 @@ impl Driver {
         self.inbox.set_calls(self.replies.len());
         for waker in self.wakers.drain(..) {
             waker.wake();
+            // All results of this turn are in place: wake each task once.
         }
         let now = self.clock.now();
         if self.is_over(now) {
@@ -194,7 +202,8 @@ impl Driver {
         self.due_ms = now.monotonic_ms + sleep;
     }
 
-    /// Replicas that have caught up are struck off the list that the log keeps across restarts.
+    /// Removes replicas that have caught up from the list of suspects, which the log keeps across
+    /// restarts.
     fn note_suspects(&mut self) {
         let left: Vec<_> = self.node.suspects().collect();
         let now = self.clock.now().monotonic_ms;
@@ -217,26 +226,29 @@ impl Driver {
             value: tenure_node::durable::suspects_value(left),
             done: None,
         };
-        // A journal that is gone ends this node; it stays suspect.
+        // If the log thread has ended, the node ends too, and the group stays suspect.
         let _ = self.log_writer.send(LogJob::Note(note));
         if self.suspects == 0 {
             tracing::info!("all groups of this node have caught up: it takes part in elections");
         }
     }
 
-    /// How long nothing has to be done, as far as it is known.
+    /// Returns the time until the next turn is due, if no job arrives.
     pub(crate) fn rest(&self) -> Duration {
         let now = self.clock.now().monotonic_ms;
         Duration::from_millis(self.due_ms.saturating_sub(now))
     }
 
-    /// Tells everybody that it is over.
+    /// Ends the node: sets the stop state, ends all streams and stops the other threads.
     pub(crate) fn end(self, why: String) {
         let how = if self.node.has_hung_disk() {
             NodeEnd::Hung
         } else {
             NodeEnd::Otherwise
         };
+        // The stop state is set before the inbox is emptied. `Handle::call` enqueues first and then
+        // reads the stop state, so each call is either dropped below or sees that the node has
+        // ended.
         self.stopped.set(why.clone(), how);
         for listener in self.listeners.values() {
             listener.end(StreamEnd::Stopped);
@@ -245,7 +257,7 @@ impl Driver {
         if let Some(registry) = &self.registry {
             let _ = registry.send(RegistryEvent::Stop);
         }
-        // Whoever is still in the inbox is dropped, and so answered.
+        // Dropping a queued call answers it.
         self.inbox.abandon();
         tracing::info!(why, "the node has ended");
     }
@@ -284,7 +296,7 @@ impl Driver {
                 NextTurn::Nothing
             }
             Job::Vitals(reply) => {
-                // The log thread is not asked: it may hang, and that is what the report is for.
+                // The log thread is not asked: it may hang, and this report must work then.
                 let _ = reply.send(NodeMetrics {
                     status: self.node.status(),
                     log_files: self.gauges.files.load(Ordering::Relaxed),
@@ -299,7 +311,7 @@ impl Driver {
                 channel,
                 frame_writer,
             } => {
-                // Another connection may have taken its place.
+                // A newer connection may already have replaced this writer.
                 let now = self.frame_writers.get(&(node, channel));
                 if now.is_some_and(|now| now.is(&frame_writer)) {
                     self.lose(node, channel);
@@ -365,7 +377,7 @@ impl Driver {
         Some(LedState { term, index, state })
     }
 
-    /// Whether a node that was told to stop has nothing left to hand over, or no more time.
+    /// Returns whether a stopping node has nothing more to hand over, or no more time.
     fn is_over(&self, now: StepTime) -> bool {
         let Some(end) = self.stop_at_ms else {
             return false;
@@ -373,18 +385,18 @@ impl Driver {
         let leads = |node: &Node| {
             let groups = node.status().groups;
             let led = groups.iter().filter(|group| group.role == Role::Leader);
-            // A lone voter has nobody to hand over to.
+            // A group with a single voter cannot be handed over.
             led.into_iter()
                 .any(|group| group.membership.voters.len() > 1)
         };
         now.monotonic_ms >= end || self.frame_writers.is_empty() || !leads(&self.node)
     }
 
-    /// Puts a frame into its queue. What goes to a peer that is not connected is lost, and the node
-    /// knows: it was told when the connection broke.
+    /// Enqueues a frame. A frame to a peer that is not connected is dropped; the node already
+    /// knows, because it was informed when the connection broke.
     fn send(&mut self, to: NodeId, channel: Channel, frame: Bytes) {
         let Some(frame_writer) = self.frame_writers.get(&(to, channel)) else {
-            // The two lanes are connected one after the other.
+            // The channels connect independently: the bulk channel may not be connected yet.
             self.bulk_lost(to, channel, true);
             return;
         };
@@ -393,18 +405,18 @@ impl Driver {
         }
     }
 
-    /// Gives the log writer what it has to write and what rests on it, in one piece: it finds nothing else
-    /// to do when it has synced, unless there is.
+    /// Hands the write batch and the frames that depend on it to the log thread as one job. If no
+    /// other job is queued after the sync, the log thread may step the node inline.
     fn hand_over(&mut self) {
         if self.batch.is_none() && self.held.is_empty() {
             return;
         }
         let turn = LogJob::Turn(self.batch.take(), std::mem::take(&mut self.held));
-        // A journal that is gone has said why already.
+        // A log thread that has ended has already reported why.
         let _ = self.log_writer.send(turn);
     }
 
-    /// A peer does not keep up.
+    /// Drops the connection to a peer that does not read fast enough.
     fn lose(&mut self, node: NodeId, channel: Channel) {
         self.frame_writers.remove(&(node, channel));
         self.bulk_lost(node, channel, true);
@@ -415,18 +427,21 @@ impl Driver {
         }
     }
 
-    /// The node hears at once of frames that were lost on the bulk lane, or a transfer would wait for them until
-    /// it counts as stalled. (On the main lane it hears of the peer.)
+    /// Informs the node about lost frames of the bulk channel, because a snapshot transfer would
+    /// otherwise wait for them until it counts as stalled. For the main channel the node learns
+    /// that the peer is lost.
     fn bulk_lost(&mut self, node: NodeId, channel: Channel, lost: bool) {
         if lost && channel == Channel::Bulk {
             self.inputs.push(Input::BulkLost { node });
         }
     }
 
-    /// Does what a step wants done. Says why, when the node is over.
+    /// Carries out one output. Returns the reason when the node must end.
     fn carry_out(&mut self, output: Output) -> Option<String> {
         match output {
             Output::Write(batch) => {
+                // A write with its frames is one job of the log thread: hand over the previous one
+                // first.
                 self.hand_over();
                 self.batch = Some(batch);
             }
@@ -475,8 +490,8 @@ impl Driver {
                 DurableAfter::Nothing => self.send(to, channel, frame),
                 DurableAfter::Persisted(after) => {
                     if let Some(frame_writer) = self.frame_writers.get(&(to, channel)).cloned() {
-                        // The log writer lets it go as soon as that is durable: one thread fewer on
-                        // the way of an acknowledgement.
+                        // The log thread sends the frame after the sync itself: one thread switch
+                        // fewer for each acknowledgement.
                         self.held.push(HeldFrame {
                             after,
                             to,
@@ -497,9 +512,11 @@ impl Driver {
     }
 }
 
-/// How many of these jobs one turn takes: frames of so many bytes, and all that came before them. Frames may wait
-/// in large numbers while the node is busy with a snapshot; in one turn they would become one long write, and
-/// heartbeats would wait for the end of it.
+/// Returns how many of these jobs one turn takes: as many as fit into [`BYTES_A_TURN`], at least
+/// one.
+///
+/// While the node handles a snapshot, many frames may queue up. In one turn they would become one
+/// long write, and heartbeats would wait for its end.
 fn count_for_a_turn(jobs: &[Job]) -> usize {
     let mut bytes = 0;
     let fits = |job: &&Job| {
@@ -528,7 +545,8 @@ mod tests {
         })
     }
 
-    /// Frames that piled up are taken in several turns, each at least one; everything else is taken at once.
+    /// Queued frames are taken in several turns of at least one frame; other jobs are all taken at
+    /// once.
     #[test]
     fn a_turn_takes_a_bounded_amount_of_frames() {
         let third = BYTES_A_TURN / 3;

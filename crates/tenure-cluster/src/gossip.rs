@@ -1,13 +1,13 @@
-//! Gossip: how nodes find each other, over UDP, knowing nothing but a seed's name.
+//! Gossip over UDP: node discovery from seeds, then SWIM membership.
 //!
 //! ```text
 //!   ASK: here I am, who is there?  ──▶  TELL: we are, and this is our cluster
 //!   SWIM: members probe each other and pass on what they know
 //! ```
 //!
-//! Every packet carries a tag that only somebody with the cluster's token can make (R168); the token
-//! itself is in none. What is learned this way is where to try: whoever is met there proves itself
-//! again on its connection.
+//! Every packet carries a MAC made with the cluster token; the token itself is never sent (R168
+//! (internal authentication)). Gossip only yields addresses to try: each node proves its identity
+//! again in the handshake of its connection.
 
 mod packet;
 mod swim;
@@ -27,9 +27,9 @@ use crate::peers::{PeerOptions, PeersContext, RegistryEvent, same_facts};
 pub(crate) use packet::{Packet, RecordPacket};
 use swim::{Swim, SwimActions};
 
-/// How often seeds are asked while this node has no cluster.
+/// Interval at which a node without a cluster asks its seeds.
 pub(crate) const ASK_EVERY: Duration = Duration::from_millis(300);
-/// No packet is longer.
+/// Maximum length of a packet.
 pub(crate) const MAX_PACKET: usize = 65_536;
 
 pub(crate) fn resolve(seed: &str) -> Vec<SocketAddr> {
@@ -38,7 +38,8 @@ pub(crate) fn resolve(seed: &str) -> Vec<SocketAddr> {
         .map_or_else(|_| Vec::new(), Iterator::collect)
 }
 
-/// The gossip address to tell others: as configured, as bound, or as the way out to a seed shows.
+/// Returns the gossip address to advertise: the configured one, the bound one, or the source
+/// address of the route to a seed.
 pub(crate) fn advertised(options: &PeerOptions, bound: SocketAddr) -> String {
     if let Some(address) = &options.gossip_advertise {
         return if address.contains(':') {
@@ -55,7 +56,7 @@ pub(crate) fn advertised(options: &PeerOptions, bound: SocketAddr) -> String {
     SocketAddr::new(ip, bound.port()).to_string()
 }
 
-/// The address of this machine as a seed would see it.
+/// Returns the local address that a seed would see.
 fn way_out(seeds: &[String]) -> Option<IpAddr> {
     let seed = seeds.iter().flat_map(|seed| resolve(seed)).next()?;
     let any = if seed.is_ipv4() {
@@ -64,12 +65,12 @@ fn way_out(seeds: &[String]) -> Option<IpAddr> {
         "[::]:0"
     };
     let socket = UdpSocket::bind(any).ok()?;
-    // Nothing is sent: connecting a datagram socket only chooses a route.
+    // Nothing is sent: connecting a datagram socket only selects a route.
     socket.connect(seed).ok()?;
     Some(socket.local_addr().ok()?.ip())
 }
 
-/// Asks, tells and gossips until the end.
+/// Runs discovery and gossip until the task is dropped.
 pub(crate) async fn run(
     home: Rc<PeersContext>,
     socket: tokio::net::UdpSocket,
@@ -121,7 +122,7 @@ struct Gossip {
     socket: tokio::net::UdpSocket,
     seeds: Vec<String>,
     nonce: u64,
-    /// Begins with the first member that is met.
+    /// Created with the first member that this node meets.
     swim: Option<Swim>,
     timers: mpsc::UnboundedSender<Timer<NodeRecord>>,
     expected: u32,
@@ -142,7 +143,7 @@ impl Gossip {
         };
         let ask = ask.seal(&self.home.token);
         for seed in &self.seeds {
-            // Names are resolved anew each time: a seed may have moved.
+            // Resolved anew each time, because a seed may have moved.
             let Ok(addresses) = lookup_host(seed).await else {
                 tracing::debug!(seed, "a seed's name cannot be resolved");
                 continue;
@@ -154,7 +155,7 @@ impl Gossip {
     }
 
     async fn hear(&mut self, bytes: &[u8], from: SocketAddr) {
-        // A packet without the right tag is not worth a word: anybody can send one.
+        // Dropped without a log line: any host can send packets with a wrong MAC.
         let Some(packet) = Packet::open(bytes, &self.home.token) else {
             return;
         };
@@ -169,6 +170,7 @@ impl Gossip {
                 node_record,
                 should_bootstrap: _,
             } => {
+                // A node must not answer itself: a seed list may contain its own address.
                 if node_record.member.node == me.node {
                     return;
                 }
@@ -181,7 +183,7 @@ impl Gossip {
                 });
                 let tell = tell.seal(&self.home.token);
                 let _ = self.socket.send_to(&tell, from).await;
-                // Whoever has no cluster yet comes by itself, and shows then that it fits.
+                // A node without a cluster connects by itself and is checked in the handshake.
                 if ours.is_some() && cluster == ours {
                     self.home
                         .tell(RegistryEvent::NodeRecords(vec![node_record]));
@@ -189,7 +191,7 @@ impl Gossip {
                     self.home.tell(RegistryEvent::Foreign(node_record));
                 }
             }
-            // Otherwise: an answer to an earlier question, or a node that has no cluster either.
+            // Otherwise it is an answer to an earlier question, or from a node without a cluster.
             Packet::Tell(mut tell) if tell.nonce == self.nonce && tell.cluster.is_some() => {
                 if ours.is_none() || ours == tell.cluster {
                     self.told(tell, ours).await;
@@ -213,7 +215,7 @@ impl Gossip {
         }
         self.home
             .tell(RegistryEvent::NodeRecords(tell.node_records.clone()));
-        // Members gossip; a node that has not joined is not one yet.
+        // Only members take part in SWIM. A node that has not joined is not a member yet.
         let others = tell.node_records.into_iter();
         let me = self.home.node_record.borrow().node();
         for node_record in others.filter(|node_record| ours.is_some() && node_record.node() != me) {
@@ -257,7 +259,7 @@ impl Gossip {
                 cluster,
                 data: data.to_vec(),
             };
-            // Cards carry addresses as they were configured; a name is looked up again each time.
+            // Node records carry addresses as configured; a host name is resolved each time.
             if let Ok(mut addresses) = lookup_host(&to.gossip).await
                 && let Some(address) = addresses.next()
             {
@@ -270,7 +272,8 @@ impl Gossip {
     }
 }
 
-/// What is told must be the same here (R161).
+/// Checks that the cluster of the answering node has the same fixed settings (R161 (settings fixed
+/// per cluster)).
 pub(crate) fn fits(facts: &ClusterConfig, tell: &RecordPacket) -> Result<(), String> {
     same_facts(facts, &tell.facts).map_err(|refusal| refusal.to_string())
 }

@@ -1,4 +1,4 @@
-//! How the transports reach the node: calls, subscriptions, watches, status.
+//! Client interface of a running node: calls, subscriptions, watches, status, operator commands.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,7 +24,7 @@ use crate::reply_channel;
 use crate::status_report::{ClusterReport, NodeReport};
 use crate::stream::{self, EventStream, StreamSender};
 
-/// A running node. Cheap to clone.
+/// Handle of a running node. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) inbox: Arc<Inbox>,
@@ -37,20 +37,20 @@ pub struct Handle {
     pub(crate) name: Arc<str>,
 }
 
-/// Whether a node is to be emptied.
+/// Whether a node should give away its replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Draining {
-    /// It is.
+    /// The node gives its replicas away.
     Yes,
-    /// It may have replicas again.
+    /// The node may have replicas again.
     No,
 }
 
 /// How a node has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeEnd {
-    /// Its disk hangs. Nothing can be known about the log before the process has ended and another one has read
-    /// it.
+    /// The disk hangs. The state of the log is unknown until this process has exited and a new one
+    /// has read it.
     Hung,
     Otherwise,
 }
@@ -75,7 +75,7 @@ impl StopState {
         }
     }
 
-    /// Whether it has. Asked with every call, so without a lock.
+    /// Returns whether the node has ended. Called for every call, so it takes no lock.
     pub(crate) fn is_set(&self) -> bool {
         self.is_set.load(Ordering::SeqCst)
     }
@@ -92,7 +92,7 @@ impl StopState {
     }
 }
 
-/// What a call gets whose node has ended.
+/// Failure of a call whose node has ended. The call may have taken effect.
 pub(crate) fn gone() -> Failure {
     Failure::Unavailable {
         why: "the node has stopped",
@@ -101,19 +101,19 @@ pub(crate) fn gone() -> Failure {
 }
 
 impl Handle {
-    /// A place to make many calls from; what it hears of owners may be `buffer` events behind.
+    /// Creates a call batch. Its reader may be up to `buffer` events behind.
     pub fn calls(&self, buffer: usize) -> CallBatch {
         let (inbox, runner) = (Arc::clone(&self.inbox), Arc::clone(&self.runner));
         CallBatch::new(inbox, runner, Arc::clone(&self.stopped), buffer)
     }
 
-    /// Does some work on this thread. Calls that it makes reach the node together, when it is done.
+    /// Runs `work` on this thread and submits the calls that it makes as one batch at the end.
     pub fn defer_wake<T>(&self, work: impl FnOnce() -> T) -> T {
         self.inbox.defer_wake(work, || self.runner.serve())
     }
 
-    /// The same, unless the node is busy: then `busy` has to see to it that somebody calls
-    /// [`serve`](Handle::serve) soon.
+    /// Like [`defer_wake`](Handle::defer_wake), but calls `busy` instead of stepping a busy node.
+    /// `busy` must arrange that [`serve`](Handle::serve) is called soon.
     pub fn defer_wake_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
         self.inbox.defer_wake(work, || {
             if self.runner.is_busy() {
@@ -124,12 +124,14 @@ impl Handle {
         })
     }
 
-    /// Lets the node see to the calls that were made.
+    /// Makes the node handle the enqueued calls: steps it on this thread, or wakes its thread if it
+    /// is busy.
     pub fn serve(&self) {
         self.runner.serve();
     }
 
-    /// Makes a call, before it returns. The node answers before the timeout, or says that it passed.
+    /// Submits a call before this function returns. The future yields the answer, or a failure when
+    /// the timeout has passed or the node has ended.
     pub fn call(
         &self,
         request: Box<ClientRequest>,
@@ -141,8 +143,9 @@ impl Handle {
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             reply: ReplyTo::One(reply),
         });
-        // The node says that it has ended before it empties its inbox a last time: whoever pushes
-        // later finds that said here, whoever pushed earlier is answered or dropped.
+        // The node sets the stop state before it empties its inbox for the last time. The inbox
+        // mutex orders our push and that: either our job is still in the inbox and dropping it
+        // answers the call, or this load reads the stop state.
         let ended = self.stopped.is_set();
         async move {
             if ended {
@@ -152,7 +155,8 @@ impl Handle {
         }
     }
 
-    /// The events of an owner from now on; the reader may be `buffer` events behind.
+    /// Subscribes to the events of an owner from now on. The reader may be up to `buffer` events
+    /// behind.
     pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> EventStream<Event> {
         let id = stream::number();
         let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
@@ -164,7 +168,7 @@ impl Handle {
         stream
     }
 
-    /// The changes under a prefix; the reader may be `buffer` changes behind.
+    /// Watches the changes below a prefix. The reader may be up to `buffer` changes behind.
     pub fn watch(
         &self,
         prefix: Namespace,
@@ -181,18 +185,18 @@ impl Handle {
         stream
     }
 
-    /// Waits until streams that were begun before this are heard of. What happened before, streams that
-    /// were there have got by then.
+    /// Waits until the node has registered all streams that were started before this call. Events
+    /// that happened earlier have been delivered to the older streams by then.
     pub async fn reached(&self) {
         let (reply, reached) = oneshot::channel();
         self.inbox.push(Job::Reached(reply));
         if self.stopped.get().is_none() {
-            // Dropped by a node that ends, whose streams end, too.
+            // A node that ends drops the sender; its streams end as well.
             let _ = reached.await;
         }
     }
 
-    /// How the node is. `None`: it has ended.
+    /// Returns the node's metrics. `None`: the node has ended.
     pub async fn vitals(&self) -> Option<NodeMetrics> {
         let (reply, report) = oneshot::channel();
         self.inbox.push(Job::Vitals(reply));
@@ -202,7 +206,8 @@ impl Handle {
         report.await.ok()
     }
 
-    /// Waits until the node belongs to a cluster. Says why, if it never will (R161, R167).
+    /// Waits until the node belongs to a cluster. Returns the reason if it cannot join (R161
+    /// (settings fixed per cluster), R167 (bootstrap decision)).
     pub async fn joined(&self) -> Result<(), String> {
         let mut joined = self.joined.subscribe();
         let state = joined
@@ -214,7 +219,7 @@ impl Handle {
         }
     }
 
-    /// The whole cluster, as far as its nodes answer within a second.
+    /// Returns the status of all nodes that answer within a second. `None`: this node has ended.
     pub async fn cluster_report(&self) -> Option<ClusterReport> {
         let (nodes, reports) = match &self.registry {
             Some(registry) => {
@@ -238,7 +243,7 @@ impl Handle {
         })
     }
 
-    /// What the node says about its replicas.
+    /// Returns the status of this node's replicas. `None`: the node has ended.
     pub async fn status(&self) -> Option<Status> {
         let (reply, answer) = oneshot::channel();
         self.inbox.push(Job::Inspect(reply));
@@ -248,9 +253,9 @@ impl Handle {
         answer.await.ok()
     }
 
-    /// The state of a group as a snapshot holds it, and the entry it is at: everything that was
-    /// answered before this call is in it. `None`: this node does not lead the group, or cannot show
-    /// that it still does.
+    /// Returns the state of a group in the snapshot format and the index of its last entry. The
+    /// state contains everything that was answered before this call. `None`: this node does not
+    /// lead the group, or cannot confirm its leadership.
     pub async fn state(&self, group: GroupId, timeout: Duration) -> Option<(u64, Bytes)> {
         let term = self
             .ask(|reply| Job::LedTerm(group, reply))
@@ -258,14 +263,14 @@ impl Handle {
             .flatten()?;
         let confirm = ClientRequest::Confirm { group };
         self.call(Box::new(confirm), timeout).await.ok()?;
-        // A leader that was deposed never leads in the same term again. So a node that leads before
-        // and after in one term led all the while, and the round was its own.
+        // A deposed leader never leads again in the same term. So a node that leads in one term
+        // before and after the round led throughout, and the round confirmed this leadership.
         let led = self.ask(|reply| Job::State(group, reply)).await.flatten()?;
         let LedState { index, state, .. } = led;
         (led.term == term).then_some((index, state))
     }
 
-    /// Asks the node thread. `None`: the node has ended.
+    /// Sends a query to the node thread. `None`: the node has ended.
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Option<T> {
         let (reply, answer) = oneshot::channel();
         self.inbox.push(job(reply));
@@ -275,30 +280,31 @@ impl Handle {
         answer.await.ok()
     }
 
-    /// Which cluster the node belongs to, once it does.
+    /// Returns the id of the node's cluster. `None`: it has not joined one yet.
     pub fn cluster(&self) -> Option<u64> {
         self.known.borrow().cluster
     }
 
-    /// Other clusters with the same token that were met, in sentences for an operator.
+    /// Returns sentences for the operator about other clusters that use the same token.
     pub fn rivals(&self) -> Vec<String> {
         self.known.borrow().rivals.clone()
     }
 
-    /// Nodes that are refused because of their data directory, or this node's own, in sentences for an
-    /// operator.
+    /// Returns sentences for the operator about nodes that are refused because of their data
+    /// directory, this node included.
     pub fn problems(&self) -> Vec<String> {
         self.known.borrow().problems.values().cloned().collect()
     }
 
-    /// Moves everything off a node, or lets it have replicas again (R166).
+    /// Moves all replicas off a node, or allows it to have replicas again (R166 (draining a node)).
     pub async fn drain(&self, node: NodeId, wanted: Draining) -> Result<(), String> {
         let wanted = wanted == Draining::Yes;
         self.order(|done| peers::RegistryEvent::Drain { node, wanted, done })
             .await
     }
 
-    /// Takes a node out of the cluster for good: its incarnation is over, its replicas are replaced.
+    /// Removes a node from the cluster permanently: its incarnation ends and its replicas are
+    /// replaced.
     pub async fn remove(&self, node: NodeId) -> Result<(), String> {
         self.order(|done| peers::RegistryEvent::Remove { node, done })
             .await
@@ -316,18 +322,18 @@ impl Handle {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Waits until the node has ended because its disk hangs, and says so. The process should end then: a
-    /// supervisor starts it again, and a client connects to another node.
+    /// Waits until the node has ended because of a hung disk and returns the reason. The process
+    /// should exit then: a supervisor restarts it, and clients connect to another node.
     pub async fn hung(&self) -> String {
         let mut hung = self.stopped.hung.subscribe();
         if hung.wait_for(|hung| *hung).await.is_err() {
-            // The sender is in `self`.
+            // Not reached: `self` owns the sender.
             std::future::pending::<()>().await;
         }
         self.stopped().unwrap_or_default()
     }
 
-    /// Why the node has ended, if it has (R145).
+    /// Returns why the node has ended. `None`: it runs (R145 (Health needs a working quorum)).
     pub fn stopped(&self) -> Option<String> {
         self.stopped.get()
     }

@@ -1,4 +1,5 @@
-//! Who this node is, as its data directory remembers: drawn at birth, checked at every start (R161).
+//! Identity of a node in its data directory: created with the directory, checked at every start
+//! (R161 (settings fixed per cluster)).
 
 use std::collections::BTreeMap;
 
@@ -6,58 +7,60 @@ use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_node::{ClusterConfig, NodeId, ReplicaId};
 
-/// Where the log keeps it.
+/// Key of the identity record in the log.
 const KEY: &[u8] = b"identity";
 
-/// What a data directory knows about its node.
+/// What a data directory says about its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeIdentity {
     pub(crate) me: ReplicaId,
-    /// How often a node was started on it.
+    /// Number of starts on this directory.
     pub(crate) starts: u64,
     pub(crate) cluster: ClusterConfig,
-    /// When it was made; see `Card::born_ms`.
+    /// Time of creation; see `NodeRecord::born_ms`.
     pub(crate) born_ms: u64,
-    /// Which cluster it belongs to; `None` until a joining node has found one.
+    /// Id of the node's cluster. `None` until a joining node has found one.
     pub(crate) cluster_id: Option<u64>,
-    /// Whether its groups were born here: only a founder may find itself without any and make them.
+    /// Whether the node created its cluster. Only then may it find no groups and create them.
     pub(crate) founder: bool,
-    /// Whether an operator wants its replicas elsewhere (R166).
+    /// Whether an operator has ordered that the node gives its replicas away (R166 (draining a
+    /// node)).
     pub(crate) draining: bool,
 }
 
-/// Why a node cannot start on a data directory.
+/// Reason why a node cannot start on a data directory.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
-    /// It belongs to another node.
+    /// The directory belongs to another node.
     #[error(
         "the data directory belongs to node {found}, but this node is configured as {configured}"
     )]
     Node {
-        /// Whose it is.
+        /// Node number in the directory.
         found: u32,
-        /// What is configured.
+        /// Configured node number.
         configured: u32,
     },
-    /// Something that is fixed at birth was changed.
+    /// A setting that is fixed per cluster was changed.
     #[error(
         "{key} was {found} when the cluster was born, and is configured as {configured}: it can never change"
     )]
     Fixed {
-        /// Which key.
+        /// Name of the setting.
         key: &'static str,
-        /// What it was.
+        /// Value in the directory.
         found: String,
-        /// What is configured.
+        /// Configured value.
         configured: String,
     },
-    /// What is there cannot be read.
+    /// The identity record cannot be decoded.
     #[error("the identity in the data directory cannot be read: {0}")]
     Unreadable(String),
 }
 
 impl NodeIdentity {
-    /// A node that never was. With a number for a cluster it founds that, without one it joins.
+    /// Creates the identity of a new node. With a cluster id the node creates that cluster, without
+    /// one it joins.
     pub(crate) fn born(
         me: ReplicaId,
         born_ms: u64,
@@ -75,7 +78,7 @@ impl NodeIdentity {
         }
     }
 
-    /// What the log holds, if this directory was used before.
+    /// Decodes the identity from the log's records. `None`: the directory is new.
     pub(crate) fn find(
         records: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<Option<NodeIdentity>, IdentityError> {
@@ -87,7 +90,7 @@ impl NodeIdentity {
             .map_err(|error| IdentityError::Unreadable(error.to_string()))
     }
 
-    /// The record to be written before the node says anything.
+    /// Returns the record that must be durable before the node sends anything.
     pub(crate) fn record(&self) -> (&'static [u8], Vec<u8>) {
         let mut out = Writer::new();
         out.byte(2);
@@ -102,7 +105,7 @@ impl NodeIdentity {
         (KEY, out.into_bytes())
     }
 
-    /// Whether this directory may be used as configured.
+    /// Checks whether this directory fits the configuration.
     pub(crate) fn check(&self, node: NodeId, cluster: &ClusterConfig) -> Result<(), IdentityError> {
         if self.me.node != node {
             return Err(IdentityError::Node {
@@ -152,7 +155,7 @@ fn decode(bytes: &[u8]) -> Result<NodeIdentity, tenure_core::codec::DecodeError>
     let group_count = input.small()?;
     let prefix_segments = input.small()? as usize;
     let default_algorithm = Algorithm::take(&mut input)?;
-    // Version 1 knew only nodes that were alone: such a node founded the cluster it is in.
+    // Version 1 had only single nodes: such a node created its own cluster.
     let (born_ms, cluster_id, flags) = if version == 1 {
         (0, me.pack(), 1)
     } else {
@@ -213,7 +216,7 @@ mod tests {
         ));
     }
 
-    /// R161: what is fixed at birth stops a node that is configured otherwise.
+    /// R161: a node with a changed fixed setting does not start.
     #[test]
     fn what_is_fixed_is_checked() {
         let node = NodeId::new(3).unwrap();

@@ -1,8 +1,8 @@
-//! The node thread's inbox: anybody drops jobs in, the node takes all of them at once.
+//! Multi-producer queue of the node thread, with deferred wake-ups.
 //!
-//! One turn of the node handles everything that came together, so the busier it is, the bigger its
-//! batches. A sender wakes the thread only when it sleeps, or steps the node for it (see the node runner): a busy
-//! node costs no system call here.
+//! The consumer takes all queued jobs at once, so batches grow with the load. A producer makes a
+//! system call only if the node thread sleeps; instead of waking it, the producer may step the node
+//! itself (flat combining, see [`crate::node_runner`]).
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -24,7 +24,7 @@ use crate::placement_plan::PlacementView;
 use crate::reply_channel::Sender;
 use crate::stream::StreamSender;
 
-/// What the node thread is asked to do.
+/// A request to the node thread.
 pub(crate) enum Job {
     /// A client's call.
     Call {
@@ -32,69 +32,70 @@ pub(crate) enum Job {
         timeout_ms: u64,
         reply: ReplyTo,
     },
-    /// A subscription or a watch begins, as the input says.
+    /// Starts the subscription or watch in `input`.
     Listen {
         id: StreamId,
         input: Input,
         listener: StreamSender,
     },
-    /// A subscription or a watch is over.
+    /// Ends a subscription or watch.
     Unlisten { id: StreamId },
-    /// Somebody wants to know that what came before this is taken.
+    /// Replies when all jobs before this one have been taken.
     Reached(oneshot::Sender<()>),
-    /// Something for the node itself.
+    /// An input for the node, passed on unchanged.
     Input(Input),
-    /// Somebody wants to know how things are.
+    /// Requests the node's metrics.
     Vitals(oneshot::Sender<NodeMetrics>),
-    /// Frames for a peer go here from now on.
+    /// A connection to a peer was established: its frames go to this writer from now on.
     Connected {
         node: NodeId,
         channel: Channel,
         frame_writer: FrameWriter,
     },
-    /// Frames for a peer go nowhere.
+    /// The connection to a peer was lost: its frames are dropped.
     Disconnected { node: NodeId, channel: Channel },
-    /// A frame that waited for the disk found its queue full or closed.
+    /// A frame that waited for a sync found its send queue full or closed.
     Lost {
         node: NodeId,
         channel: Channel,
         frame_writer: FrameWriter,
     },
-    /// What the groups that are led here should be brought in line with.
+    /// The cluster view from which the rebalancer plans the groups that this node leads.
     View(PlacementView),
-    /// Somebody wants to know how the node is.
+    /// Requests the node's status.
     Inspect(oneshot::Sender<Status>),
-    /// A backup wants to know the term in which a replica leads.
+    /// Requests the term in which this node leads a group (backup).
     LedTerm(GroupId, oneshot::Sender<Option<u64>>),
-    /// A backup wants the state of a replica that leads.
+    /// Requests the state of a group that this node leads (backup).
     State(GroupId, oneshot::Sender<Option<LedState>>),
-    /// A handshake wants to know how many entries of the system group are applied here.
+    /// Requests the index of the last applied entry of the system group (handshake).
     SystemApplied(oneshot::Sender<u64>),
-    /// This node's cluster gave way to another one: the node ends at once and hands nothing over.
+    /// The node ends at once, without a hand-over: its cluster gave way to a rival cluster, or its
+    /// data is an older copy.
     Exclude(String),
-    /// Hand over what is led and end.
+    /// Transfers leaderships to other nodes, then ends the node.
     Stop,
 }
 
-/// The state of a replica that leads and serves, as a snapshot holds it.
+/// State of a group at its serving leader, in the snapshot format.
 pub(crate) struct LedState {
-    /// The term that it leads in.
+    /// Term of the leadership.
     pub(crate) term: u64,
-    /// The last entry in it.
+    /// Index of the last entry that the state contains.
     pub(crate) index: u64,
     pub(crate) state: Bytes,
 }
 
-/// Where an answer goes. Dropped, it tells that the node is gone.
+/// Destination of an answer. Dropping it without an answer reports that the node has stopped.
 pub(crate) enum ReplyTo {
-    /// To one who waits for nothing else.
+    /// A caller that waits for this one answer.
     One(Sender),
-    /// To one who waits for many.
+    /// The completion queue of a call batch.
     Tagged(TaggedReply),
 }
 
 impl ReplyTo {
-    /// Whether the caller has given up.
+    /// Returns whether the caller no longer waits.
     pub(crate) fn is_abandoned(&self) -> bool {
         match self {
             ReplyTo::One(one) => one.is_abandoned(),
@@ -102,7 +103,8 @@ impl ReplyTo {
         }
     }
 
-    /// Answers; the request goes back, if somebody has use for it. Who sleeps is to be woken.
+    /// Delivers the answer and gives the request back for reuse. Returns the waker of the task that
+    /// waits; the caller wakes it at the end of the turn.
     pub(crate) fn send(
         self,
         answer: Result<Answer, Failure>,
@@ -116,11 +118,11 @@ impl ReplyTo {
 }
 
 thread_local! {
-    /// Whose node this thread wakes later, and whether there is a reason by now.
+    /// The inbox whose wake-ups this thread defers, and whether a wake-up was requested meanwhile.
     static HELD_BACK: Cell<Option<(*const Inbox, bool)>> = const { Cell::new(None) };
 }
 
-/// The end of [`Inbox::defer_wake`], also when the work panics.
+/// Guard of [`Inbox::defer_wake`]: performs the deferred wake-up on drop, also after a panic.
 struct DeferredWakes<F: Fn()> {
     wake: F,
     outer: Option<(*const Inbox, bool)>,
@@ -134,48 +136,64 @@ impl<F: Fn()> Drop for DeferredWakes<F> {
     }
 }
 
-/// Frames of so many bytes take no time worth speaking of.
+/// Frames of up to this many bytes are handled so fast that a calling thread may step the node for
+/// them.
 pub(crate) const MUCH: usize = 64 * 1024;
 
-/// So many turns are taken by a stand-in, if more comes meanwhile.
+/// Maximum number of turns that a calling thread takes in one [`Inbox::try_step_inline`].
 const TURNS: usize = 2;
 
-/// Who looks after what is dropped in: the low bits of [`Inbox::state`].
+/// The thread that is responsible for the queue: the low bits of [`Inbox::state`].
 ///
-/// The bits above count stand-ins. Without the count, the end of one stand-in could be taken for that of a later
-/// one (ABA): the first has done its turn and is descheduled, the node's thread wakes and sleeps again, a second
-/// stands in, and the compare-and-swap of the first succeeds on the state of the second, which then finds its own
-/// state gone and does not wake the thread that its turn needs.
+/// ```text
+///             sleep                    CAS by an inline stepper
+///   AWAKE ───────────▶ ASLEEP ──────────────────────────────▶ STEPPED_INLINE
+///     ▲                  │ ▲                                     │   │
+///     │  wake, timeout   │ └────────── CAS after the turn ───────┘   │
+///     ├──────────────────┘                                           │
+///     └────────── the node thread wakes by timeout ──────────────────┘
+/// ```
+///
+/// The bits above count inline steppers. Without the count there is an ABA problem: stepper 1
+/// finishes its turn and is descheduled; the node thread wakes and sleeps again; stepper 2 starts.
+/// Then the compare-and-swap of stepper 1 would succeed on the state of stepper 2. Stepper 2 would
+/// find its state gone and would not wake the node thread, although its turn requires that.
 mod state {
-    /// The node's thread, which looks again before it sleeps.
+    /// The node thread, which checks the queue again before it sleeps.
     pub(super) const AWAKE: u64 = 0;
-    /// Nobody: whoever drops something in sees to it.
+    /// None: the producer must wake the node thread or step the node.
     pub(super) const ASLEEP: u64 = 1;
-    /// A stand-in for the node's thread, who looks again before it goes.
+    /// A thread that steps the node inline and checks the queue again before it leaves.
     pub(super) const STEPPED_INLINE: u64 = 2;
-    /// Which bits say so.
+    /// Mask of the bits that hold one of the three values.
     pub(super) const WHO: u64 = 3;
-    /// One stand-in more.
+    /// Increment of the count of inline steppers.
     pub(super) const NEXT: u64 = 4;
 }
 
 #[derive(Default)]
 pub(crate) struct Inbox {
     jobs: Mutex<Vec<Job>>,
-    /// Bytes of frames that were dropped in and not taken yet.
+    /// Bytes of queued frames.
     frame_bytes: AtomicUsize,
-    /// Whether one of them is a part of a state: what follows from it may take long.
+    /// Whether a queued frame belongs to a snapshot transfer: its turn may take long.
     has_bulk: AtomicBool,
-    /// One of [`state`], and a count.
+    /// One of [`state`], and the count of inline steppers.
     ///
-    /// Memory order: a producer pushes a job (under the mutex of `jobs`) and then reads `state`; a consumer
-    /// publishes in `state` that it goes and then looks at `jobs` again. This is the store-buffering pattern:
-    /// with sequential consistency on both accesses of `state`, at least one of the two sees the other, so no
-    /// job is left without a thread that takes it. The mutex orders the accesses to `jobs` themselves. All
-    /// changes of `state` are read-modify-writes, except that of the node's thread from AWAKE, when no other
-    /// thread may change it.
+    /// Memory ordering (store-buffering pattern): a producer enqueues a job and then reads `state`;
+    /// the consumer publishes in `state` that it leaves and then checks the queue again. At least
+    /// one of the two must see the other's write, or a job stays in the queue while the node
+    /// sleeps.
+    ///
+    /// The mutex of `jobs` guarantees that, because it orders the two critical sections. If the
+    /// producer's comes first, the consumer's check sees the job. If the consumer's comes first,
+    /// its unlock synchronizes with the producer's lock (release/acquire), so the producer reads
+    /// the published state or a newer one. SeqCst on `state` is stronger than this argument needs.
+    ///
+    /// All changes of `state` are read-modify-writes, except the one from AWAKE to ASLEEP: in AWAKE
+    /// only the node thread may change it.
     state: AtomicU64,
-    /// How many calls were under way after the last turn.
+    /// Number of calls in flight after the last turn.
     calls: AtomicUsize,
     thread: OnceLock<Thread>,
 }
@@ -185,36 +203,39 @@ impl Inbox {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops a job in and wakes the node if it sleeps.
+    /// Enqueues a job and wakes the node thread if it sleeps.
     pub(crate) fn push(&self, job: Job) {
         self.leave(job);
         self.wake();
     }
 
-    /// Drops a job in for whoever looks next: the node has to be woken, or stood in for.
+    /// Enqueues a job without waking. The caller must then call [`wake`](Inbox::wake) or
+    /// [`try_step_inline`](Inbox::try_step_inline).
     pub(crate) fn leave(&self, job: Job) {
         self.jobs().push(job);
     }
 
-    /// Drops jobs in, in their order, as [`leave`](Inbox::leave).
+    /// Enqueues several jobs in order, without waking, like [`leave`](Inbox::leave).
     pub(crate) fn leave_all(&self, jobs: &mut Vec<Job>) {
         self.jobs().append(jobs);
     }
 
-    /// The node has ended: whatever is here is dropped, and so answered.
+    /// Drops all queued jobs after the node has ended. Dropping a job's reply answers its caller.
     pub(crate) fn abandon(&self) {
         let jobs = std::mem::take(&mut *self.jobs());
         drop(jobs);
     }
 
-    /// Calls `wake` only when `work` is done, instead of waking the node for all that it dropped in.
+    /// Runs `work` and defers its wake-ups of this inbox: calls `wake` once at the end, if any was
+    /// requested.
     pub(crate) fn defer_wake<T>(&self, work: impl FnOnce() -> T, wake: impl Fn()) -> T {
         let outer = HELD_BACK.replace(Some((std::ptr::from_ref(self), false)));
         let _later = DeferredWakes { wake, outer };
         work()
     }
 
-    /// Wakes the node if it sleeps.
+    /// Wakes the node thread if it sleeps. Inside [`defer_wake`](Inbox::defer_wake) it only records
+    /// the request.
     pub(crate) fn wake(&self) {
         if let Some((inbox, _)) = HELD_BACK.get()
             && std::ptr::eq(inbox, self)
@@ -222,10 +243,12 @@ impl Inbox {
             HELD_BACK.set(Some((inbox, true)));
             return;
         }
-        // Whoever looks after the inbox says that it goes before it looks a last time, so either it
-        // sees what was dropped in, or we see that it went.
+        // Second half of the store-buffering pattern (see `state`): the job is in the queue. If
+        // this load does not read ASLEEP, the responsible thread will check the queue again.
         let mut seen = self.state.load(Ordering::SeqCst);
         while seen & state::WHO == state::ASLEEP {
+            // Only the thread whose CAS succeeds unparks. `unpark` before `park` is not lost: the
+            // token makes `park_timeout` return at once.
             match self.change(seen, seen & !state::WHO | state::AWAKE) {
                 Ok(()) => {
                     if let Some(thread) = self.thread.get() {
@@ -244,19 +267,22 @@ impl Inbox {
             .map(|_| ())
     }
 
-    /// Says that the node's thread goes. Only that thread does, while it is awake.
+    /// Publishes that the node thread leaves the queue. Called only by that thread, in state AWAKE;
+    /// so load and store need not be one atomic operation.
     fn fall_asleep(&self) {
         let count = self.state.load(Ordering::SeqCst) & !state::WHO;
         self.state.store(count | state::ASLEEP, Ordering::SeqCst);
     }
 
-    /// Says that the node's thread is there, whoever steps the node for it.
+    /// Publishes that the node thread is responsible again, whatever the state was. A concurrent
+    /// inline stepper notices by its failed compare-and-swap.
     fn awake(&self) {
         const { assert!(state::AWAKE == 0) };
         self.state.fetch_and(!state::WHO, Ordering::SeqCst);
     }
 
-    /// Drops a peer's frame in, as [`leave`](Inbox::leave). Says how many bytes of frames wait now.
+    /// Enqueues a peer's frame without waking, like [`leave`](Inbox::leave). Returns the number of
+    /// frame bytes that wait now.
     pub(crate) fn leave_frame(&self, from: NodeId, channel: Channel, bytes: Bytes) -> usize {
         if channel == Channel::Bulk {
             self.has_bulk.store(true, Ordering::Relaxed);
@@ -266,7 +292,7 @@ impl Inbox {
         waiting
     }
 
-    /// How many calls were under way after the last turn.
+    /// Returns the number of calls in flight after the last turn.
     pub(crate) fn calls(&self) -> usize {
         self.calls.load(Ordering::Relaxed)
     }
@@ -275,17 +301,18 @@ impl Inbox {
         self.calls.store(calls, Ordering::Relaxed);
     }
 
-    /// How many bytes of frames wait.
+    /// Returns the number of frame bytes that wait.
     pub(crate) fn frame_bytes(&self) -> usize {
         self.frame_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether a turn would take long: it is left to the node's own thread. A hint, so its order does not matter.
+    /// Returns whether a turn may take long; then it is left to the node thread. Only a hint, so
+    /// relaxed loads are enough.
     pub(crate) fn holds_much(&self) -> bool {
         self.has_bulk.load(Ordering::Relaxed) || self.frame_bytes() > MUCH
     }
 
-    /// The calling thread is the node's.
+    /// Registers the calling thread as the node thread.
     pub(crate) fn attach(&self) {
         let _ = self.thread.set(thread::current());
     }
@@ -297,7 +324,7 @@ impl Inbox {
         self.has_bulk.store(false, Ordering::Relaxed);
     }
 
-    /// Whether nothing is here.
+    /// Returns whether the queue is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.jobs().is_empty()
     }
@@ -307,17 +334,19 @@ impl Inbox {
         self.state.load(Ordering::SeqCst) & state::WHO
     }
 
-    /// Whether nobody looks after what is here.
+    /// Returns whether jobs are queued although no thread is responsible.
     #[cfg(test)]
     pub(crate) fn is_unattended(&self) -> bool {
         self.who() == state::ASLEEP && !self.is_empty()
     }
 
-    /// The node's thread sleeps, until somebody wakes it or for so long.
+    /// Parks the node thread until it is woken, at most for `longest`. Returns at once if jobs are
+    /// queued.
     pub(crate) fn sleep(&self, longest: Duration) {
         if !self.is_empty() {
             return;
         }
+        // Store-buffering pattern: publish ASLEEP first, then check the queue again.
         self.fall_asleep();
         if self.is_empty() {
             thread::park_timeout(longest);
@@ -325,8 +354,8 @@ impl Inbox {
         self.awake();
     }
 
-    /// Sees to what was left here: the caller takes turns while the node's thread sleeps and there is
-    /// something, for a while. A turn says whether that thread is needed.
+    /// Handles the queued jobs on this thread: takes up to [`TURNS`] turns while the node thread
+    /// sleeps and jobs are queued. `turn` returns whether the node thread must be woken.
     pub(crate) fn try_step_inline(&self, mut turn: impl FnMut() -> ThreadWake) {
         for _ in 0..TURNS {
             let seen = self.state.load(Ordering::SeqCst);
@@ -334,7 +363,7 @@ impl Inbox {
             if seen & state::WHO != state::ASLEEP
                 || self.change(seen, count | state::STEPPED_INLINE).is_err()
             {
-                // Somebody looks after it who will look again.
+                // Another thread is responsible and checks the queue again before it leaves.
                 return;
             }
             let needed = turn();
@@ -342,9 +371,10 @@ impl Inbox {
                 .change(count | state::STEPPED_INLINE, count | state::ASLEEP)
                 .is_err()
             {
-                // The node's thread woke up by itself.
+                // The node thread woke by timeout and is responsible now.
                 return;
             }
+            // ASLEEP is published; the check of the queue comes after it, as in `sleep`.
             match needed {
                 ThreadWake::Yes => break,
                 ThreadWake::No if self.is_empty() => return,
@@ -355,7 +385,7 @@ impl Inbox {
     }
 }
 
-/// Whether the node's thread is needed.
+/// Whether the node thread must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ThreadWake {
     Yes,
@@ -367,7 +397,8 @@ mod tests {
     use super::*;
     use std::time::Instant;
 
-    /// Whoever works together wakes the node once, at the end, and nobody else's node later.
+    /// `defer_wake` wakes its own node once, at the end, and does not delay the wake-ups of other
+    /// nodes.
     #[test]
     fn the_node_is_woken_when_the_work_is_done() {
         let (inbox, other) = (Inbox::default(), Inbox::default());
@@ -390,7 +421,7 @@ mod tests {
         assert!(sleeps(&inbox), "there was nothing to wake it for");
     }
 
-    /// While somebody stands in, nobody wakes the node's thread, and nothing is overlooked.
+    /// During an inline step no thread wakes the node thread, and no job is overlooked.
     #[test]
     fn whoever_stands_in_looks_again_before_it_goes() {
         let inbox = Inbox::default();
@@ -419,7 +450,7 @@ mod tests {
         assert_eq!(state(), state::AWAKE);
     }
 
-    /// A stand-in that comes late does not end the turn of the next one: the thread that this turn needs is
+    /// A late inline stepper does not end the turn of the next one (ABA): the node thread is still
     /// woken.
     #[test]
     fn the_end_of_one_stand_in_is_not_that_of_the_next() {
@@ -431,7 +462,7 @@ mod tests {
             scope.spawn(|| {
                 inbox.try_step_inline(|| {
                     both.wait();
-                    // The node's thread wakes and sleeps again, and another one stands in.
+                    // The node thread wakes and sleeps again, and another thread steps inline.
                     both.wait();
                     ThreadWake::No
                 });
@@ -454,7 +485,7 @@ mod tests {
         assert_eq!(inbox.who(), state::AWAKE, "the node's thread was not woken");
     }
 
-    /// Whoever drops something in, in whatever way, need not see to it that it is taken.
+    /// Every enqueued job is taken, whichever way it was enqueued.
     #[test]
     fn nothing_is_left_behind() {
         const EACH: usize = 4_000;
@@ -468,7 +499,7 @@ mod tests {
             let mut jobs = Vec::new();
             inbox.take(&mut jobs);
             taken.fetch_add(jobs.len(), Ordering::SeqCst);
-            // Others drop something in before this is over.
+            // Lets other threads enqueue jobs before this turn ends.
             thread::yield_now();
             ThreadWake::No
         };
@@ -497,13 +528,14 @@ mod tests {
                         } else {
                             inbox.push(Job::Stop);
                         }
-                        // Everybody sleeps now and then.
+                        // Lets the queue become empty now and then, so that all threads reach their
+                        // sleep paths.
                         while number % 16 == 0 && !inbox.is_empty() {
                             timeout();
                             thread::yield_now();
                         }
                     }
-                    // The node's thread need not have been woken for the last of them.
+                    // The node thread need not have been woken for the last jobs.
                     while taken.load(Ordering::SeqCst) < all {
                         timeout();
                         thread::yield_now();

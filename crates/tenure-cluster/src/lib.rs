@@ -1,16 +1,18 @@
-//! A node on a real machine: threads, disk, time and other nodes around [`tenure_node::Node`].
+//! Runtime of one node: threads, disk, clock and peer connections around the sans-I/O state machine
+//! [`tenure_node::Node`].
 //!
 //! ```text
-//!   faces ──▶ Handle ──▶ inbox ──▶ node thread ──▶ journal thread ──▶ disk
-//!                        peers thread ◀──┤ └──────▶ chores thread ──▶ snapshots, spare files
-//!              other nodes ◀──▶ └──────────▶ inbox
+//!   transports ──▶ Handle ──▶ inbox ──▶ node thread ──▶ log thread ──▶ disk
+//!                          peers thread ◀──┤ └──────▶ background thread ──▶ snapshots, spare files
+//!                other nodes ◀──▶ └──────────▶ inbox
 //! ```
 //!
-//! While the node's thread sleeps, whoever brings something small takes its turn (`node_runner.rs`), and
-//! whoever has a frame for a peer writes it (`peers/frame_writer.rs`).
+//! Two short cuts save thread switches. While the node thread sleeps, the thread that enqueues a
+//! small job steps the node itself (flat combining, `node_runner.rs`). The thread that has a frame
+//! for a peer writes it to the socket itself (`peers/frame_writer.rs`).
 //!
-//! What is deliberately absent: rules. Whatever is decided is decided by the node; this crate only
-//! moves what goes in and comes out. It knows nothing of gRPC, HTTP or users.
+//! This crate makes no lock decisions: the node makes them, this crate moves its inputs and
+//! outputs. It knows nothing of gRPC, HTTP or users.
 
 pub mod archive;
 mod background;
@@ -74,57 +76,57 @@ pub use placement_plan::PlacementRules;
 pub use status_report::{ClusterReport, GroupReport, NodeReport};
 pub use stream::{EventStream, StreamEnd};
 
-/// What a node needs to run here.
+/// Settings of a node that runs on this machine.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Where its data is.
+    /// Data directory. The log and the snapshots are in its subdirectory `db`.
     pub data_dir: PathBuf,
-    /// Which node it is.
+    /// Number of this node (R162 (node ids)).
     pub node: NodeId,
-    /// What it is called.
+    /// Name of this node for people.
     pub name: String,
-    /// Fixed at birth.
+    /// Settings that are fixed when the cluster is created (R161 (settings fixed per cluster)).
     pub cluster: ClusterConfig,
-    /// How much may wait and be kept.
+    /// Limits on queued and retained data.
     pub limits: Limits,
-    /// Whether answers wait for the disk.
+    /// Whether answers wait until the log is synced.
     pub durable: SyncPolicy,
-    /// How it meets other nodes; `None`: it never will.
+    /// Peer settings. `None`: the node runs alone and never joins a cluster.
     pub peers: Option<PeerOptions>,
 }
 
-/// Why a node does not start.
+/// Reason why a node cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// The data directory cannot be opened.
     #[error("cannot open the data directory {path}")]
     Directory {
-        /// Which.
+        /// Path of the directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
-    /// What it holds is in use, damaged, or of another release.
+    /// The log is in use by another process, damaged, or written by an incompatible release.
     #[error("the log in {path} cannot be opened: {source}; {}", source.hint())]
     Log {
-        /// Which directory.
+        /// Path of the log directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the log.
         source: OpenError,
     },
-    /// It holds something that the node does not understand.
+    /// The log contains a record that this release cannot decode.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// It belongs to another node, or to a cluster with other facts.
+    /// The directory belongs to another node, or to a cluster with other fixed settings.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// It may not begin a cluster, or cannot listen for its peers.
+    /// The node may not create or join a cluster, or cannot bind its peer sockets.
     #[error(transparent)]
     Begin(#[from] BootstrapError),
-    /// It cannot be written.
+    /// The log cannot be written.
     #[error("the log cannot be written: {0}")]
     Write(String),
-    /// The operating system gives no thread or no random numbers.
+    /// The operating system refused a thread or random numbers.
     #[error("the operating system refuses")]
     System(#[from] std::io::Error),
 }
@@ -137,43 +139,48 @@ pub struct RunningNode {
     origin: DataOrigin,
 }
 
-/// How a node came to its data.
+/// How a node got its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DataOrigin {
-    /// Its directory belonged to a cluster already.
+    /// The directory already belonged to a cluster.
     Resumed,
-    /// It has founded a cluster.
+    /// The node has created a new cluster.
     Founded,
-    /// It has no data yet and joins a cluster.
+    /// The directory is empty and the node joins an existing cluster.
     Joins,
 }
 
 impl RunningNode {
-    /// How to reach it.
+    /// Returns the handle for calls to this node.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// How it came to its data.
+    /// Returns how the node got its data.
     pub fn origin(&self) -> DataOrigin {
         self.origin
     }
 
-    /// Where it listens for peers and for gossip, if it does.
+    /// Returns the addresses on which the node listens for peers and for gossip. `None`: it runs
+    /// alone.
     pub fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         self.addresses
     }
 
-    /// Ends it: what was answered is durable, what is under way may or may not have happened.
+    /// Stops the node and waits for its threads. Answered calls are durable. A call in flight may
+    /// or may not have taken effect.
+    ///
+    /// If the disk hangs, `stop` returns without closing the log: a process on a hung disk must be
+    /// able to exit.
     pub fn stop(self) {
         self.handle.inbox.push(Job::Stop);
         let mut threads = self.threads.into_iter();
         if let Some(node) = threads.next() {
-            // A thread that panicked has said so already.
+            // A panic was already reported by the panic hook.
             let _ = node.join();
         }
-        // The others wait for the disk, which may hang: the end of the process does not wait for it. What was
-        // answered is durable without them.
+        // The other threads may be blocked in a sync on a hung disk. The process must be able to
+        // exit without them: every answered call is durable already.
         let begun = Instant::now();
         let mut left: Vec<JoinHandle<()>> = threads.collect();
         let longest = if self.handle.stopped.is_hung() {
@@ -191,16 +198,22 @@ impl RunningNode {
     }
 }
 
-/// The threads of a node that has ended have so long to write what is left.
+/// Maximum time that `stop` waits for the other threads after the node thread has ended.
 const LONGEST_END: Duration = Duration::from_secs(10);
 
-/// Starts a node on its data directory: alone, as the beginning of a cluster, or as one of many.
+/// Starts a node on its data directory: alone, as the creator of a cluster, or as a member of one.
+///
+/// Order of the durable steps: the `next_start` file of a node that waits to join, the node's
+/// identity in the log (synced), then the removal of a carried-out `next_start` order. A crash
+/// between any two of them leaves a state from which the next start continues.
 pub fn start(options: Options) -> Result<RunningNode, StartError> {
     let place = options.data_dir.join("db");
     let in_directory = |source| StartError::Directory {
         path: place.clone(),
         source,
     };
+    // The order is read before anything is created: an unreadable order or unfinished data must
+    // stop the start and leave the directory unchanged.
     let order = NextStart::read(&options.data_dir).map_err(order_failed(&options.data_dir))?;
     let set_aside = directory::set_aside(&options.data_dir).map_err(in_directory)?;
     if !place.exists() {
@@ -217,8 +230,10 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     let (mut log, snapshots) = (opened.log, opened.snapshots);
     report_end(&place, &opened.recovered);
     let clock = MachineClock::new();
+    // Sockets are bound before the bootstrap decision, which asks the seeds from these addresses.
     let listeners = options.peers.as_ref().map(Listeners::open).transpose()?;
 
+    // Checks of the data, before any peer hears of this node.
     let peer_state = PersistedState::find(&opened.recovered.node)?;
     let known = NodeIdentity::find(&opened.recovered.node)?;
     if let Some(identity) = &known {
@@ -233,7 +248,8 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
             check_membership(&identity, expected, &peer_state)?;
             (identity, DataOrigin::Resumed, Vec::new())
         }
-        // A node that has not found a cluster yet has nothing that it could lose.
+        // A node that has not joined a cluster yet has no data to lose, so it decides anew at every
+        // start.
         unjoined => {
             let me = ReplicaId::new(options.node, random()? as u32);
             let cluster = options.cluster.clone();
@@ -262,11 +278,11 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         }
     };
     if origin == DataOrigin::Joins {
-        // From here on the directory says that the node waits.
+        // The file tells `tenure cluster init` that this node waits for a cluster.
         let waits = NextStart::new(StartAction::Join, StartReason::Waiting);
         let written = match order.as_ref().map(|order| order.what) {
             Some(StartAction::Join) => Ok(()),
-            // An order to found ends here: a cluster has answered.
+            // A cluster has answered, so the order to create one is obsolete.
             Some(StartAction::Found | StartAction::FoundDespiteOldData) => {
                 waits.write(&options.data_dir)
             }
@@ -274,10 +290,13 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         };
         written.map_err(order_failed(&options.data_dir))?;
     }
+    // The start is counted durably before the node sends anything: a lower count later reveals an
+    // older copy of the data (see `peers/incarnations.rs`).
     identity.starts += 1;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = identity.record();
-    // In the same record as the first word of this start: the log forgets the cut with it.
+    // Same record as the identity: opening the log forgets the truncation with the first append, so
+    // the list of suspect groups must be in that same record.
     let suspects = tenure_node::durable::suspects(&opened.recovered);
     batch
         .node(key, &value)
@@ -288,7 +307,8 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         .map_err(|e| StartError::Write(e.to_string()))?;
 
     if origin != DataOrigin::Joins {
-        // What it ordered has happened, durably.
+        // The order was carried out durably. After a crash before this line it is carried out
+        // again.
         NextStart::remove(&options.data_dir).map_err(order_failed(&options.data_dir))?;
     }
     if let (DataOrigin::Founded, Some(id)) = (origin, identity.cluster_id) {
@@ -297,8 +317,8 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
             "this node has founded a cluster"
         );
     }
-    // All births are one write: a founder that has nothing was stopped before it, and has
-    // promised nothing to anybody.
+    // The creator writes the birth of all groups in one batch. If no group is in the log, the node
+    // stopped before that write and has answered no call, so all groups can be created now.
     let is_new = identity.founder && opened.recovered.groups.is_empty();
     let mut recovery = log_writer::replay(opened.recovered, &snapshots)?;
     if is_new {
@@ -393,7 +413,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         (options.peers, listeners, registry_events)
     {
         if let Some(order) = order.filter(|_| origin == DataOrigin::Joins) {
-            // Nodes of the cluster that it was in are as good as seeds.
+            // Peers of the node's former cluster serve as seeds.
             let more = order.peers.into_iter().map(|peer| peer.gossip);
             let more = more.filter(|address| !address.is_empty());
             peers.seeds.extend(more);
@@ -443,7 +463,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     })
 }
 
-/// Says what was odd about the end of a log that could be opened all the same.
+/// Logs what recovery noticed at the end of a log that can still be opened.
 fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
     let place = place.display();
     if recovered.end_unreadable {
@@ -475,7 +495,7 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
     }
 }
 
-/// Whether a node may go on in the cluster that its directory belongs to.
+/// Checks whether a node may continue in the cluster that its directory belongs to.
 fn check_membership(
     identity: &NodeIdentity,
     expected: Option<u64>,

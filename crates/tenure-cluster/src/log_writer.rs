@@ -1,9 +1,10 @@
-//! The log writer thread: what the node wants written goes to the log, one sync for all that waits.
+//! Group commit: the log thread writes all queued batches as one record with one sync.
 //!
-//! While a sync runs, the node keeps stepping and batches pile up; the next sync takes them all.
-//! The slower the disk, the bigger the batch, never the longer the queue.
+//! While a sync runs, the node keeps stepping and batches queue up; the next sync covers them all.
+//! A slow disk makes batches larger, not the queue longer.
 //!
-//! Votes and acknowledgements wait here for what they rest on, and leave from here.
+//! Votes and acknowledgements wait here until the entries that they depend on are durable; then the
+//! log thread sends them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -26,40 +27,42 @@ use crate::peers::{FrameWriter, OutboundMessage};
 pub use tenure_node::durable::ReplayError;
 pub(crate) use tenure_node::durable::{replay, save};
 
-/// Log files in use before groups are asked to let the oldest go.
+/// Number of log files in use from which groups are asked for snapshots that release the oldest
+/// file.
 const MOST_FILES: usize = 3;
-/// Batches that wait together become one record until it is this long.
+/// Queued batches are combined into one record until it has this many bytes.
 const RECORD_IS_FULL: usize = 1 << 20;
-/// How often that is looked at, in turns.
+/// Interval between checks of the number of log files, in turns.
 const LOOK_EVERY: u64 = 256;
-/// How often others are told how large the log is, in turns.
+/// Interval between updates of the log gauges, in turns.
 const PUBLISH_EVERY: u64 = 16;
 
-/// A log that has had nothing to write for so long confirms its end, once: so that damage to its last
-/// records is noticed also if the process never ends in order. Long enough that a node with a little to
-/// do does not pay for it with every batch.
+/// Idle time after which the log confirms its end, once. Damage to the last records is then noticed
+/// even if the process never shuts down cleanly. Long enough that a lightly loaded node does not
+/// pay for it after every batch.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// What the log writer is asked to do.
+/// A request to the log thread.
 pub(crate) enum LogJob {
-    /// Write this, and let go what rests on it, or on something before it, when that is durable.
+    /// Writes the batch. Sends the frames when the marks that they wait for are durable.
     Turn(Option<WriteBatch>, Vec<HeldFrame>),
-    /// Something about the node itself; told when it is durable.
+    /// Writes a record about the node itself and reports when it is durable.
     Note(MetaRecord),
-    /// The log's next file is ready, or could not be made.
+    /// The next log file is ready, or could not be created.
     Spare(SpareDone),
-    /// Nothing more comes. (The background thread has a sender too, so the channel does not end by itself.)
+    /// The last job. (The background thread also has a sender, so the channel does not close by
+    /// itself.)
     End,
 }
 
-/// See [`LogJob::Note`].
+/// A record about the node itself. See [`LogJob::Note`].
 pub(crate) struct MetaRecord {
     pub(crate) key: Vec<u8>,
     pub(crate) value: Vec<u8>,
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
-/// A frame that waits for the disk.
+/// A frame that must not be sent before the log is durable up to `after`.
 pub(crate) struct HeldFrame {
     pub(crate) after: Mark,
     pub(crate) to: NodeId,
@@ -74,34 +77,35 @@ pub(crate) struct LogWriter {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) runner: Arc<NodeRunner>,
     pub(crate) background: Sender<BackgroundJob>,
-    /// Whether batches wait for the disk at all (R152).
+    /// Whether writes are synced at all (R152 (acknowledged means durable)).
     pub(crate) durable: SyncPolicy,
-    /// Frames that wait, in the order of what they wait for.
+    /// Frames that wait for a sync, in ascending order of their marks.
     pub(crate) held: VecDeque<HeldFrame>,
-    /// Up to here everything is durable.
+    /// The log is durable up to this mark.
     pub(crate) synced: Mark,
-    /// How often it has written.
+    /// Number of turns of this thread.
     pub(crate) turns: u64,
-    /// What others may know about the log.
+    /// Size and sync times of the log, for readers that must not block on this thread.
     pub(crate) gauges: Arc<LogGauges>,
-    /// Where the log is, for tests in which its disk hangs.
+    /// Directory of the log, for tests with a hung disk.
     #[cfg(test)]
     pub(crate) place: std::path::PathBuf,
-    /// When the end of the log is confirmed, unless something is written before. None: it is.
+    /// When to confirm the end of the log if nothing is written before. `None`: it is confirmed.
     pub(crate) confirm_at: Option<Instant>,
 }
 
-/// Whether answers wait for the disk.
+/// Whether answers wait until the log is synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncPolicy {
-    /// They do.
+    /// Answers wait for the sync.
     Yes,
-    /// They do not, by the operator's word.
+    /// Answers do not wait: the operator accepts that a crash loses acknowledged locks.
     No,
 }
 
 impl LogWriter {
-    /// Writes until the node is gone, or the disk fails: then the node is over (R145).
+    /// Writes until the node ends or the disk fails. A failed write ends the node (R145 (Health
+    /// needs a working quorum)) and is never retried.
     pub(crate) fn run(mut self, writes: &Receiver<LogJob>) {
         self.publish();
         if let Err(error) = self.serve(writes) {
@@ -126,6 +130,7 @@ impl LogWriter {
             let before = self.log.appended();
             let mut written = WrittenBatches::default();
             let mut end = false;
+            // Takes everything that is queued now: one record and one sync for all of it.
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
                     LogJob::Turn(batch, held) => {
@@ -134,7 +139,8 @@ impl LogWriter {
                             self.make_room(&mut items)?;
                             written.gather(&mut self.log, &self.snapshots, &mut items, &batch)?;
                         } else {
-                            // It may have been synced while the frames were on their way here.
+                            // The mark may have been synced while these frames were on their way to
+                            // this thread.
                             self.let_go();
                         }
                     }
@@ -142,8 +148,9 @@ impl LogWriter {
                         self.make_room(&mut items)?;
                         match written.note(&mut items, &note.key, &note.value) {
                             Ok(()) => notes.extend(note.done),
-                            // Nothing was written and the log is sound, so the node goes on with the
-                            // note it had. `done` is dropped: its sender learns that it failed.
+                            // The record was too long: nothing was written and the log is intact,
+                            // so the node continues with the previous value. Dropping `done`
+                            // reports the failure to the sender.
                             Err(WriteError::TooLong(error)) => {
                                 let key = String::from_utf8_lossy(&note.key);
                                 tracing::error!(%key, %error, "a note of this node is not written");
@@ -155,9 +162,9 @@ impl LogWriter {
                     LogJob::End => end = true,
                 }
             }
-            // A batch that may wait is still reported only when it is durable; nothing waits for
-            // it, so syncing it at once does no harm and keeps marks simple.
-            // All that came together is one record, one write and one sync.
+            // Batches that need no sync are synced too and reported afterwards: no caller waits for
+            // them, and marks stay simple. Everything that was queued is one record, one write and
+            // one sync.
             self.log.append(&mut items)?;
             let synced = match self.durable {
                 SyncPolicy::Yes => {
@@ -173,13 +180,14 @@ impl LogWriter {
                 SyncPolicy::No => written.trusted(),
             };
             for done in notes.drain(..) {
-                // Whoever does not wait any more does not mind.
+                // The receiver may have stopped waiting.
                 let _ = done.send(());
             }
             let mark = synced.mark();
             if let Some(mark) = mark {
-                // The node hears of the sync before anybody can answer to what rested on it: a
-                // candidate that is elected must know that its log is durable. It wakes afterwards.
+                // Order matters: the node's inbox must contain `Persisted` before a frame that
+                // depends on the sync leaves. Otherwise a candidate could be elected by the answers
+                // before it knows that its own log is durable. The node is woken only below.
                 self.inbox.leave(Job::Input(Input::Persisted { mark }));
                 self.synced = mark;
                 self.let_go();
@@ -187,7 +195,8 @@ impl LogWriter {
             next = writes.try_recv().ok();
             match (mark, &next) {
                 (None, _) => {}
-                // There is nothing to write, perhaps until the node has had its turn.
+                // No job is queued, and perhaps none comes before the node has stepped: step it on
+                // this thread.
                 (Some(_), None) => self.runner.try_step_inline(),
                 (Some(_), Some(_)) => self.inbox.wake(),
             }
@@ -199,15 +208,16 @@ impl LogWriter {
                 self.confirm_at = Some(Instant::now() + IDLE);
             }
         }
-        // Nothing comes behind it: later damage to the last records cannot pass for a torn write.
+        // Confirms the end: from now on, damage to the last records cannot be mistaken for a torn
+        // write.
         self.log.confirm_end()?;
         Ok(())
     }
 
-    /// Waits for something to write, and confirms the end of the log if nothing comes for a while.
+    /// Waits for the next job. Confirms the end of the log when it has been idle for a while.
     fn wait(&mut self, writes: &Receiver<LogJob>) -> Result<Option<LogJob>, WriteError> {
         while let Some(at) = self.confirm_at {
-            // What is not written does not put it off: a report may be asked for every second.
+            // Only a write postpones the deadline, not other jobs: those may arrive every second.
             match writes.recv_timeout(at.saturating_duration_since(Instant::now())) {
                 Ok(write) => return Ok(Some(write)),
                 Err(RecvTimeoutError::Disconnected) => return Ok(None),
@@ -220,7 +230,7 @@ impl LogWriter {
         Ok(writes.recv().ok())
     }
 
-    /// Sends the frames that waited for what is durable now.
+    /// Sends the frames whose marks are durable now.
     fn let_go(&mut self) {
         while let Some(held) = self.held.pop_front_if(|held| held.after <= self.synced) {
             let HeldFrame {
@@ -240,7 +250,7 @@ impl LogWriter {
         }
     }
 
-    /// What is only tidying.
+    /// Housekeeping after a sync.
     fn clean(&mut self, synced: Synced) {
         if let Err(error) = synced.clean(&self.snapshots) {
             tracing::warn!(%error, "a superfluous snapshot stays");
@@ -250,20 +260,21 @@ impl LogWriter {
         }
         self.turns += 1;
         if self.turns.is_multiple_of(LOOK_EVERY) {
-            // Whoever holds back the oldest file is asked for a snapshot, so that it can be reused.
+            // Asks the groups that keep the oldest file in use for a snapshot, so that the file can
+            // be reused.
             for group in held_back(&self.log, MOST_FILES) {
                 self.inbox.push(Job::Input(Input::CutLog { group }));
             }
         }
         if let Some(job) = self.log.spare_wanted() {
-            // Zero-filling the next file takes a while; the log does not wait for it.
+            // Zero-filling the next file is slow, so the background thread does it.
             let _ = self.background.send(BackgroundJob::Spare(job));
         }
     }
 }
 
 impl LogWriter {
-    /// Tells others how large the log is.
+    /// Publishes the size of the log.
     fn publish(&self) {
         let usage = self.log.usage();
         self.gauges
@@ -272,7 +283,7 @@ impl LogWriter {
         self.gauges.bytes.store(usage.bytes, Ordering::Relaxed);
     }
 
-    /// What has been gathered goes to the log before it could grow longer than a record may be.
+    /// Appends the gathered items before the record exceeds its size limit.
     fn make_room(&mut self, items: &mut tenure_log::Batch) -> Result<(), WriteError> {
         if items.bytes() > RECORD_IS_FULL {
             self.log.append(items)?;

@@ -1,43 +1,44 @@
-//! What can be measured of a running node: how long its syncs take, and a report of its state.
+//! Metrics of a running node: a histogram of sync times and a status report.
 //!
-//! Counters are plain atomics: whoever counts pays a few nanoseconds, whoever reads adds them up.
+//! Counters are relaxed atomics. Writers pay a few nanoseconds; readers add up the buckets.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tenure_node::Status;
 
-/// Upper ends of a histogram's buckets, in microseconds; what is above falls into one more.
+/// Upper bounds of the histogram buckets in microseconds (inclusive). One more bucket holds longer
+/// times.
 pub const BOUNDS_US: [u64; 14] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 1_000_000,
     5_000_000, 30_000_000,
 ];
 
-/// Durations, counted by size.
+/// Histogram of durations.
 #[derive(Debug, Default)]
 pub struct Histogram {
     buckets: [AtomicU64; BOUNDS_US.len() + 1],
     sum_us: AtomicU64,
 }
 
-/// A histogram at one moment.
+/// Values of a histogram at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramSnapshot {
-    /// How many fell into each bucket, not cumulative.
+    /// Number of durations in each bucket, not cumulative.
     pub buckets: [u64; BOUNDS_US.len() + 1],
-    /// All of them together, in microseconds.
+    /// Sum of all durations in microseconds.
     pub sum_us: u64,
 }
 
 impl HistogramSnapshot {
-    /// How many there were.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.buckets.iter().sum()
     }
 }
 
 impl Histogram {
-    /// Counts one.
+    /// Records a duration.
     pub fn record(&self, took: Duration) {
         let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
         let bucket = BOUNDS_US.partition_point(|bound| *bound < us);
@@ -45,7 +46,7 @@ impl Histogram {
         self.sum_us.fetch_add(us, Ordering::Relaxed);
     }
 
-    /// What was counted so far.
+    /// Returns the current values.
     pub fn read(&self) -> HistogramSnapshot {
         HistogramSnapshot {
             buckets: std::array::from_fn(|at| self.buckets[at].load(Ordering::Relaxed)),
@@ -54,25 +55,26 @@ impl Histogram {
     }
 }
 
-/// What the log thread says about the log, for whoever cannot wait for it: it may hang with its disk.
+/// Size and sync times of the log, published by the log thread. Readers must not block on that
+/// thread, because it may hang with its disk.
 #[derive(Debug, Default)]
 pub(crate) struct LogGauges {
     pub(crate) files: AtomicU64,
     pub(crate) bytes: AtomicU64,
-    /// How long its syncs took.
+    /// Duration of syncs.
     pub(crate) syncs: Histogram,
 }
 
-/// A node at one moment, for operators.
+/// Metrics of a node at one moment.
 #[derive(Clone, Debug)]
 pub struct NodeMetrics {
-    /// What the node says of itself.
+    /// Status of the node and its replicas.
     pub status: Status,
-    /// Log files in use.
+    /// Number of log files in use.
     pub log_files: u64,
-    /// Their bytes.
+    /// Size of these files in bytes.
     pub log_bytes: u64,
-    /// How long the syncs of the log took since the start.
+    /// Duration of syncs since the start.
     pub syncs: HistogramSnapshot,
 }
 

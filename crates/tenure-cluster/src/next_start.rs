@@ -1,4 +1,4 @@
-//! What the next start on a data directory does, as a durable file beside the data.
+//! Durable order for the next start on a data directory, in a file beside the data.
 //!
 //! ```text
 //!   rejoin, recover, restore ──▶ join ──┐
@@ -6,8 +6,9 @@
 //!                                       └── removed once the node belongs to a cluster
 //! ```
 //!
-//! A node that was in a cluster and lost its data looks like a new node. The file is the difference:
-//! with `join` in it the node never founds a cluster, because two clusters grant the same locks.
+//! A node that was in a cluster and lost its data looks like a new node. This file is the
+//! difference: with an order to join, the node never creates a cluster, because two clusters would
+//! grant the same locks.
 
 use std::io;
 use std::path::Path;
@@ -16,7 +17,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use crate::directory;
 use crate::node_record::NodeRecord;
 
-/// The name of the file in the data directory.
+/// Name of the file in the data directory.
 pub(crate) const FILE: &str = "next-start";
 const TITLE: &str = "tenure next start, version 1";
 
@@ -24,31 +25,31 @@ const TITLE: &str = "tenure next start, version 1";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NextStart {
     pub(crate) what: StartAction,
-    /// The command or the event that wrote it.
+    /// The command or event that wrote the order.
     pub(crate) because: StartReason,
-    /// The cluster that the directory belonged to, if that could be read.
+    /// Id of the directory's former cluster, if it could be read.
     pub(crate) old_cluster: Option<u64>,
-    /// When it was written, in seconds of the machine's clock. For people only.
+    /// Time of writing in seconds of the wall clock. For people only.
     pub(crate) at: u64,
-    /// Nodes of the old cluster, if they could be read.
+    /// Nodes of the former cluster, if they could be read.
     pub(crate) peers: Vec<FormerPeer>,
 }
 
-/// See [`NextStart`].
+/// Action of the next start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartAction {
-    /// Join a cluster; never found one.
+    /// Join a cluster; never create one.
     Join,
-    /// Found a cluster, unless one answers.
+    /// Create a cluster, unless one answers.
     Found,
-    /// The same, although older data stands beside it.
+    /// Like `Found`, although older data is in the directory.
     FoundDespiteOldData,
 }
 
-/// Who wrote an order.
+/// Origin of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StartReason {
-    /// A node that found no cluster yet. It has never been in one.
+    /// A node that has not found a cluster yet. It has never been in one.
     Waiting,
     Rejoin,
     Recover,
@@ -56,7 +57,7 @@ pub(crate) enum StartReason {
     Init,
 }
 
-/// Where a node of the old cluster was.
+/// Addresses of a node of the former cluster.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FormerPeer {
     pub(crate) name: String,
@@ -79,7 +80,7 @@ const REASONS: [(StartReason, &str); 5] = [
 ];
 
 impl StartReason {
-    /// As the command is called.
+    /// Returns the name of the command.
     pub(crate) fn name(self) -> &'static str {
         REASONS
             .iter()
@@ -100,7 +101,7 @@ impl NextStart {
         }
     }
 
-    /// The same, with what is known of the old cluster.
+    /// Adds what is known about the former cluster.
     pub(crate) fn of(self, old_cluster: Option<u64>, node_records: &[NodeRecord]) -> NextStart {
         let peer = |node_record: &NodeRecord| FormerPeer {
             name: node_record.name.clone(),
@@ -114,13 +115,13 @@ impl NextStart {
         }
     }
 
-    /// Whether the node was in a cluster and may never found one.
+    /// Returns whether the node was in a cluster and must never create one.
     pub(crate) fn forbids_founding(&self) -> bool {
         self.what == StartAction::Join && self.because != StartReason::Waiting
     }
 
-    /// The order in a data directory, if there is one. One that cannot be read is an error: the node
-    /// must not act as if there were none.
+    /// Reads the order in a data directory. An unreadable order is an error: the node must not act
+    /// as if there were none.
     pub(crate) fn read(data_dir: &Path) -> io::Result<Option<NextStart>> {
         match std::fs::read(data_dir.join(FILE)) {
             Ok(bytes) => std::str::from_utf8(&bytes)
@@ -133,17 +134,18 @@ impl NextStart {
         }
     }
 
-    /// Writes it durably; an older one is replaced.
+    /// Writes the order durably and replaces an older one.
     pub(crate) fn write(&self, data_dir: &Path) -> io::Result<()> {
         directory::write(data_dir, FILE, self.text().as_bytes())
     }
 
-    /// Writes it durably, unless there is one: an order that an operator gives at the same moment counts.
+    /// Writes the order durably, unless one exists: an operator's concurrent order has precedence.
+    /// Returns whether it was written.
     pub(crate) fn write_new(&self, data_dir: &Path) -> io::Result<bool> {
         directory::write_new(data_dir, FILE, self.text().as_bytes())
     }
 
-    /// Removes it durably.
+    /// Removes the order durably.
     pub(crate) fn remove(data_dir: &Path) -> io::Result<()> {
         directory::remove(data_dir, FILE)
     }
@@ -160,7 +162,8 @@ impl NextStart {
             text.push_str(&format!("old cluster: {cluster:016x}\n"));
         }
         for peer in &self.peers {
-            // Names come from other nodes' configuration: a line break must not become a line.
+            // Names come from the configuration of other nodes: a line break in a name must not
+            // start a new line.
             let fields = [&peer.gossip, &peer.internal, &peer.name].map(|field| clean(field));
             text.push_str(&format!("peer: {}\n", fields.join("\t")));
         }
@@ -220,7 +223,7 @@ mod tests {
     use super::*;
     use crate::node_record::tests::node_record;
 
-    /// A daemon that begins to wait does not replace the order that it is given meanwhile.
+    /// A daemon that starts to wait does not replace an operator's order.
     #[test]
     fn an_order_that_came_first_stays() {
         let data = tempfile::tempdir().unwrap();

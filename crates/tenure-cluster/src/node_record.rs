@@ -1,45 +1,46 @@
-//! A node's record: who it is and where it can be reached, as it says itself and others pass on.
+//! Gossiped node record: identity and addresses of one node.
 //!
-//! Cards are hints. Whoever answers at an address proves who it is before anything is said to it,
-//! so a wrong or old card costs an attempt and nothing else.
+//! Records are hints. A node proves its identity in the handshake before it gets any data, so a
+//! wrong or outdated record costs one connection attempt and nothing else.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_node::{NodeId, ReplicaId};
 
-/// No name and no address is longer.
+/// Maximum length of a name or an address.
 const MAX_ADDRESS: usize = 255;
 
-/// See the module.
+/// What a node gossips about itself. See the module documentation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct NodeRecord {
-    /// Which node, in which life.
+    /// Node number and incarnation.
     pub(crate) member: ReplicaId,
-    /// Orders the lives of a node number: of two incarnations the one with the later birth counts. It is the wall clock
-    /// when the data directory was made, or later: a joining node dates it after every incarnation that the cluster
-    /// knows of its number (`peers/incarnations.rs`), so that the order does not depend on clocks.
+    /// Orders the incarnations of a node number: the one with the latest birth is current. It is
+    /// the wall clock at the creation of the data directory, or later: a joining node dates it
+    /// after every incarnation of its number that the cluster knows (`peers/incarnations.rs`), so
+    /// the order does not depend on clocks.
     pub(crate) born_ms: u64,
-    /// How often it was started, then how often its node record changed since.
+    /// Number of starts of the node; then the number of changes of its record since the last start.
     pub(crate) start: u64,
     pub(crate) revision: u64,
-    /// What its operator calls it.
+    /// Name given by the operator.
     pub(crate) name: String,
-    /// Where peers reach it, `host:port`.
+    /// Address for peers, `host:port`.
     pub(crate) internal: String,
-    /// Where gossip reaches it.
+    /// Address for gossip.
     pub(crate) gossip: String,
-    /// Where clients reach it.
+    /// Address for clients.
     pub(crate) public: String,
-    /// Whether it wants to be rid of its replicas (R166).
+    /// Whether the node gives its replicas away (R166 (draining a node)).
     pub(crate) draining: bool,
 }
 
 impl NodeRecord {
-    /// The node it is about.
+    /// Returns the node number.
     pub(crate) fn node(&self) -> NodeId {
         self.member.node
     }
 
-    /// Whether this node record of a node replaces that one.
+    /// Returns whether this record replaces `other`, a record of the same node.
     pub(crate) fn is_newer_than(&self, other: &NodeRecord) -> bool {
         let age = |node_record: &NodeRecord| {
             (
@@ -134,7 +135,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// R162: a node may change all its addresses; the node record of its latest start counts.
+    /// R162 (node ids): a node may change all its addresses; the record of its latest start is
+    /// current.
     #[test]
     fn the_later_start_counts() {
         let old = node_record(1, 7);

@@ -1,10 +1,15 @@
-//! Where the node is stepped: by its own thread, or by one who steps the node for it.
+//! Flat combining: the thread that enqueues a job steps the node itself while the node thread
+//! sleeps.
 //!
-//! Whoever has brought something small and finds the node's thread asleep takes the turn itself,
-//! instead of waking another thread for it: on the way of a lock from one holder to the next each
-//! change of thread costs as much as the work between two of them. A busy node's thread is awake, so
-//! nobody steps the node for it, and turns are as large as ever. What may take long is left to the node's
-//! thread.
+//! When a lock passes from one holder to the next, each thread switch costs as much as the work
+//! between two switches. Stepping on the calling thread removes one. A busy node's thread is awake,
+//! so no caller steps inline then and batches stay as large as before. Steps that may take long
+//! (much data, see [`Inbox::holds_much`]) stay on the node thread.
+//!
+//! Two things protect the node. [`Inbox`]'s state word elects at most one stepping thread at a
+//! time, and the mutex `place` enforces it: the node thread may wake by timeout while another
+//! thread steps inline, and then one of the two waits or returns. Lock and unlock of `place`
+//! (acquire/release) make the writes of one step visible to the next stepping thread.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};
 use std::time::Duration;
@@ -14,19 +19,21 @@ use tenure_node::{Node, Output};
 use crate::driver::Driver;
 use crate::inbox::{Inbox, ThreadWake};
 
-/// A node with fewer calls under way than this is not busy.
+/// A node with at least this many calls in flight counts as busy: waiting for more calls makes
+/// batches larger.
 const FEW: usize = 8;
 
-/// See the module.
+/// Owns the driver and decides which thread steps it. See the module documentation.
 pub(crate) struct NodeRunner {
     inbox: Arc<Inbox>,
     place: Mutex<RunnerState>,
 }
 
 struct RunnerState {
-    /// Until the node has ended.
+    /// `None` after the node has ended.
     driver: Option<Driver>,
-    /// When the node's thread wakes up by itself.
+    /// Deadline of the node thread's current sleep, in running time. An inline step that makes an
+    /// earlier turn due must wake the node thread.
     wakes_ms: u64,
 }
 
@@ -41,7 +48,8 @@ impl NodeRunner {
         })
     }
 
-    /// The node's thread: runs until the node stops or is told to. `first` is what its start wants done.
+    /// Body of the node thread: steps the node until it ends. `first` are the outputs of the node's
+    /// start.
     pub(crate) fn run(&self, first: Vec<Output>) {
         self.inbox.attach();
         self.begin(first);
@@ -64,9 +72,10 @@ impl NodeRunner {
         }
     }
 
-    /// A turn, if there is something to do, and how long there will be nothing. None at the end.
+    /// Takes a turn if a job or a deadline is due. Returns how long the thread may sleep, or `None`
+    /// at the end.
     fn next(&self) -> Option<Duration> {
-        // If somebody's turn panicked, nobody knows what the node is in.
+        // A poisoned mutex means that a turn panicked and the node's state is unknown: end.
         let mut place = self.place.lock().ok()?;
         let place = &mut *place;
         let driver = place.driver.as_mut()?;
@@ -80,14 +89,15 @@ impl NodeRunner {
         Some(driver.rest())
     }
 
-    /// Sees to what was left in the inbox: takes a turn if the node's thread sleeps. For threads that may
-    /// be kept for as long as a small turn takes.
+    /// Handles the jobs in the inbox: steps the node on this thread if the node thread sleeps. Only
+    /// for threads that may be blocked for the length of a small turn.
     pub(crate) fn try_step_inline(&self) {
         self.inbox.try_step_inline(|| self.turn());
     }
 
-    /// Sees to what was left in the inbox on behalf of a client: while few calls are under way nobody gains
-    /// from waiting for more of them.
+    /// Handles the jobs in the inbox for a client. Below [`FEW`] calls in flight it steps inline,
+    /// because no further calls are expected that could share the batch; otherwise it wakes the
+    /// node thread.
     pub(crate) fn serve(&self) {
         if self.is_busy() {
             self.inbox.wake();
@@ -96,12 +106,14 @@ impl NodeRunner {
         }
     }
 
-    /// Whether many calls are under way.
+    /// Returns whether at least [`FEW`] calls were in flight after the last turn. A hint, read
+    /// without ordering.
     pub(crate) fn is_busy(&self) -> bool {
         self.inbox.calls() >= FEW
     }
 
-    /// Takes a turn for a client that looks at the node afterwards, unless the node is busy.
+    /// Takes a turn on this thread and then passes the node to `look`. Does nothing if the node is
+    /// busy or its thread is awake.
     pub(crate) fn read_view(&self, look: impl FnOnce(&mut Node)) {
         if self.is_busy() {
             return;
@@ -116,18 +128,19 @@ impl NodeRunner {
         });
     }
 
-    /// A turn of a stand-in.
+    /// Takes an inline turn.
     fn turn(&self) -> ThreadWake {
         self.turn_and(|_| {})
     }
 
-    /// A turn of a stand-in, and what it is for.
+    /// Takes an inline turn and then calls `then`. Returns whether the node thread must be woken.
     fn turn_and(&self, then: impl FnOnce(&mut Driver)) -> ThreadWake {
         let mut place = match self.place.try_lock() {
             Ok(place) => place,
-            // The node's thread woke up by itself.
+            // The node thread woke by timeout and holds the mutex. It has published AWAKE before it
+            // locked, so it checks the inbox again before it sleeps.
             Err(TryLockError::WouldBlock) => return ThreadWake::No,
-            // It will find that out, too, and end.
+            // The node thread must wake: it sees the poisoned mutex and ends the node.
             Err(TryLockError::Poisoned(_)) => return ThreadWake::Yes,
         };
         let wakes_ms = place.wakes_ms;
@@ -140,6 +153,8 @@ impl NodeRunner {
         if driver.over.is_none() {
             then(driver);
         }
+        // The node thread sleeps until `wakes_ms`. It must wake now if the node has ended (it does
+        // the cleanup) or if the next turn is due before its deadline.
         if driver.over.is_some() || driver.due_ms < wakes_ms {
             ThreadWake::Yes
         } else {
@@ -160,7 +175,7 @@ mod tests {
     use super::*;
     use crate::{Options, SyncPolicy};
 
-    /// On which thread it was woken.
+    /// Records the thread on which it was woken.
     #[derive(Default)]
     struct WakeCounter(Mutex<Option<ThreadId>>);
 
@@ -187,7 +202,7 @@ mod tests {
         crate::start(options).unwrap()
     }
 
-    /// A node that is busy is not told of calls before somebody says so.
+    /// While the node is busy, `defer_wake_unless_busy` does not wake it; a later `serve` does.
     #[tokio::test]
     async fn a_busy_node_hears_of_calls_later() {
         let directory = tempfile::tempdir().unwrap();
@@ -196,13 +211,14 @@ mod tests {
         let begun = Instant::now();
         loop {
             assert!(begun.elapsed() < Duration::from_secs(60), "it is not busy");
-            // The node says otherwise after each of its turns.
+            // The node resets the count after each of its turns, so the loop sets it again.
             handle.inbox.set_calls(FEW);
             let mut answer = None;
             let told = std::cell::Cell::new(false);
             let call = || handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
             handle.defer_wake_unless_busy(|| answer = Some(call()), || told.set(true));
-            // Otherwise its thread was awake, or woke up by itself.
+            // Otherwise the node thread was awake or woke by timeout, and this round proves
+            // nothing.
             let waited = told.get() && handle.inbox.is_unattended();
             handle.serve();
             assert!(!handle.inbox.is_unattended(), "nobody was told");
@@ -215,7 +231,7 @@ mod tests {
         node.stop();
     }
 
-    /// A node that sleeps has its turn where it is called, and whoever called has its answer at once.
+    /// If the node thread sleeps, the caller steps the node and its answer is ready on return.
     #[test]
     fn a_caller_stands_in_for_a_node_that_sleeps() {
         let directory = tempfile::tempdir().unwrap();
@@ -235,14 +251,14 @@ mod tests {
             let mut answered = answer.as_mut().poll(&mut cx);
             let by = *woken.0.lock().unwrap();
             let stepped_inline = answered.is_ready() && by == Some(thread::current().id());
-            // The node must be done before it is asked again, or it would never sleep.
+            // The node must finish before the next attempt, or its thread would never sleep.
             while answered.is_pending() {
                 thread::yield_now();
                 answered = answer.as_mut().poll(&mut cx);
             }
             stepped_inline && matches!(answered, Poll::Ready(Ok(_)))
         };
-        // It does not sleep at first.
+        // The node thread does not sleep right after the start.
         let begun = Instant::now();
         while !asks() {
             assert!(begun.elapsed() < Duration::from_secs(60), "nobody stood in");

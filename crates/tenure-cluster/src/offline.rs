@@ -1,11 +1,13 @@
-//! What an operator does to a data directory while no node runs on it: restore a backup, go on
-//! without a lost majority, start anew after damage.
+//! Offline operations on a data directory: restore a backup, recover without a lost majority,
+//! rejoin after damage, initialize.
 //!
-//! Both a restored and a recovered directory are the beginning of a *new* cluster: a new incarnation, a new
-//! number for the cluster, one voter. Nodes of the old one cannot meet it by mistake, and others
-//! join it with empty directories, as many as there shall be. Neither knows what was given out since
-//! the state it has, so every counter and floor is raised far (R164), and further the later it is done: two
-//! clusters from one backup must not give out the same fences.
+//! A restored or recovered directory is the start of a *new* cluster: new incarnation, new cluster
+//! id, one voter (R164 (replication factor): fewer voters only on an operator's order). Nodes of
+//! the old cluster cannot connect to it by mistake; further nodes join with empty directories.
+//!
+//! The new cluster does not know which fences were granted after its state was saved. So every
+//! counter and floor is raised by a large amount that grows with time: two clusters from one backup
+//! must not grant the same fences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -27,76 +29,77 @@ use crate::node_record::NodeRecord;
 use crate::peers::{ClusterStanding, PersistedState, persisted_state, supersede};
 use crate::random;
 
-/// By how much counters and floors are raised at least: more than any cluster gives out between a backup and
-/// its end.
+/// Minimum by which counters and floors are raised: more than any cluster grants between a backup
+/// and its end.
 const LEAST_LIFT: u64 = 1 << 40;
-/// By how much more for each millisecond since [`LIFT_FROM_MS`]: more fences than one namespace gives out in that
-/// time. A backup that was restored once may be restored again, and the first restored cluster has given out
-/// fences in between; nothing but the time tells the second restore from the first.
+/// Additional raise per millisecond since [`LIFT_FROM_MS`]: more fences than one namespace grants
+/// in a millisecond. A backup may be restored twice, and the first restored cluster has granted
+/// fences in between; only the time distinguishes the two restores.
 const LIFT_PER_MS: u64 = 256;
-/// The first moment of 2026.
+/// Start of the year 2026, UTC.
 const LIFT_FROM_MS: u64 = 1_767_225_600_000;
-/// How often, and how far apart, a daemon that has just been started is looked at.
+/// Number of checks of a daemon that has just been started, and the pause between them.
 const STARTING_LOOKS: usize = 10;
 const STARTING_PAUSE: Duration = Duration::from_millis(100);
-/// A node that has only to apply its log is done after so many turns, or never.
+/// Upper limit of steps for a node that only applies its log. A node that needs more never
+/// finishes.
 const MOST_TURNS: usize = 100_000;
 
-/// Why a directory is left as it was.
+/// Reason why an operation failed.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
-    /// Files cannot be made, moved or read.
+    /// A file or directory cannot be created, moved or read.
     #[error("{path}: {source}")]
     Io {
-        /// Where.
+        /// Path of the file or directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the operating system.
         source: std::io::Error,
     },
     /// The log cannot be opened; a node may be running on it.
     #[error("the log in {path} cannot be opened: {source}")]
     Log {
-        /// Which directory.
+        /// Path of the log directory.
         path: PathBuf,
-        /// Why.
+        /// Error of the log.
         source: OpenError,
     },
-    /// There is something already.
+    /// The directory already contains data.
     #[error("{0} is not empty: name a directory for the new cluster that is")]
     NotEmpty(PathBuf),
-    /// There is nothing.
+    /// The directory contains no data of a node.
     #[error("{0} holds no data of a node")]
     Nothing(PathBuf),
-    /// What it holds makes no sense.
+    /// The log contains records that cannot be decoded.
     #[error(transparent)]
     Replay(#[from] ReplayError),
-    /// Nor does its identity.
+    /// The identity in the directory cannot be read.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// A state cannot be read.
+    /// The state of a group cannot be decoded, or its counters cannot be raised far enough.
     #[error("the state of group {group} cannot be read: {why}")]
     State {
-        /// Which group.
+        /// Number of the group.
         group: u32,
-        /// Why.
+        /// Reason.
         why: String,
     },
-    /// The directories are of different clusters.
+    /// The directories belong to different clusters.
     #[error("{0} belongs to another cluster")]
     Other(PathBuf),
-    /// Nothing is to be founded where a node has a cluster.
+    /// The directory already belongs to a cluster, so none can be created.
     #[error("the data directory belongs to cluster {0:016x} already: nothing is to be founded")]
     Belongs(u64),
-    /// A daemon that has a cluster runs on it.
+    /// A daemon that belongs to a cluster runs on the directory.
     #[error("a daemon runs on {0} and is in a cluster already: nothing is to be founded")]
     Runs(PathBuf),
-    /// A node was here before.
+    /// The directory contains data of an earlier incarnation.
     #[error(
         "{0} shows that the node was in a cluster. To join it again: tenure cluster rejoin. To found a new one \
          and give the old locks up: add --forget-old-data"
     )]
     OldData(PathBuf),
-    /// The cluster did not give way to another one.
+    /// The cluster of this directory did not give way to another one.
     #[error(
         "the cluster of this data directory did not give way to another one: nothing is to be decided"
     )]
@@ -107,24 +110,24 @@ pub enum OfflineError {
          they never go back, also if the same backup was used before"
     )]
     Clock,
-    /// The new directory cannot be written.
+    /// The new data cannot be written.
     #[error("cannot write the new data: {0}")]
     Write(String),
 }
 
-/// What a directory was found to hold, for a report to the operator.
+/// What [`recover`] found, for the operator.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredData {
-    /// Facts of the cluster.
+    /// Fixed settings of the cluster.
     pub facts: ClusterConfig,
     /// The node whose directory it was.
     pub node: NodeId,
-    /// Groups that were found nowhere and begin empty.
+    /// Groups that were found in no directory and start empty.
     pub lost: Vec<u32>,
 }
 
-/// Makes a data directory from the states of a backup: the beginning of a new cluster. Nodes of the cluster that the
-/// backup is of give way to it, if the backup says which one that was.
+/// Creates a data directory from the states of a backup: the start of a new cluster. Nodes of the
+/// original cluster give way to it, if the backup contains that cluster's id.
 pub fn restore(
     data_dir: &Path,
     node: NodeId,
@@ -149,25 +152,31 @@ fn restore_at(
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    // Nodes of the old cluster that come back must give way, however much they have seen.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
+    // way, even if their history is longer.
     let standing = ClusterStanding {
         supersedes: old_cluster.into_iter().collect(),
         ..ClusterStanding::default()
     };
     stage(data_dir, node, facts, groups, &standing, now_ms)?;
+    // If the restored data is lost later, this order prevents the node from creating another
+    // cluster. The first start on the data removes it.
     let order = NextStart::new(StartAction::Join, StartReason::Restore);
     order.write(data_dir).map_err(at(data_dir))?;
     directory::rename(data_dir, STAGING, LIVE).map_err(at(data_dir))
 }
 
-/// Goes on with what these directories of one cluster hold, when the other nodes are lost for good:
-/// the first becomes the beginning of a new cluster, its old data stays beside it.
+/// Continues with the data of these directories of one cluster when the other nodes are lost
+/// permanently. The first directory becomes the start of a new cluster; its old data stays beside
+/// it.
 ///
-/// At every moment `db` is the old data or the new data, each complete, or it is missing and `db.new`
-/// says that a recovery was interrupted: then a node refuses to start, and this can be done again.
+/// Crash safety: at every moment `db` is the complete old data or the complete new data, or it is
+/// missing and `db.new` shows that a recovery was interrupted. In the last case a node refuses to
+/// start, and this function can be called again.
 pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, OfflineError> {
     put_back(data_dir)?;
-    // Held until the new data is in place: no daemon starts on the old data meanwhile.
+    // The lock is held until the new data is in place, so that no daemon starts on the old data
+    // meanwhile.
     let (identity, peer_state, mut best, _held) = extract(data_dir)?;
     for other in also {
         let (found, _, groups, _) = extract(other)?;
@@ -175,7 +184,8 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, Offli
             return Err(OfflineError::Other(other.clone()));
         }
         for (group, (place, saved)) in groups {
-            // Who has more has everything that the others have.
+            // The replica with the last entry (highest term, then index) contains every committed
+            // entry.
             if best.get(&group).is_none_or(|(known, _)| *known < place) {
                 best.insert(group, (place, saved));
             }
@@ -188,7 +198,8 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, Offli
     let mut groups: Vec<SavedGroup> = best.into_values().map(|(_, saved)| saved).collect();
     groups.extend(empty_states(&facts, &lost)?);
     discard_staging(data_dir)?;
-    // Nodes of the old cluster that come back must give way to the new one, however much they have seen.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
+    // way, even if their history is longer.
     let mut standing = ClusterStanding {
         members: peer_state.standing.members + 1,
         supersedes: peer_state.standing.supersedes,
@@ -214,22 +225,23 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, Offli
     })
 }
 
-/// After damage: the old data is set aside, and the node joins again, empty and in a new incarnation.
-/// Returns where the old data is.
+/// Sets damaged data aside, so that the node joins again, empty and as a new incarnation. Returns
+/// the path of the old data.
 pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
     let db = data_dir.join(LIVE);
     if db.exists() {
-        // Held until the data has moved: no daemon starts on it meanwhile.
+        // The lock is held until the data has moved, so that no daemon starts on it meanwhile.
         let (known, _held) = last_known(&db)?;
         discard_staging(data_dir)?;
         let order = order_to_rejoin(data_dir, known);
-        // First the order, then the move: in between the node still has its old data.
+        // The order comes before the move: after a crash in between, the node still has its old
+        // data.
         order.write(data_dir).map_err(at(data_dir))?;
         let aside = directory::free_name(data_dir, DAMAGED);
         directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
         return Ok(data_dir.join(aside));
     }
-    // An earlier release, or an interrupted command, has moved it already.
+    // An earlier release or an interrupted command has already moved the data.
     discard_staging(data_dir)?;
     let set_aside = directory::set_aside(data_dir).map_err(at(data_dir))?;
     let found = [DAMAGED, BEFORE_RECOVER]
@@ -244,7 +256,8 @@ pub fn rejoin(data_dir: &Path) -> Result<PathBuf, OfflineError> {
     Ok(aside)
 }
 
-/// Orders the next start on an empty directory, or the daemon that waits on it, to found a cluster.
+/// Orders the next start on an empty directory, or the daemon that waits on it, to create a
+/// cluster.
 pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     let db = data_dir.join(LIVE);
@@ -263,7 +276,8 @@ pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
             if !starts {
                 break;
             }
-            // A daemon that has just been started says a moment later whether it waits.
+            // A daemon that has just been started writes its order a moment later if it waits for a
+            // cluster.
             std::thread::sleep(STARTING_PAUSE);
             order = read()?;
             opened = open(&db);
@@ -275,7 +289,8 @@ pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
                     return Err(OfflineError::Belongs(id));
                 }
             }
-            // A daemon runs on it: it waits for a cluster, or it has one.
+            // A daemon runs on it. It waits for a cluster if it has written an order; otherwise it
+            // has one.
             Err(OfflineError::Log {
                 source: OpenError::Locked { .. },
                 ..
@@ -308,17 +323,19 @@ pub fn found(data_dir: &Path, old_data: OldData) -> Result<(), OfflineError> {
 pub enum OldData {
     /// It may not.
     Keep,
-    /// It may: locks that it holds are granted again.
+    /// It may; locks in it can then be granted again.
     Forget,
 }
 
-/// Whether a daemon that waits for a cluster on this directory, or the next one, is ordered to found one.
+/// Returns whether the daemon that waits on this directory, or the next one, is ordered to create a
+/// cluster.
 pub fn is_ordered_to_found(data_dir: &Path) -> bool {
     let order = NextStart::read(data_dir);
     matches!(order, Ok(Some(order)) if order.what != StartAction::Join)
 }
 
-/// Decides for the cluster of this directory, which gave way to another one. Returns that other one.
+/// Decides in favour of the cluster of this directory, which gave way to another one. Returns the
+/// id of the other cluster.
 pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let db = data_dir.join(LIVE);
     if !db.exists() {
@@ -335,7 +352,7 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let mut log = opened.log;
     let mut batch = tenure_log::Batch::new();
     let (key, value) = persisted_state::standing(&standing);
-    // The log reports a suspicious cut only until the first batch behind it: this may be that batch.
+    // The log reports a suspicious truncation only until the next append, which may be this one.
     let suspects = tenure_node::durable::suspects(&opened.recovered);
     batch
         .node(&key, &value)
@@ -346,7 +363,8 @@ pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     Ok(rival.cluster)
 }
 
-/// The order to join again. A node that has not joined since the last such order knows less than that order says.
+/// Returns the order to join again. A node that has not joined since the last such order knows less
+/// than that order contains, so the old values are kept.
 fn order_to_rejoin(data_dir: &Path, (old_cluster, node_records): LastKnown) -> NextStart {
     let order =
         NextStart::new(StartAction::Join, StartReason::Rejoin).of(old_cluster, &node_records);
@@ -363,14 +381,14 @@ fn order_to_rejoin(data_dir: &Path, (old_cluster, node_records): LastKnown) -> N
 /// The cluster that a directory belonged to, and the nodes that it knew.
 type LastKnown = (Option<u64>, Vec<NodeRecord>);
 
-/// Keeps daemons off a directory while it lives.
+/// Keeps the lock of a directory, so that no daemon starts on it.
 enum HeldData {
     Log(#[expect(dead_code, reason = "its lock counts")] Box<FileLog<RealDisk>>),
     Lock(#[expect(dead_code, reason = "it is held")] <RealDisk as Disk>::Lock),
 }
 
-/// What a directory's log still says about its cluster; nothing, if it cannot be read. Fails if a node
-/// runs on it.
+/// Returns what a directory's log says about its cluster, or nothing if the log cannot be read.
+/// Fails if a node runs on it.
 fn last_known(db: &Path) -> Result<(LastKnown, HeldData), OfflineError> {
     match open(db) {
         Ok(opened) => {
@@ -388,7 +406,7 @@ fn last_known(db: &Path) -> Result<(LastKnown, HeldData), OfflineError> {
                 ..
             },
         ) => Err(error),
-        // Damaged, which is why it is set aside.
+        // The data is damaged, which is why it is set aside.
         Err(error) => {
             let lock = RealDisk::open(db).and_then(|disk| disk.lock());
             let lock = lock.map_err(at(db))?.ok_or(error)?;
@@ -397,7 +415,7 @@ fn last_known(db: &Path) -> Result<(LastKnown, HeldData), OfflineError> {
     }
 }
 
-/// A recovery that was interrupted between two renames has moved the live data away: it comes back.
+/// Moves the live data back after a recovery that was interrupted between two renames.
 fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
     let db = data_dir.join(LIVE);
     let newest = directory::newest(data_dir, BEFORE_RECOVER).map_err(at(data_dir))?;
@@ -406,14 +424,14 @@ fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
         return Ok(());
     };
     if db.exists() {
-        // Data that cannot be read may be the newest there is: that is an error.
+        // Unreadable data may be the newest there is, so it is an error and not replaced.
         let opened = open(&db)?;
         let identity = NodeIdentity::find(&opened.recovered.node)?;
         let has_cluster = identity.is_some_and(|identity| identity.cluster_id.is_some());
         if has_cluster || !opened.recovered.groups.is_empty() {
             return Ok(());
         }
-        // Made by a daemon that was started meanwhile; there is nothing in it.
+        // An empty directory that a daemon created meanwhile.
         let aside = directory::free_name(data_dir, UNFINISHED);
         directory::rename(data_dir, LIVE, &aside).map_err(at(data_dir))?;
     }
@@ -421,7 +439,7 @@ fn put_back(data_dir: &Path) -> Result<(), OfflineError> {
     directory::sync(data_dir).map_err(at(data_dir))
 }
 
-/// Data that was being built, or that a swap left there, is never deleted: it may be the only copy.
+/// Moves unfinished data aside. It is never deleted: after an exchange it may be the only copy.
 fn discard_staging(data_dir: &Path) -> Result<(), OfflineError> {
     if data_dir.join(STAGING).exists() {
         let aside = directory::free_name(data_dir, UNFINISHED);
@@ -452,8 +470,8 @@ fn wall_ms() -> u64 {
     u64::try_from(wall.unwrap_or_default().as_millis()).unwrap_or(0)
 }
 
-/// By how much counters and floors are raised at this time. A state that has not enough numbers left for it is
-/// refused when it is raised.
+/// Returns by how much counters and floors are raised at this time. A state whose numbers would
+/// overflow is refused later.
 fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
     let since_ms = now_ms
         .checked_sub(LIFT_FROM_MS)
@@ -465,7 +483,8 @@ fn lift_at(now_ms: u64) -> Result<u64, OfflineError> {
 
 type GroupStates = BTreeMap<u32, (LogPosition, SavedGroup)>;
 
-/// Applies everything that a directory's log holds, decided or not, and takes the states.
+/// Applies all entries in a directory's log, committed or not, and returns the states of its
+/// groups.
 fn extract(
     data_dir: &Path,
 ) -> Result<(NodeIdentity, PersistedState, GroupStates, HeldData), OfflineError> {
@@ -505,7 +524,7 @@ fn extract(
     ))
 }
 
-/// The states of groups that have nothing.
+/// Returns the states of empty groups.
 fn empty_states(facts: &ClusterConfig, lost: &[u32]) -> Result<Vec<SavedGroup>, OfflineError> {
     let me = ReplicaId::new(
         NodeId::new(1).unwrap_or_else(|| unreachable!("one is not zero")),
@@ -528,7 +547,7 @@ fn empty_states(facts: &ClusterConfig, lost: &[u32]) -> Result<Vec<SavedGroup>, 
     Ok(lost.iter().filter_map(state).collect())
 }
 
-/// Runs a lone node in memory until it has applied all it has.
+/// Runs a single node in memory until it has applied its whole log.
 fn run(
     me: ReplicaId,
     facts: &ClusterConfig,
@@ -555,7 +574,8 @@ fn run(
         });
         let is_done = persisted.is_none()
             && node.status().groups.iter().all(|group| {
-                // Each has elected itself, and applied what its log had and its own first entry.
+                // Each group has elected itself and has applied its log and the first entry of its
+                // own term.
                 group.serves && group.applied == group.last
             });
         if is_done {
@@ -566,7 +586,7 @@ fn run(
     Err(OfflineError::Write("the log cannot be applied".to_owned()))
 }
 
-/// Writes data that a node can be started on, durably, but not where a node looks for it.
+/// Writes data for a new node durably into the staging directory.
 fn stage(
     data_dir: &Path,
     node: NodeId,
@@ -591,7 +611,8 @@ fn stage(
     let mut batch = tenure_log::Batch::new();
     for saved in groups {
         let group = GroupId(saved.group);
-        // A state without entries behind it always has a snapshot, also that of a group at birth.
+        // At least 1: a state without entries after it needs a snapshot, also that of a new group
+        // at index 0.
         let index = saved.index + 1;
         let state: Bytes =
             tenure_node::lift(&saved.state, lift).map_err(|error| OfflineError::State {
@@ -616,7 +637,7 @@ fn stage(
             .map_err(|error| failed(&error))?;
         log.append(&mut batch).map_err(|error| failed(&error))?;
     }
-    // The identity comes last: a directory without one is no node's.
+    // The identity comes last: a directory without an identity belongs to no node.
     let (key, value) = identity.record();
     batch.node(key, &value).map_err(|error| failed(&error))?;
     let (key, value) = persisted_state::standing(standing);
@@ -641,7 +662,7 @@ mod tests {
         }
     }
 
-    /// How many fences a restored lock group has left.
+    /// Returns how many fences a restored group can still grant.
     fn room(data_dir: &Path) -> u64 {
         let (_, _, states, _) = extract(data_dir).unwrap();
         let (_, saved) = &states[&0];
@@ -649,8 +670,8 @@ mod tests {
         space.lift_room()
     }
 
-    /// A cluster that was restored gives out fences until it is lost; the next one from the same backup must
-    /// not give them out again.
+    /// A restored cluster grants fences until it is lost. The next cluster from the same backup
+    /// must not grant them again.
     #[test]
     fn two_restores_of_one_backup_give_out_different_fences() {
         let data = tempfile::tempdir().unwrap();
@@ -666,14 +687,14 @@ mod tests {
         let first = restored("first", now).unwrap();
         let next = restored("next", now + second).unwrap();
         assert!(first >= next + 100_000, "{first} {next}");
-        // A clock that was never set would raise by less than an earlier use did.
+        // A clock that was never set would raise by less than an earlier restore did.
         assert!(matches!(restored("unset", 0), Err(OfflineError::Clock)));
-        // What cannot be raised far enough is refused: it would give out the same fences as before.
+        // A state that cannot be raised far enough is refused: it would grant old fences again.
         let late = restored("late", u64::MAX);
         assert!(matches!(late, Err(OfflineError::State { .. })), "{late:?}");
     }
 
-    /// The first file of a log.
+    /// First file of a log.
     const FIRST: &str = "log-00000000000000000001";
 
     fn restored(data_dir: &Path) {
@@ -692,7 +713,7 @@ mod tests {
         log.sync().unwrap();
     }
 
-    /// Data that cannot be read is not empty data: an older state must not take its place.
+    /// Unreadable data is not empty data: an older state must not replace it.
     #[test]
     fn a_recovery_refuses_to_replace_data_that_it_cannot_read() {
         let data = tempfile::tempdir().unwrap();
@@ -711,7 +732,7 @@ mod tests {
         assert!(at("db.before-recover.0").exists() && !at("db.unfinished.0").exists());
     }
 
-    /// No daemon starts on data that is about to move, also if it is damaged.
+    /// No daemon starts on data that is about to move, even if it is damaged.
     #[test]
     fn data_that_is_set_aside_is_locked_until_it_has_moved() {
         for damaged in [false, true] {
@@ -740,8 +761,8 @@ mod tests {
         assert!(recover(data.path(), &[]).is_err(), "it is held already");
     }
 
-    /// A node that was set aside once and has not joined yet knows no other node: those that it knew before
-    /// stay in the order.
+    /// A node that was set aside and has not joined yet knows no other node: the peers in the
+    /// earlier order are kept.
     #[test]
     fn a_second_rejoin_keeps_the_known_nodes() {
         let data = tempfile::tempdir().unwrap();
@@ -752,7 +773,7 @@ mod tests {
         rejoin(data.path()).unwrap();
         let first = NextStart::read(data.path()).unwrap().unwrap();
         assert_eq!(first.peers.len(), 1);
-        // The daemon was started, and has found no cluster yet.
+        // The daemon was started and has not found a cluster yet.
         let me = ReplicaId::new(NodeId::new(1).unwrap(), 3);
         let (key, value) = NodeIdentity::born(me, 1, facts(), None).record();
         write(&db, &[(key.to_vec(), value)]);
@@ -762,8 +783,8 @@ mod tests {
         assert_eq!(second.old_cluster, first.old_cluster);
     }
 
-    /// `keep` writes the first batch behind a suspicious cut: with it the log forgets the cut, so the groups
-    /// that may have lost something are noted in the same batch.
+    /// `keep` writes the first batch after a suspicious truncation. The log then forgets the
+    /// truncation, so the suspect groups are written in the same batch.
     #[test]
     fn a_decision_behind_a_suspicious_cut_notes_the_suspects() {
         use crate::peers::{RivalCluster, RivalOutcome};

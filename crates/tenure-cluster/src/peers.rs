@@ -1,13 +1,14 @@
-//! The other nodes: connections to them, and what is known of them.
+//! Peer connections and the registry of known peers.
 //!
 //! ```text
-//!   node ──frames──▶ Outlet ═══TCP═══▶ listener ──▶ inbox of the other node
-//!            mesh: who there is, which pairs stand, who is told what
+//!   node ──frames──▶ FrameWriter ═══TCP═══▶ listener ──▶ inbox of the other node
+//!            registry: known nodes, their connections, control messages
 //! ```
 //!
-//! One thread with its own event loop does all of it, except that whoever has a frame writes it to the
-//! socket himself where that takes it. Nobody waits for a peer: the rest goes to this thread, and the
-//! node hears of connections that stand or broke.
+//! One thread with its own event loop does this work, with one exception: the thread that has a
+//! frame writes it to the socket itself, as far as the socket accepts it without blocking. The rest
+//! of the frame goes to this thread. No thread blocks on a peer; the node is informed when a
+//! connection is established or lost.
 
 mod accept;
 mod connection;
@@ -59,59 +60,59 @@ pub(crate) use rival_cluster::{ClusterClaim, supersede};
 pub(crate) use rival_cluster::{RivalCluster, RivalOutcome};
 pub use tls::{PeerTls, PeerTlsError};
 
-/// How a node finds and meets the others.
+/// Settings for discovery of and connections to peers.
 #[derive(Clone, Debug)]
 pub struct PeerOptions {
-    /// What all nodes know and never send (R168).
+    /// The shared secret of all nodes. It is never sent (R168 (internal authentication)).
     pub token: Secret,
-    /// How connections of peers are encrypted; `None` leaves them readable, though nobody can change
-    /// what they carry.
+    /// TLS settings of peer connections. `None`: frames are authenticated but not encrypted.
     pub tls: Option<PeerTls>,
-    /// Where peers are listened to.
+    /// Address on which the node listens for peers.
     pub listen: SocketAddr,
-    /// Where peers are told to come, `host:port`; port 0 means the one that was bound.
+    /// Address that is advertised to peers, `host` and port. Port 0: the bound port.
     pub advertise: (String, u16),
-    /// Where gossip is listened to.
+    /// Address on which the node listens for gossip.
     pub gossip_listen: SocketAddr,
-    /// Where gossip is told to come; `None` finds out by itself.
+    /// Address that is advertised for gossip. `None`: determined from the route to a seed.
     pub gossip_advertise: Option<String>,
-    /// Gossip addresses of others, `host:port`, resolved anew each time.
+    /// Gossip addresses of other nodes, `host:port`. Names are resolved at each use.
     pub seeds: Vec<String>,
-    /// How often the seeds are told of this node.
+    /// Interval at which the node announces itself to its seeds.
     pub announce_every: std::time::Duration,
-    /// How many nodes there will be, about.
+    /// Approximate number of nodes in the cluster.
     pub expected_nodes: u32,
-    /// The longest gossip packet.
+    /// Maximum length of a gossip packet.
     pub max_packet: usize,
-    /// What clients are told.
+    /// Address that is advertised to clients.
     pub public: String,
-    /// Whether this node begins a cluster (R167).
+    /// Whether this node may create a cluster (R167 (bootstrap decision)).
     pub begin: BootstrapMode,
-    /// The only cluster that this node may belong to; `None`: any.
+    /// Id of the only cluster that this node may belong to. `None`: any.
     pub expected_cluster: Option<u64>,
-    /// How eagerly groups are moved.
+    /// Settings for moving replicas and leaderships.
     pub rules: crate::PlacementRules,
-    /// What it says it speaks: [`Versions::OURS`], except where another release is to be played.
+    /// Protocol versions that the node announces: [`Versions::OURS`], except in tests that act as
+    /// another release.
     pub versions: Versions,
 }
 
-/// Whether a node with an empty directory begins a cluster (R167).
+/// Whether a node with an empty directory may create a cluster (R167).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootstrapMode {
-    /// It joins the one that its seeds know.
+    /// Joins the cluster of its seeds.
     Join,
-    /// It begins one, unless its seeds know one; if no seed answers, it does not start.
+    /// Creates a cluster unless one answers. Refuses to start if none does and a seed is silent.
     Bootstrap,
-    /// It begins one even if no seed answers.
+    /// Like `Bootstrap`, but silent seeds are no obstacle.
     Force,
 }
 
-/// The cluster's token. Never printed.
+/// The cluster token. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Secret(Vec<u8>);
 
 impl Secret {
-    /// Keeps these bytes.
+    /// Creates a token from these bytes.
     pub fn new(bytes: &[u8]) -> Secret {
         Secret(bytes.to_vec())
     }
@@ -132,30 +133,29 @@ impl std::fmt::Debug for Secret {
 pub(crate) enum ClusterMembership {
     NotYet,
     Yes,
-    /// It never will as it is: another configuration is needed.
+    /// It cannot join with its current configuration; the reason is a sentence for the operator.
     Excluded(String),
 }
 
-/// What is known of a node's cluster while it runs, for operators.
+/// What a running node knows about its cluster, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterView {
-    /// Which cluster the node belongs to.
+    /// Id of the node's cluster.
     pub(crate) cluster: Option<u64>,
-    /// Other clusters with the same token, in sentences.
+    /// Sentences about other clusters with the same token.
     pub(crate) rivals: Vec<String>,
-    /// Nodes whose connections are refused because of their data directory, or this node's own, in
-    /// sentences.
+    /// Sentences about nodes that are refused because of their data directory, this node included.
     pub(crate) problems: BTreeMap<NodeId, String>,
 }
 
-/// What the thread starts with.
+/// What the peers thread starts with.
 pub(crate) struct PeersStart {
     pub(crate) options: PeerOptions,
     pub(crate) data_dir: PathBuf,
     pub(crate) identity: NodeIdentity,
     pub(crate) node_record: NodeRecord,
     pub(crate) peer_state: PersistedState,
-    /// Nodes that may be in the cluster that this node is to join.
+    /// Nodes that may belong to the cluster that this node joins.
     pub(crate) hints: Vec<NodeRecord>,
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
@@ -167,10 +167,10 @@ pub(crate) struct PeersStart {
     pub(crate) known: watch::Sender<ClusterView>,
 }
 
-/// A node waits no longer for what its own node thread has applied.
+/// Time limit for a query of the peers thread to its own node thread.
 const OWN_NODE: std::time::Duration = std::time::Duration::from_millis(500);
 
-/// What every task of the thread knows.
+/// State that all tasks of the peers thread share.
 pub(crate) struct PeersContext {
     pub(crate) token: TokenKey,
     tls: Option<PeerTls>,
@@ -190,13 +190,13 @@ pub(crate) struct PeersContext {
     /// The cluster that a node without one has chosen to join.
     chosen: Cell<Option<u64>>,
     pub(crate) standing: RefCell<ClusterStanding>,
-    /// The newest life that is known of each other node number.
+    /// The newest known incarnation of each other node number.
     pub(crate) incarnations: RefCell<BTreeMap<NodeId, IncarnationMark>>,
     connections: Cell<u64>,
     adopting: tokio::sync::Mutex<()>,
 }
 
-/// Runs the registry until the node stops. Called on a thread of its own.
+/// Runs the registry until the node stops. Blocks the calling thread.
 pub(crate) fn run(
     start: PeersStart,
     events: (
@@ -216,7 +216,7 @@ pub(crate) fn run(
     }
 }
 
-/// The listener's half of a handshake with a node that is sent away after it.
+/// Completes the listener's half of a handshake with a node whose connection is refused afterwards.
 pub(crate) async fn answer_hello(
     tls: Option<&PeerTls>,
     stream: tokio::net::TcpStream,
@@ -259,7 +259,7 @@ impl PeersContext {
         })
     }
 
-    /// Tells the registry. Once that is gone there is nobody left to mind.
+    /// Sends an event to the registry. Ignored after the registry has ended.
     pub(crate) fn tell(&self, event: RegistryEvent) {
         let _ = self.events.send(event);
     }
@@ -269,12 +269,12 @@ impl PeersContext {
         self.connections.get()
     }
 
-    /// What this node says of its cluster: nothing, before it has one.
+    /// Returns what this node claims about its cluster's history. `None` before it has joined.
     pub(crate) async fn claim(&self) -> Option<ClusterClaim> {
         self.identity.borrow().cluster_id?;
         let (reply, answer) = oneshot::channel();
         self.inbox.push(Job::SystemApplied(reply));
-        // A node that has ended does not answer; what was known last is still true.
+        // A node that has ended does not answer. The last known value is still a valid lower bound.
         if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
             self.merge(&ClusterClaim {
                 history: ClusterHistory {
@@ -287,7 +287,7 @@ impl PeersContext {
         Some(self.standing.borrow().claim())
     }
 
-    /// Takes in what is known of this cluster's history, and remembers it.
+    /// Merges a claim about this cluster's history and writes it to the log if it is new.
     pub(crate) fn merge(&self, claim: &ClusterClaim) {
         let mut standing = self.standing.borrow_mut();
         if standing.merge(claim) {
@@ -295,7 +295,7 @@ impl PeersContext {
         }
     }
 
-    /// What this node says first on a connection.
+    /// Returns the first message of this node on a connection.
     pub(crate) async fn hello(
         &self,
         channel: Channel,
@@ -320,26 +320,27 @@ impl PeersContext {
         })
     }
 
-    /// The newest life that is known of a node number.
+    /// Returns the newest known incarnation of a node number.
     pub(crate) fn known_life(&self, node: NodeId) -> Option<IncarnationMark> {
         self.incarnations.borrow().get(&node).copied()
     }
 
-    /// Dates the birth of this node, which has no cluster yet, after that of every earlier incarnation of its number.
+    /// Dates the birth of this node, which has no cluster yet, after every earlier incarnation of
+    /// its number.
     pub(crate) fn born_after(&self, earlier_ms: u64) {
         let mut identity = self.identity.borrow_mut();
         identity.born_ms = identity.born_ms.max(earlier_ms.saturating_add(1));
         self.node_record.borrow_mut().born_ms = identity.born_ms;
     }
 
-    /// What this node is, by the newest life of its number that another one knows.
+    /// Compares this node with the newest incarnation of its number that another node knows.
     pub(crate) fn succession(&self, known: &IncarnationMark) -> Succession {
         let belongs = IncarnationCheck::of(self.identity.borrow().cluster_id);
         known.compare(&self.node_record.borrow(), belongs)
     }
 
-    /// Makes sure that neither side runs on an earlier incarnation of its number, or on an older copy of its data.
-    /// Both sides check both, so that each can say it to its operator.
+    /// Checks that neither side runs as an old incarnation of its number or on an older copy of its
+    /// data. Both sides check both, so that each can report it to its operator.
     fn check_lives(&self, hello: &Hello) -> Result<(), HandshakeRefusal> {
         let node = hello.node_record.node();
         let theirs = self.known_life(node);
@@ -364,7 +365,7 @@ impl PeersContext {
         theirs.unwrap_or(Ok(()))
     }
 
-    /// Makes sure that both belong to one cluster. A node that joins remembers which, durably,
+    /// Checks that both nodes belong to one cluster. A joining node makes its membership durable
     /// before it says anything more.
     pub(crate) async fn agree(&self, hello: &Hello) -> Result<(), String> {
         let _one_at_a_time = self.adopting.lock().await;
@@ -394,8 +395,9 @@ impl PeersContext {
                     self.born_after(after_ms);
                     return Err("it dates its birth again and connects again".to_owned());
                 }
-                // Before this node speaks for the cluster: what it claims must not be shorter than what the
-                // cluster has done. The log writer writes in order, so this is durable before the next record is.
+                // The claim comes before the membership: what this node claims for the cluster must
+                // not be shorter than the cluster's history. The log thread writes in order, so the
+                // claim is durable before the identity.
                 if let Some(claim) = &hello.claim {
                     self.merge(claim);
                 }
@@ -405,7 +407,8 @@ impl PeersContext {
                 };
                 self.note(identity.record()).await?;
                 *self.identity.borrow_mut() = identity;
-                // Only now: until the membership is durable the order to join must survive a crash.
+                // Only now: until the membership is durable, the order to join must survive a
+                // crash.
                 if let Err(error) = NextStart::remove(&self.data_dir) {
                     tracing::warn!(%error, "{} stays; the next start removes it", next_start::FILE);
                 }
@@ -420,7 +423,7 @@ impl PeersContext {
         }
     }
 
-    /// Writes something about this node to its log and waits until it is durable.
+    /// Writes a record about this node to its log and waits until it is durable.
     pub(crate) async fn note(&self, record: (&[u8], Vec<u8>)) -> Result<(), String> {
         let (done, written) = oneshot::channel();
         let note = MetaRecord {
@@ -437,7 +440,7 @@ impl PeersContext {
     pub(crate) fn write(&self, items: impl IntoIterator<Item = StateRecord>) {
         for (key, value) in items {
             let done = None;
-            // A journal that is gone has said why already.
+            // A log thread that has ended has already reported why.
             let _ = self
                 .log_writer
                 .send(LogJob::Note(MetaRecord { key, value, done }));

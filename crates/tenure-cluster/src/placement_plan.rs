@@ -1,13 +1,14 @@
-//! Who should replicate what, and the next step towards it: pure decisions for the groups that this
-//! node leads (R164–R166).
+//! Placement plan: desired voters of each group and the next membership change towards them. Pure
+//! decisions for the groups that this node leads (R164 (replication factor), R165 (pace of
+//! membership changes), R166 (draining a node)).
 //!
 //! ```text
 //!   stable nodes, ranked for a group ──▶ wanted voters ──▶ add learners ──▶ one joint change
 //! ```
 //!
-//! Three kinds of news move a replica: a node that has been there for a while and ranks higher, a
-//! node that is leaving, and a node that is gone for good. A node that is merely down keeps its
-//! node runners: a group's voters never become fewer because nodes fail.
+//! A replica moves for three reasons: a node that has been up for a while ranks higher, a node is
+//! draining, or a node is lost permanently. A node that is only down keeps its voter places:
+//! failures never reduce the number of a group's voters.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,12 +16,12 @@ use tenure_node::{
     GroupId, GroupStatus, MembershipChange, MembershipStep, NodeId, ReplicaId, Role, placement,
 };
 
-/// What the cluster looks like from this node.
+/// The cluster as this node sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PlacementView {
-    /// Every node that is known and not removed, this one included, in its latest life.
+    /// Current incarnation of every known node that was not removed, this node included.
     pub(crate) nodes: BTreeMap<NodeId, NodeView>,
-    /// Lives that an operator has ended.
+    /// Incarnations that an operator has removed.
     pub(crate) removed: BTreeSet<ReplicaId>,
 }
 
@@ -28,29 +29,30 @@ pub(crate) struct PlacementView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct NodeView {
     pub(crate) member: ReplicaId,
-    /// Whether it is up, and since when it is so.
+    /// Whether the node is up, and since when it is up or down.
     pub(crate) up: bool,
     pub(crate) since_ms: u64,
     pub(crate) draining: bool,
 }
 
-/// How eagerly groups are moved.
+/// Settings for moving replicas and leaderships.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRules {
-    /// Voters per group; odd.
+    /// Number of voters per group; odd.
     pub replication_factor: usize,
-    /// A node counts as stable after this long without interruption.
+    /// A node is stable after this time without interruption.
     pub stability_ms: u64,
-    /// A voter that is down may be replaced after this long.
+    /// A voter that is down may be replaced after this time.
     pub eviction_ms: u64,
-    /// Leadership drifts to the preferred voter this often.
+    /// Interval at which leaderships move to the preferred voters.
     pub balance_ms: u64,
-    /// Groups whose membership changes at the same time.
+    /// Maximum number of groups whose membership changes at the same time.
     pub at_once: usize,
 }
 
 impl PlacementRules {
-    /// A cluster without news is looked at this often, because windows end without any.
+    /// Returns the time between rounds when nothing moves. Windows end without an event, so
+    /// planning must be periodic.
     pub(crate) fn settled_round_ms(&self) -> u64 {
         let windows = [self.stability_ms, self.eviction_ms, self.balance_ms];
         let shortest = windows.into_iter().filter(|window| *window > 0).min();
@@ -58,26 +60,27 @@ impl PlacementRules {
     }
 }
 
-/// Something to be done for a group.
+/// One action for a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PlacementStep {
     Change(GroupId, MembershipChange),
     Transfer(GroupId, ReplicaId),
 }
 
-/// Groups whose leadership moves in one round.
+/// Maximum number of leadership transfers in one round.
 const TRANSFERS_AT_ONCE: usize = 4;
-/// A replica so many entries behind may take over.
+/// A replica that is at most this many entries behind may become voter or leader.
 const NEAR: u64 = 64;
 
-/// Whether leaderships drift in this round, or only leave nodes that are draining.
+/// Whether leaderships are balanced in this round. If not, they only leave nodes that are draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaderBalance {
     Now,
     NotNow,
 }
 
-/// The next steps for all groups that are led here, a few at a time.
+/// Returns the next steps for all groups that this node leads, at most [`PlacementRules::at_once`]
+/// membership changes at a time.
 pub(crate) fn plan(
     me: ReplicaId,
     groups: &[GroupStatus],
@@ -116,6 +119,7 @@ pub(crate) fn plan(
             MembershipNeed::Begin(steps) => fresh.push((group.group, steps)),
         }
     }
+    // New changes start only in the room that changes in progress leave.
     let room = rules.at_once.saturating_sub(under_way);
     for (group, steps) in fresh.into_iter().take(room) {
         changes.push(PlacementStep::Change(group, MembershipChange { steps }));
@@ -124,15 +128,15 @@ pub(crate) fn plan(
     changes
 }
 
-/// What a group's membership needs.
+/// What the membership of a group needs next.
 #[derive(Debug, PartialEq, Eq)]
 enum MembershipNeed {
     None,
-    /// Something is under way that takes its time.
+    /// A change is in progress and needs time.
     Wait,
-    /// The next step of what is under way.
+    /// Next step of a change in progress.
     GoOn(Vec<MembershipStep>),
-    /// The first step of something new.
+    /// First step of a new change.
     Begin(Vec<MembershipStep>),
 }
 
@@ -152,7 +156,7 @@ impl SimulatedCluster<'_> {
         seen.filter(|seen| seen.member.shares_disk(member))
     }
 
-    /// Whether an operator ended this incarnation.
+    /// Returns whether an operator has removed this incarnation.
     fn is_removed(&self, member: ReplicaId) -> bool {
         self.view.removed.contains(&member.numbered(0))
     }
@@ -161,32 +165,36 @@ impl SimulatedCluster<'_> {
         self.seen(member).is_some_and(|seen| seen.up)
     }
 
-    /// Whether a node may be given replicas that it does not have.
+    /// Returns whether a node may get new replicas.
     fn is_stable(&self, seen: &NodeView) -> bool {
         seen.up && !seen.draining && self.age(seen) >= self.rules.stability_ms
     }
 
-    /// Whether an operator ended this incarnation, or the node itself has begun another.
+    /// Returns whether this incarnation is over: removed by an operator or replaced by a newer one.
     fn is_past(&self, member: ReplicaId) -> bool {
         let newer = self.view.nodes.get(&member.node);
         self.is_removed(member) || newer.is_some_and(|seen| !seen.member.shares_disk(member))
     }
 
-    /// Whether a replica stays where it is as long as the ranking wants it there.
+    /// Returns whether a replica may stay where it is, if the ranking keeps it there.
     fn is_sound(&self, member: ReplicaId) -> bool {
         match self.seen(member) {
             Some(seen) => !seen.draining && (seen.up || self.age(seen) < self.rules.eviction_ms),
-            // Nothing was heard of it yet: this node has only just started.
+            // Not heard of yet, because this node has only just started.
             None => !self.is_past(member),
         }
     }
 
-    /// The voters that a group should have.
+    /// Returns the voters that a group should have.
+    ///
+    /// Candidates are the current voters that may stay, the stable nodes, and the learners that are
+    /// already catching up (they stay candidates through a short interruption, so that their
+    /// transfer is not wasted). Rendezvous ranking picks the voters among them.
     fn wanted(&self, group: &GroupStatus) -> BTreeSet<ReplicaId> {
         let present = &group.membership;
         let voters: Vec<ReplicaId> = present.voters.clone();
         let everybody = present.everybody();
-        // The replica that a node has already, or the node itself, which is given one.
+        // The replica that the node already has, or a new one on this node.
         let replica = |node: ReplicaId| {
             let mut here = everybody.iter().filter(|member| member.shares_disk(node));
             here.next().copied().unwrap_or(node)
@@ -211,7 +219,7 @@ impl SimulatedCluster<'_> {
             && self.rules.replication_factor > 1
             && self.is_sound(*lone)
         {
-            // The only copy stays where it is until there can be more: nothing is won by moving it.
+            // A single copy stays where it is until there can be more: moving it gains nothing.
             return BTreeSet::from([*lone]);
         }
         let nodes: Vec<NodeId> = pool.keys().copied().collect();
@@ -219,7 +227,7 @@ impl SimulatedCluster<'_> {
             .into_iter()
             .filter_map(|node| pool.get(&node).copied())
             .collect();
-        // Nobody to replace them yet: they keep their node runners, the livelier first.
+        // There is no replacement yet: these voters stay, nodes that are up first.
         let mut rest: Vec<ReplicaId> = voters
             .iter()
             .copied()
@@ -234,7 +242,8 @@ impl SimulatedCluster<'_> {
         wanted
     }
 
-    /// R164: as many voters as the cluster can carry, never fewer because nodes are down.
+    /// Returns the number of voters (R164): as many as the stable nodes allow, never fewer because
+    /// nodes are down.
     fn count(&self, voters: &[ReplicaId], stable: usize) -> usize {
         let possible = self.rules.replication_factor.min(stable);
         let odd = if possible.is_multiple_of(2) {
@@ -242,7 +251,7 @@ impl SimulatedCluster<'_> {
         } else {
             possible
         };
-        // Whom an operator removes or drains does not count; who remains keeps its copy.
+        // Replicas on removed or draining nodes do not count; the others keep theirs.
         let leaves = |member: &ReplicaId| {
             self.is_removed(*member) || self.seen(*member).is_some_and(|seen| seen.draining)
         };
@@ -257,6 +266,7 @@ impl SimulatedCluster<'_> {
         wanted: &BTreeSet<ReplicaId>,
     ) -> MembershipNeed {
         let present = &group.membership;
+        // Raft allows one membership change at a time: wait until the joint configuration is left.
         if present.is_joint() {
             return MembershipNeed::Wait;
         }
@@ -287,16 +297,18 @@ impl SimulatedCluster<'_> {
         }
         let coming = wanted.difference(&voters).copied();
         let near = |member| self.is_near(group, member);
+        // New voters must catch up as learners first, or commits could stall on them.
         if !coming.clone().all(near) {
             return MembershipNeed::Wait;
         }
-        // R165: only if a majority of the new voters is there to carry it.
+        // R165: the change needs a majority of the new voters that is up.
         let up = wanted.iter().filter(|one| self.is_up(**one)).count();
         if up * 2 <= wanted.len() {
             return MembershipNeed::Wait;
         }
-        // A leader does not remove itself: it hands over, and that only to a voter. If no voter is to
-        // stay, the newcomers become voters beside it, and it leaves in the round after.
+        // A leader does not remove itself: it transfers its leadership first, and only to a voter.
+        // If no current voter stays, the new voters are added beside the leader, and it leaves in
+        // the next round.
         let nobody_stays = voters.is_disjoint(wanted);
         let going = voters
             .difference(wanted)
@@ -317,7 +329,7 @@ impl SimulatedCluster<'_> {
         })
     }
 
-    /// To whom leadership should go, if not to whom has it.
+    /// Returns the voter that should lead instead of this node, if any.
     fn transfer(
         &self,
         me: ReplicaId,

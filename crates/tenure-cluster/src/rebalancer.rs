@@ -1,4 +1,4 @@
-//! The rebalancer: turns the plan for the groups that are led here into inputs for the node, round by round.
+//! Rebalancer: carries out the placement plan for the groups that this node leads, round by round.
 
 use std::collections::BTreeMap;
 
@@ -6,18 +6,19 @@ use tenure_node::{ChangeRefused, GroupId, Input, Membership, Node, RequestId};
 
 use crate::placement_plan::{self, LeaderBalance, PlacementRules, PlacementStep, PlacementView};
 
-/// Between rounds while something moves.
+/// Time between rounds while replicas move.
 const BUSY_ROUND_MS: u64 = 100;
-/// A change that nobody answered for was lost with a leadership.
+/// A change without an answer for this long was lost with the leadership, and may be requested
+/// again.
 const LOST_AFTER_MS: u64 = 10_000;
 
-/// See the module.
+/// Schedules rounds and tracks requested membership changes.
 pub(crate) struct Rebalancer {
     rules: PlacementRules,
     view: Option<PlacementView>,
     next_round_ms: u64,
     next_balance_ms: u64,
-    /// Changes that the node has not answered for, and since when.
+    /// Requested changes without an answer, with the time of the request. At most one per group.
     asked: BTreeMap<GroupId, (RequestId, u64)>,
     last_id: u64,
 }
@@ -34,7 +35,7 @@ impl Rebalancer {
         }
     }
 
-    /// The cluster looks like this now.
+    /// Takes a new view of the cluster; a changed view starts a round at once.
     pub(crate) fn plan_round(&mut self, view: PlacementView) {
         if self.view.as_ref() != Some(&view) {
             self.view = Some(view);
@@ -42,7 +43,7 @@ impl Rebalancer {
         }
     }
 
-    /// How a change ended.
+    /// Notes the result of a membership change.
     pub(crate) fn changed(&mut self, id: RequestId, result: Result<Membership, ChangeRefused>) {
         if let Err(refused) = result {
             tracing::debug!(%refused, "a change of membership waits");
@@ -54,7 +55,7 @@ impl Rebalancer {
         self.next_round_ms.saturating_sub(now_ms)
     }
 
-    /// What the node is to do now, if a round is due.
+    /// Returns the inputs for the node, if a round is due.
     pub(crate) fn turn(&mut self, node: &Node, now_ms: u64) -> Vec<Input> {
         if now_ms < self.next_round_ms {
             return Vec::new();
@@ -77,7 +78,8 @@ impl Rebalancer {
         if balance == LeaderBalance::Now && steps.is_empty() {
             self.next_balance_ms = now_ms + self.rules.balance_ms;
         }
-        // Windows end without news; a calm cluster is looked at now and then.
+        // Stability and eviction windows end without an event, so a settled cluster is planned
+        // periodically too.
         let pause = if moving || !steps.is_empty() {
             BUSY_ROUND_MS
         } else {

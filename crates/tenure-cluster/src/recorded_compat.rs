@@ -1,7 +1,8 @@
-//! What releases say first and by datagram, as recorded under `compat/`: this one understands it.
+//! Compatibility test: this release decodes the recorded first messages and datagrams of all
+//! releases.
 //!
-//! `compat/<release>/first-words` is written once, by
-//! `cargo test -p tenure-cluster -- --ignored recorded::record`, and never changed.
+//! `compat/<release>/first-words` is written once, by `cargo test -p tenure-cluster -- --ignored
+//! recorded_compat::record`, and never changed.
 
 use std::path::PathBuf;
 
@@ -109,7 +110,7 @@ fn control_messages() -> [ControlMessage; 5] {
     ]
 }
 
-/// All of it, each with its length.
+/// Returns all messages, each with its length.
 fn words() -> Vec<u8> {
     let packets = packets().map(|packet| packet.seal(&token()));
     let control_messages = control_messages().map(|control| control.to_bytes());
@@ -157,7 +158,7 @@ fn the_first_words_of_every_release_are_understood() {
         }
         assert!(rest.is_empty());
     }
-    // What this release says is what it recorded: a change needs a version of its own.
+    // This release must still encode what it has recorded: a change needs a new version.
     let present = recorded().join(env!("CARGO_PKG_VERSION"));
     assert_eq!(std::fs::read(present.join("first-words")).unwrap(), words());
 }

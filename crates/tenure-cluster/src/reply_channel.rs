@@ -1,8 +1,14 @@
-//! The answer to one call, from the node's thread to whoever waits for it.
+//! One-shot channel with a deferred wake, for the answer to one call.
 //!
-//! A channel for one value, whose sender does not wake: it says who is to be woken, so that the node
-//! wakes everybody at the end of its turn, and many who share a task are woken once. What is left of
-//! the request comes along: memory is freed best by the thread that found it.
+//! `send` returns the receiver's waker instead of waking it. The node wakes all receivers at the
+//! end of its turn, so a task that waits for several answers is woken once. The request travels
+//! back with the answer, because the allocator frees memory fastest on the thread that allocated
+//! it.
+//!
+//! Synchronization: one mutex protects answer and waker. The receiver checks for the answer and
+//! registers its waker in one critical section; the sender stores the answer and takes the waker in
+//! another. So either the receiver sees the answer or the sender gets the waker, and no wake-up is
+//! lost.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -35,17 +41,17 @@ impl OneshotSlot {
     }
 }
 
-/// A call that will be answered.
+/// Creates a channel for one answer.
 pub(crate) fn pair() -> (Sender, Receiver) {
     let slot = Arc::new(OneshotSlot(Mutex::new(OneshotState::Waiting(None))));
     (Sender(Some(Arc::clone(&slot))), Receiver(slot))
 }
 
-/// The node's side. Dropped, it tells that the node is gone.
+/// The node's side. Dropping it without an answer reports that the node has stopped.
 pub(crate) struct Sender(Option<Arc<OneshotSlot>>);
 
 impl Sender {
-    /// Answers. Who sleeps is to be woken.
+    /// Stores the answer. Returns the waker of the task that waits; the caller wakes it.
     pub(crate) fn send(
         mut self,
         answer: DeferredWake,
@@ -56,7 +62,8 @@ impl Sender {
 }
 
 impl Sender {
-    /// Whether the caller has given up.
+    /// Returns whether the receiver was dropped. The count is read without ordering: a stale value
+    /// only delays the cancellation until the next check, and a count of 1 never rises again.
     pub(crate) fn is_abandoned(&self) -> bool {
         let slot = self.0.as_ref();
         slot.is_some_and(|slot| Arc::strong_count(slot) == 1)
@@ -72,7 +79,7 @@ impl Drop for Sender {
     }
 }
 
-/// The caller's side.
+/// The caller's side: a future that yields the answer.
 pub(crate) struct Receiver(Arc<OneshotSlot>);
 
 impl Future for Receiver {

@@ -1,4 +1,5 @@
-//! What a node says about its replicas when a peer asks for the whole picture.
+//! Status report of a node: its replicas, as sent to a peer that collects the status of the
+//! cluster.
 
 use std::collections::BTreeMap;
 
@@ -7,54 +8,54 @@ use tenure_node::{ReplicaId, Status};
 
 use crate::peers::{NodeInfo, put_members, take_members};
 
-/// One node's part of the picture.
+/// Report of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeReport {
-    /// Whose.
+    /// The reporting node.
     pub member: ReplicaId,
-    /// Its release; empty, if it does not say: release 0.1.0 does not.
+    /// Its release. Empty if unknown: release 0.1.0 does not send it.
     pub release: String,
-    /// The newest rules that it knows; zero, if it does not say.
+    /// The newest rules number that it supports. Zero if unknown.
     pub rules: u32,
-    /// Every replica it has.
+    /// All its replicas.
     pub groups: Vec<GroupReport>,
 }
 
-/// One replica.
+/// Report of one replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupReport {
-    /// Of which group.
+    /// Number of the group.
     pub group: u32,
-    /// Whether it leads and serves.
+    /// Whether the replica leads and serves.
     pub leads: bool,
     /// Its term.
     pub term: u64,
-    /// The rules that it applies by; zero, if its node does not say.
+    /// The rules number that it applies. Zero if unknown.
     pub rules: u32,
-    /// The last entry applied.
+    /// Index of the last applied entry.
     pub applied: u64,
-    /// Who votes.
+    /// Voters of the group.
     pub voters: Vec<ReplicaId>,
-    /// Who only listens.
+    /// Learners of the group.
     pub learners: Vec<ReplicaId>,
-    /// Whether a change of voters is half done.
+    /// Whether a joint membership change is in progress.
     pub changing: bool,
-    /// Entries that the slowest voter is behind, as far as a leader knows.
+    /// Number of entries that the slowest voter is behind. Zero if the replica does not lead.
     pub lag: u64,
-    /// Holds in its space.
+    /// Number of holds in the group.
     pub holds: u64,
-    /// Waiters in its space.
+    /// Number of waiters in the group.
     pub waiters: u64,
 }
 
-/// The whole picture, as far as it could be had.
+/// Status of the whole cluster, as far as its nodes answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterReport {
-    /// Who was asked.
+    /// The node that was asked.
     pub asked: ReplicaId,
-    /// Every node it knows.
+    /// All nodes that it knows.
     pub nodes: Vec<NodeInfo>,
-    /// What those said that answered in time.
+    /// Reports of the nodes that answered in time.
     pub reports: Vec<NodeReport>,
 }
 
@@ -98,7 +99,7 @@ impl NodeReport {
 }
 
 impl NodeReport {
-    /// What release 0.1.0 does not understand of it.
+    /// Returns the part of the report that release 0.1.0 cannot decode.
     pub(crate) fn edition(&self) -> Edition {
         Edition {
             member: self.member,
@@ -112,7 +113,7 @@ impl NodeReport {
         }
     }
 
-    /// Adds what was said apart.
+    /// Adds the part that was sent separately.
     pub(crate) fn complete(&mut self, edition: Edition) {
         self.release = edition.release;
         self.rules = edition.rules;
@@ -123,13 +124,13 @@ impl NodeReport {
     }
 }
 
-/// The part of a report that release 0.1.0 does not understand: it is said apart, before the rest.
+/// The part of a report that release 0.1.0 cannot decode. It is sent separately, before the rest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Edition {
     pub(crate) member: ReplicaId,
     pub(crate) release: String,
     pub(crate) rules: u32,
-    /// The rules of each of its replicas, by the number of the group.
+    /// Rules number of each replica, by group number.
     pub(crate) groups: Vec<(u32, u32)>,
 }
 

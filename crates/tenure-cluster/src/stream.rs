@@ -1,4 +1,6 @@
-//! Subscriptions and watches: bounded, ended with a reason, never with a hole (R119, R123, E8).
+//! Bounded streams of subscriptions and watches: they end with a reason and never skip an item
+//! (R119 (Subscribe delivers from now on), R123 (slow subscribers are closed), E8 (Watch lock
+//! changes)).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -11,18 +13,18 @@ use tokio::sync::mpsc;
 use crate::call_batch::CompletionQueue;
 use crate::inbox::{Inbox, Job};
 
-/// Why a stream ended.
+/// Reason why a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StreamEnd {
-    /// The reader was too slow; what it missed is lost to it (R123).
+    /// The reader was too slow and has lost items (R123).
     Overflow,
-    /// The node cannot go on with it.
+    /// The node cannot continue the stream.
     Failed(Failure),
     /// The node has stopped.
     Stopped,
 }
 
-/// What a subscription or a watch yields, until it ends.
+/// Items of a subscription or a watch.
 pub struct EventStream<T> {
     id: StreamId,
     items: mpsc::Receiver<T>,
@@ -31,19 +33,19 @@ pub struct EventStream<T> {
 }
 
 impl<T> EventStream<T> {
-    /// The next item, or why there is none any more.
+    /// Returns the next item, or the reason why the stream ended.
     pub async fn next(&mut self) -> Result<T, StreamEnd> {
         std::future::poll_fn(|cx| self.poll_next(cx)).await
     }
 
-    /// See [`EventStream::next`].
+    /// Polls for the next item. See [`EventStream::next`].
     pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, StreamEnd>> {
         let ended = || self.end.get().cloned().unwrap_or(StreamEnd::Stopped);
         let item = self.items.poll_recv(cx);
         item.map(|item| item.ok_or_else(ended))
     }
 
-    /// The next item, if it is there.
+    /// Returns the next item if one is buffered.
     pub fn try_next(&mut self) -> Option<T> {
         self.items.try_recv().ok()
     }
@@ -55,16 +57,17 @@ impl<T> Drop for EventStream<T> {
     }
 }
 
-/// The node thread's side of a stream.
+/// The node's side of a stream.
 pub(crate) enum StreamSender {
     Events(mpsc::Sender<Event>, Arc<OnceLock<StreamEnd>>),
-    /// Events among much else that is heard there.
+    /// Events that go to the completion queue of a call batch.
     Heard(Arc<CompletionQueue>),
     Changes(mpsc::Sender<WatchEvent>, Arc<OnceLock<StreamEnd>>),
 }
 
 impl StreamSender {
-    /// Passes an event on; who sleeps is to be woken. Says so if no more are wanted here.
+    /// Delivers an event and adds the waker of the task that waits to `wakers`. Fails if the stream
+    /// must be closed.
     pub(crate) fn event(&self, event: Event, wakers: &mut Vec<Waker>) -> Result<(), StreamFull> {
         match self {
             StreamSender::Events(sender, end) => {
@@ -79,7 +82,7 @@ impl StreamSender {
         }
     }
 
-    /// Passes a change on. Says whether the stream can go on.
+    /// Delivers a change. Returns whether the stream can continue.
     pub(crate) fn change(&self, change: WatchEvent) -> bool {
         match self {
             StreamSender::Changes(sender, end) => pass(sender, change, end),
@@ -87,7 +90,7 @@ impl StreamSender {
         }
     }
 
-    /// Says why nothing more comes; dropping the listener then ends the stream.
+    /// Sets the reason of the end. Dropping the sender afterwards ends the stream.
     pub(crate) fn end(&self, why: StreamEnd) {
         match self {
             StreamSender::Heard(completion_queue) => completion_queue.end(why),
@@ -98,7 +101,7 @@ impl StreamSender {
     }
 }
 
-/// The reader is too slow, or gone: no more goes there.
+/// The reader is too slow or gone: the stream is closed.
 pub(crate) struct StreamFull;
 
 fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool {
@@ -109,14 +112,15 @@ fn pass<T>(sender: &mpsc::Sender<T>, item: T, end: &OnceLock<StreamEnd>) -> bool
     sent.is_ok()
 }
 
-/// A number that no stream of this process had.
+/// Returns a stream id that is unique in this process.
 pub(crate) fn number() -> StreamId {
     StreamId(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
-/// A stream, and the two ends of its other side; they may be `buffer` items apart.
+/// Creates a stream, its sender, and the cell for the reason of its end. Up to `buffer` items are
+/// buffered.
 pub(crate) fn pair<T>(
     inbox: &Arc<Inbox>,
     id: StreamId,

@@ -1,4 +1,4 @@
-//! R167: a node never founds a cluster where one was.
+//! R167 (bootstrap decision): a node never creates a cluster where one already exists.
 
 #![allow(
     clippy::unwrap_used,
@@ -20,7 +20,7 @@ use tenure_node::{ClientRequest, ClusterConfig, GroupId, Limits, NodeId};
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const GROUPS: u32 = 4;
 
-/// Nodes of one token on addresses that stay the same over restarts, as in production.
+/// Nodes with one token on addresses that stay the same over restarts, as in production.
 struct TestDirectory {
     data: tempfile::TempDir,
     addresses: Vec<(SocketAddr, SocketAddr)>,
@@ -85,7 +85,7 @@ impl TestDirectory {
         tenure_cluster::start(self.options(number, begin, seeds)).unwrap()
     }
 
-    /// Three nodes, founded as the first release's guide said: the first has no seeds.
+    /// Starts three nodes as the first release's guide described: the first has no seeds.
     async fn three(&self) -> [RunningNode; 3] {
         let first = self.start(1, BootstrapMode::Bootstrap, &[]);
         let second = self.start(2, BootstrapMode::Join, &[1]);
@@ -101,7 +101,7 @@ impl TestDirectory {
     }
 }
 
-/// Every group is led and has three voters at rest.
+/// Returns whether every group has a leader and three voters and no change is in progress.
 fn on_three(cluster_report: &ClusterReport) -> bool {
     let all = cluster_report
         .reports
@@ -148,7 +148,7 @@ fn incarnation(cluster_report: &ClusterReport, number: u32) -> u32 {
     node.unwrap().member.incarnation
 }
 
-/// The first node comes back in a new incarnation into the cluster that it founded.
+/// Checks that the first node comes back as a new incarnation in the cluster that it created.
 async fn comes_back(
     place: &TestDirectory,
     first: RunningNode,
@@ -158,7 +158,7 @@ async fn comes_back(
     let before = others[0].handle().cluster_report().await.unwrap();
     stop([first]).await;
     lose(&place.directory(1));
-    // Configured as it was when it founded the cluster.
+    // Same configuration as when it created the cluster.
     let first = place.start(1, BootstrapMode::Bootstrap, &[]);
     tokio::time::timeout(STEP_TIMEOUT, first.handle().joined())
         .await
@@ -179,7 +179,7 @@ async fn comes_back(
     stop(others).await;
 }
 
-/// R167: `tenure cluster rejoin` on the founder makes it a member again, not a founder.
+/// R167: `tenure cluster rejoin` on the creator of a cluster makes it a member again.
 #[tokio::test]
 async fn a_founder_that_rejoins_does_not_found_again() {
     let place = TestDirectory::new(3);
@@ -191,7 +191,7 @@ async fn a_founder_that_rejoins_does_not_found_again() {
     assert!(!place.directory(1).join("next-start").exists());
 }
 
-/// R167: a founder whose disk is lost, or not mounted, finds the cluster that it founded.
+/// R167: a creator whose disk is lost or not mounted finds the cluster that it created.
 #[tokio::test]
 async fn a_founder_that_lost_its_disk_does_not_found_again() {
     let place = TestDirectory::new(3);
@@ -202,7 +202,7 @@ async fn a_founder_that_lost_its_disk_does_not_found_again() {
     .await;
 }
 
-/// R167: data that was set aside beside a missing `db` keeps a node from founding.
+/// R167: old data beside a missing `db` prevents a node from creating a cluster.
 #[test]
 fn data_that_was_set_aside_keeps_a_node_from_founding() {
     for name in ["db.damaged.0", "db.before-recover.3", "db.new"] {
@@ -228,7 +228,7 @@ fn data_that_was_set_aside_keeps_a_node_from_founding() {
     }
 }
 
-/// R167: an order to join that cannot be read, or that nothing can carry out, keeps a node from starting.
+/// R167: an order to join that is unreadable or cannot be carried out prevents the start.
 #[test]
 fn an_order_is_never_ignored() {
     let place = TestDirectory::new(1);
@@ -254,7 +254,7 @@ fn refused(options: Options) -> String {
     started.unwrap_err().to_string()
 }
 
-/// R167: with seeds that do not answer, only an operator's order founds, and it founds once.
+/// R167: with silent seeds only an operator's order creates a cluster, and only once.
 #[tokio::test]
 async fn an_operators_order_founds_once() {
     let place = TestDirectory::new(2);
@@ -267,7 +267,7 @@ async fn an_operators_order_founds_once() {
     assert_eq!(first.origin(), DataOrigin::Founded);
     let cluster = first.handle().cluster().unwrap();
     assert!(!offline::is_ordered_to_found(&directory));
-    // A daemon that is in a cluster is not to be made a founder.
+    // A daemon that belongs to a cluster must not be ordered to create one.
     let why = offline::found(&directory, OldData::Forget).unwrap_err();
     assert!(why.to_string().contains("in a cluster already"), "{why}");
     stop([first]).await;
@@ -276,7 +276,7 @@ async fn an_operators_order_founds_once() {
     let first = place.start(1, BootstrapMode::Force, &[2]);
     assert_eq!(first.origin(), DataOrigin::Resumed);
     assert_eq!(first.handle().cluster(), Some(cluster));
-    // An order elsewhere does not found a second one while the first answers.
+    // An order on another node does not create a second cluster while the first answers.
     offline::found(&place.directory(2), OldData::Keep).unwrap();
     let second = place.start(2, BootstrapMode::Bootstrap, &[1]);
     assert_eq!(second.origin(), DataOrigin::Joins);
@@ -286,14 +286,15 @@ async fn an_operators_order_founds_once() {
     stop([first, second]).await;
 }
 
-/// R167: nodes that wait for a cluster answer their seeds, so that a founder need not wait for others.
+/// R167: nodes that wait for a cluster answer their seeds, so that the creator need not wait for
+/// silent seeds.
 #[tokio::test]
 async fn a_waiting_node_is_ordered_to_found() {
     let place = TestDirectory::new(2);
     let first = place.start(1, BootstrapMode::Join, &[2]);
     let second = place.start(2, BootstrapMode::Join, &[1]);
     assert_eq!(first.origin(), DataOrigin::Joins);
-    // While it waits.
+    // The order is given while the node waits.
     offline::found(&place.directory(1), OldData::Keep).unwrap();
     stop([first]).await;
     let first = place.start(1, BootstrapMode::Join, &[2]);
@@ -303,7 +304,8 @@ async fn a_waiting_node_is_ordered_to_found() {
     stop([first, second]).await;
 }
 
-/// R167: two operators give the order to found at the same time. One node founds, the other one joins it.
+/// R167: two operators order the creation of a cluster at the same time. One node creates it, the
+/// other one joins it.
 #[tokio::test]
 async fn two_orders_at_once_found_one_cluster() {
     let place = TestDirectory::new(2);
@@ -321,7 +323,7 @@ async fn two_orders_at_once_found_one_cluster() {
     stop([first, second]).await;
 }
 
-/// R167: old data is given up only by an operator's word.
+/// R167: old data is given up only on an operator's order.
 #[test]
 fn old_data_is_given_up_by_order_only() {
     let place = TestDirectory::new(1);
@@ -335,7 +337,8 @@ fn old_data_is_given_up_by_order_only() {
     first.stop();
 }
 
-/// `expected_cluster_id` refuses any other cluster, the directory's own included, and founds none.
+/// `expected_cluster_id` refuses any other cluster, including that of the directory, and creates
+/// none.
 #[tokio::test]
 async fn an_unexpected_cluster_is_refused() {
     let place = TestDirectory::new(2);
@@ -361,10 +364,11 @@ async fn an_unexpected_cluster_is_refused() {
     stop([first]).await;
 }
 
-/// The same node in a directory of its own, as if it had founded a cluster while the others were away.
+/// Starts the same node in another directory, as if it had created a cluster while the others were
+/// away.
 fn founded_apart(place: &TestDirectory, number: u32) {
     let mut apart = place.options(number, BootstrapMode::Bootstrap, &[]);
-    // Nobody knows this address.
+    // An address that no other node knows.
     let peers = apart.peers.as_mut().unwrap();
     (peers.listen, peers.gossip_listen) = (free(), free());
     tenure_cluster::start(apart).unwrap().stop();
@@ -392,8 +396,9 @@ async fn until_met(node: &RunningNode) -> String {
     }
 }
 
-/// R161: of two clusters with one token the one with the shorter history stops serving, durably, and
-/// both say so. A node with seeds into both joins the other one.
+/// R161 (settings fixed per cluster): of two clusters with one token the one with the shorter
+/// history stops serving, durably, and both report it. A node with seeds in both joins the other
+/// one.
 #[tokio::test]
 async fn two_clusters_with_one_token_notice_each_other() {
     let place = TestDirectory::new(4);
@@ -419,7 +424,7 @@ async fn two_clusters_with_one_token_notice_each_other() {
     fourth.handle().joined().await.unwrap();
     assert_eq!(fourth.handle().cluster(), Some(cluster));
     stop([lost]).await;
-    // It does not serve for a moment either when it is started again.
+    // After a restart it does not serve either, not even briefly.
     assert_eq!(refused(place.options(1, BootstrapMode::Join, &[])), why);
     offline::rejoin(&place.directory(1)).unwrap();
     let first = place.start(1, BootstrapMode::Join, &[]);
@@ -433,13 +438,13 @@ async fn two_clusters_with_one_token_notice_each_other() {
     stop([first, second, third, fourth]).await;
 }
 
-/// R161: a node that has no cluster yet and is offered two chooses the one that goes on.
+/// R161: a node without a cluster that is offered two chooses the one that continues.
 #[tokio::test]
 async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
     let place = TestDirectory::new(4);
     let [first, second, third] = place.three().await;
     let cluster = first.handle().cluster();
-    // A cluster of another node, which knows nobody and whom nobody knows.
+    // A cluster of another node, with no contact to the first one.
     let alone = TestDirectory {
         data: tempfile::tempdir().unwrap(),
         addresses: (0..4).map(|_| (free(), free())).collect(),
@@ -447,7 +452,7 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
     let other = alone.start(3, BootstrapMode::Bootstrap, &[]);
     assert_ne!(other.handle().cluster(), cluster);
     let mut options = place.options(4, BootstrapMode::Join, &[2]);
-    // The shorter history answers first.
+    // The cluster with the shorter history answers first.
     let seeds = &mut options.peers.as_mut().unwrap().seeds;
     seeds.insert(0, alone.gossip(3));
     let fourth = tenure_cluster::start(options).unwrap();
@@ -456,14 +461,14 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
     stop([first, second, third, fourth, other]).await;
 }
 
-/// R161: a node that has no replica of the system group, and was started again, claims the history of its
-/// cluster that it has heard of. A shorter claim would make its cluster give way to a younger one.
+/// R161: a restarted node without a replica of the system group claims the history of its cluster
+/// that it has heard of. A shorter claim would make its cluster give way to a younger one.
 #[tokio::test]
 async fn a_member_claims_the_history_that_it_has_heard_of() {
     let place = TestDirectory::new(4);
     let start = |number, begin, seeds: &[u32]| {
         let mut options = place.options(number, begin, seeds);
-        // Each group has one replica: what was founded stays on its founder.
+        // Each group has one replica, which stays on the node that created it.
         options.peers.as_mut().unwrap().rules.replication_factor = 1;
         tenure_cluster::start(options).unwrap()
     };
@@ -471,7 +476,7 @@ async fn a_member_claims_the_history_that_it_has_heard_of() {
         cluster_report.nodes.iter().filter(|node| node.up).count() == 2
     };
     for _ in 0..10 {
-        // Each start elects leaders, and each of them adds an entry.
+        // Each start elects leaders, and each election adds an entry.
         let first = start(1, BootstrapMode::Bootstrap, &[]);
         until(&first, "led", |cluster_report| {
             cluster_report.reports[0]
@@ -498,8 +503,8 @@ async fn a_member_claims_the_history_that_it_has_heard_of() {
     stop([second, third, fourth]).await;
 }
 
-/// R161: an operator's decision for a cluster counts more than its history; two such decisions against
-/// each other stop both, until there is one.
+/// R161: an operator's decision for a cluster has precedence over its history; two contradicting
+/// decisions stop both clusters until one is left.
 #[tokio::test]
 async fn an_operator_decides_between_two_clusters() {
     let place = TestDirectory::new(2);
@@ -509,7 +514,7 @@ async fn an_operator_decides_between_two_clusters() {
     let both = || [1, 2].map(|number| place.start(number, BootstrapMode::Join, &[3 - number]));
     let [one, two] = both();
     let clusters = [one.handle().cluster(), two.handle().cluster()];
-    // Which of these two newborns did more is a matter of chance, and it may be neither.
+    // Which of these two new clusters has the longer history is random; they may also be equal.
     let end = Instant::now() + STEP_TIMEOUT;
     let stopped = loop {
         let stopped = [&one, &two].map(|node| node.handle().stopped());
@@ -552,7 +557,8 @@ async fn an_operator_decides_between_two_clusters() {
     stop([one, two]).await;
 }
 
-/// R164: a recovered cluster goes on although nodes of the old one, which has seen more, come back.
+/// R164 (replication factor): a recovered cluster continues although nodes of the old one, with a
+/// longer history, come back.
 #[tokio::test]
 async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
     let place = TestDirectory::new(3);
@@ -567,7 +573,7 @@ async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
     stop([recovered, old]).await;
 }
 
-/// R164: a restored cluster goes on, too.
+/// R164: a restored cluster continues, too.
 #[tokio::test]
 async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
     let place = TestDirectory::new(3);
@@ -577,7 +583,7 @@ async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
     let options = place.options(1, BootstrapMode::Join, &[2]);
     std::fs::remove_dir_all(&options.data_dir).unwrap();
     let (directory, facts) = (&options.data_dir, &options.cluster);
-    // A backup without groups: which cluster goes on does not depend on them.
+    // A backup without groups is enough: the decision between clusters does not depend on them.
     offline::restore(directory, options.node, facts, Vec::new(), old_cluster).unwrap();
     let restored = tenure_cluster::start(options).unwrap();
     let old = place.start(2, BootstrapMode::Join, &[1]);
@@ -587,14 +593,15 @@ async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
     stop([restored, old]).await;
 }
 
-/// Where a node's live data, new data and old data are.
+/// Returns the paths of a node's live data, new data and old data.
 fn states(place: &TestDirectory, number: u32) -> (PathBuf, PathBuf, PathBuf) {
     let directory = place.directory(number);
     let at = |name: &str| directory.join(name);
     (at("db"), at("db.new"), at("db.before-recover.0"))
 }
 
-/// A crash at any point of a recovery leaves the old data, the new data, or a start that is refused.
+/// A crash at any point of a recovery leaves the old data, the new data, or a start that is
+/// refused.
 #[test]
 fn a_recovery_can_be_interrupted_anywhere() {
     let place = TestDirectory::new(1);
@@ -619,28 +626,28 @@ fn a_recovery_can_be_interrupted_anywhere() {
         std::fs::rename::<&Path, &Path>,
         place.data.path().join("save"),
     );
-    // Where two directories cannot be exchanged: the old data is away, the new not yet there.
+    // Without an atomic exchange: the old data is moved away, the new data not yet in place.
     rename(&db, &staging).unwrap();
     for _ in 0..2 {
         let why = refused(options.clone());
         assert!(why.contains("tenure cluster recover"), "{why}");
         assert!(!db.exists(), "a refused start leaves no trace");
     }
-    // Also if a start of another release has made an empty directory.
+    // Also if a start of another release has created an empty directory.
     std::fs::create_dir(&db).unwrap();
     assert!(refused(options.clone()).contains("tenure cluster recover"));
-    // The recovery can be done again, from the old data.
+    // The recovery can be repeated from the old data.
     offline::recover(&place.directory(1), &[]).unwrap();
     let again = start();
     assert!(again.handle().cluster() != new && again.handle().cluster() != old);
     again.stop();
 
-    // The directories are exchanged, the old one has not got its name yet.
+    // The directories are exchanged, but the old one has not been renamed yet.
     rename(&aside, &staging).unwrap();
     rename(&db, &save).unwrap();
     rename(&save, &db).unwrap();
     start().stop();
-    // The new data is half written: the old data is in place.
+    // The new data is incomplete: the old data is in place.
     rename(&db, &save).unwrap();
     rename(&staging, &db).unwrap();
     std::fs::create_dir(&staging).unwrap();
@@ -652,7 +659,7 @@ fn a_recovery_can_be_interrupted_anywhere() {
     start().stop();
 }
 
-/// A restore that is interrupted leaves nothing that a node would start on.
+/// An interrupted restore leaves nothing on which a node would start.
 #[test]
 fn a_restore_can_be_interrupted_anywhere() {
     let place = TestDirectory::new(1);
@@ -662,7 +669,7 @@ fn a_restore_can_be_interrupted_anywhere() {
     let (db, staging, _) = states(&place, 1);
     let facts = options.cluster.clone();
     let node = options.node;
-    // An archive without groups is enough to show the moves.
+    // An archive without groups is enough to test the renames.
     offline::restore(&directory, node, &facts, Vec::new(), None).unwrap();
     assert!(db.exists() && !staging.exists() && directory.join("next-start").exists());
     std::fs::rename(&db, &staging).unwrap();
@@ -674,7 +681,7 @@ fn a_restore_can_be_interrupted_anywhere() {
     assert!(again.unwrap_err().to_string().contains("not empty"));
 }
 
-/// `rejoin` completes what another release, or a crash, left half done.
+/// `rejoin` completes what another release or a crash left incomplete.
 #[tokio::test]
 async fn a_rejoin_can_be_interrupted_anywhere() {
     let place = TestDirectory::new(3);
@@ -699,7 +706,7 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
     assert_eq!(first.origin(), DataOrigin::Resumed);
     assert!(!order.exists());
     stop([first]).await;
-    // Moved without an order, as the first release does it.
+    // The data is moved without an order, as the first release does.
     std::fs::rename(directory.join("db"), directory.join("db.damaged.0")).unwrap();
     offline::rejoin(&directory).unwrap();
     assert_eq!(
@@ -712,7 +719,7 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
     stop([first, second, third]).await;
 }
 
-/// A backup is of the leader: a node that cannot show that it still leads gives no state.
+/// A backup comes from the leader: a node that cannot confirm its leadership returns no state.
 #[tokio::test]
 async fn a_leader_without_a_quorum_gives_no_state() {
     let place = TestDirectory::new(3);
@@ -729,7 +736,7 @@ async fn a_leader_without_a_quorum_gives_no_state() {
     let group = led_by_first(&cluster_report)[0];
     let (index, state) = first.handle().state(group, STEP_TIMEOUT).await.unwrap();
     assert!(index > 0 && !state.is_empty());
-    // A follower gives none either.
+    // A follower returns none either.
     let followers = [&second, &third];
     for node in followers {
         assert!(node.handle().state(group, STEP_TIMEOUT).await.is_none());

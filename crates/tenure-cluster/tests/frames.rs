@@ -1,8 +1,9 @@
-//! What nodes of every release say to each other: a follower of this one understands it.
+//! Compatibility test: a follower of this release understands the recorded frames of every release.
 //!
-//! `compat/<release>/frames` is all that a follower heard while two others of that release elected a
-//! leader, replicated locks and answered what it asked; `frames.state` is what it knew at the end. They
-//! are recorded once, by `cargo test -p tenure-cluster --test frames -- --ignored`.
+//! `compat/<release>/frames` contains all frames that a follower received while two others of that
+//! release elected a leader, replicated locks and answered its requests; `frames.state` is its
+//! state at the end. They are recorded once, by `cargo test -p tenure-cluster --test frames --
+//! --ignored`.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,7 @@ use tenure_node::{
 
 const GROUPS: u32 = 3;
 const ROUNDS: u64 = 400;
-/// Whose part is recorded.
+/// The node whose received frames are recorded.
 const LISTENER: u32 = 2;
 
 fn member(node: u32) -> ReplicaId {
@@ -34,7 +35,7 @@ fn member(node: u32) -> ReplicaId {
 struct TestPeer {
     node: Node,
     inbox: Vec<Input>,
-    /// Only the first has time for an election: the others hardly age.
+    /// Only the first node's clock runs fast enough for an election.
     pace_ms: u64,
     answers: Vec<Answer>,
     events: usize,
@@ -90,7 +91,7 @@ impl TestPeer {
                     group: saved.group,
                     index: saved.index,
                 }),
-                // Everything is durable at once, so nothing waits.
+                // Everything is durable at once, so no frame waits.
                 Output::Send { to, frame, .. } => sent.push((to, frame)),
                 Output::Answer { answer, .. } => self.answers.push(answer.unwrap()),
                 Output::Event { .. } => self.events += 1,
@@ -101,7 +102,7 @@ impl TestPeer {
         sent
     }
 
-    /// Everything it knows, as snapshots hold it.
+    /// Returns the states of all groups in the snapshot format.
     fn state(&self) -> Vec<u8> {
         let mut state = Vec::new();
         for group in 0..=GROUPS {
@@ -159,14 +160,15 @@ fn release_all(id: u64, owner: &str) -> Input {
     }
 }
 
-/// What clients ask of a node in a round.
+/// Returns the client requests to a node in a round.
 fn asked(node: u32, round: u64) -> Vec<Input> {
     match (node, round) {
         (1, 200) => (0..8)
             .map(|n| acquire(n, &format!("owner-{n}"), &format!("t{n}:/a/b")))
             .collect(),
         (3, 220) => vec![acquire(20, "passer", "t1:/c"), release_all(21, "owner-5")],
-        // The listener asks the leader, hears of its turn, and is told.
+        // The listener forwards requests to the leader, receives the event of its grant, and gets
+        // answers.
         (LISTENER, 210) => vec![Input::Subscribe {
             id: StreamId(1),
             owner: OwnerId::new("waiter").unwrap(),
@@ -184,7 +186,7 @@ fn recorded() -> PathBuf {
     File::new(env!("CARGO_MANIFEST_DIR")).join("../../compat")
 }
 
-/// What the listener knows and was answered in the end.
+/// Checks the final state of the listener and its answers.
 fn check(listener: &TestPeer, state: &[u8]) {
     let status = listener.node.status();
     assert_eq!(status.unreadable_frames, 0);

@@ -1,5 +1,5 @@
-//! Lives of one node number: a node with an empty disk takes the place of its earlier incarnation, and neither
-//! an earlier incarnation nor an older copy of the present one takes part again.
+//! Incarnations of one node number: a node with an empty disk replaces its earlier incarnation, and
+//! neither an earlier incarnation nor an older copy of the current one takes part again.
 
 #![allow(
     clippy::unwrap_used,
@@ -88,7 +88,7 @@ impl TestDirectory {
         tenure_cluster::start(self.options(number)).unwrap()
     }
 
-    /// Both nodes, connected with each other.
+    /// Starts both nodes and waits until they are connected.
     async fn two(&self) -> [RunningNode; 2] {
         let first = self.start(1);
         let second = self.start(2);
@@ -97,12 +97,12 @@ impl TestDirectory {
         [first, second]
     }
 
-    /// The data of a stopped node is kept under another name.
+    /// Copies the data of a stopped node under another name.
     fn copy(&self, number: u32, name: &str) {
         copy(&self.directory(number), &self.data.path().join(name));
     }
 
-    /// Data that was kept takes the place of what the node has.
+    /// Replaces the node's data with a copy that was kept.
     fn put_back(&self, name: &str, number: u32) {
         std::fs::remove_dir_all(self.directory(number)).unwrap();
         copy(&self.data.path().join(name), &self.directory(number));
@@ -177,14 +177,14 @@ fn second_is_up(cluster_report: &ClusterReport) -> bool {
     nodes.any(|node| node.member.node.number() == 2 && node.up)
 }
 
-/// The life of the second node, as a node reports it.
+/// Returns the incarnation of the second node, as another node reports it.
 fn second_life(cluster_report: &ClusterReport) -> u32 {
     let mut nodes = cluster_report.nodes.iter();
     let second = nodes.find(|node| node.member.node.number() == 2);
     second.unwrap().member.incarnation
 }
 
-/// Rewrites when a data directory was made: as if the clock of its machine had been wrong.
+/// Changes the creation time of a data directory, as if the clock of its machine had been wrong.
 fn born_later(data_dir: &Path, by_ms: u64) {
     let disk = tenure_log::RealDisk::open(data_dir.join("db")).unwrap();
     let opened = tenure_log::open(disk, tenure_log::Options::default()).unwrap();
@@ -207,8 +207,8 @@ fn born_later(data_dir: &Path, by_ms: u64) {
     log.sync().unwrap();
 }
 
-/// A node that lost its disk takes the place of its earlier incarnation, also if that one was made by a clock
-/// that was ahead.
+/// A node that lost its disk replaces its earlier incarnation, even if that one was created by a
+/// clock that was ahead.
 #[tokio::test]
 async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
     let place = TestDirectory::new();
@@ -231,7 +231,7 @@ async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
         second_life(&cluster_report),
         second_life(&second.handle().cluster_report().await.unwrap())
     );
-    // The order of the lives is durable on both sides.
+    // The order of the incarnations is durable on both sides.
     stop(first).await;
     stop(second).await;
     let first = place.start(1);
@@ -242,7 +242,7 @@ async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
     stop(second).await;
 }
 
-/// The volume of an earlier incarnation is refused by both sides, which name the command that helps.
+/// Both sides refuse the volume of an earlier incarnation and name the command that helps.
 #[tokio::test]
 async fn a_volume_of_an_earlier_life_is_refused() {
     let place = TestDirectory::new();
@@ -267,7 +267,7 @@ async fn a_volume_of_an_earlier_life_is_refused() {
     assert_eq!(second_life(&cluster_report), incarnation);
     stop(second).await;
 
-    // The way out that the message names.
+    // The remedy that the message names.
     tenure_cluster::offline::rejoin(&place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
@@ -281,7 +281,7 @@ async fn a_volume_of_an_earlier_life_is_refused() {
     stop(second).await;
 }
 
-/// An older copy of a data directory has forgotten what it voted: it stops, and stays stopped.
+/// An older copy of a data directory does not contain the latest votes: the node stops, durably.
 #[tokio::test]
 async fn an_older_copy_of_a_data_directory_stops() {
     let place = TestDirectory::new();
@@ -305,7 +305,7 @@ async fn an_older_copy_of_a_data_directory_stops() {
     let problem = until_problem(&first).await;
     assert!(problem.contains("tenure cluster rejoin"), "{problem}");
     stop(second).await;
-    // More starts than the copy is behind: the counter alone would let it in.
+    // More starts than the copy is behind: the start count alone would admit it.
     for _ in 0..3 {
         let again = tenure_cluster::start(place.options(2)).map(RunningNode::stop);
         assert_eq!(again.unwrap_err().to_string(), why);

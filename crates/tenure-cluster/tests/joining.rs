@@ -1,4 +1,4 @@
-//! Nodes of one process that find each other, share their groups, and let others in or not.
+//! Several nodes in one process: discovery, placement of groups, admission and refusal.
 
 #![allow(
     clippy::unwrap_used,
@@ -81,7 +81,7 @@ async fn until(
     }
 }
 
-/// Every group is led, at rest, and has so many voters.
+/// Returns whether every group has a leader and this many voters and no change is in progress.
 fn at_rest(cluster_report: &ClusterReport, groups: usize, voters: usize) -> bool {
     let led = cluster_report
         .reports
@@ -94,7 +94,8 @@ fn at_rest(cluster_report: &ClusterReport, groups: usize, voters: usize) -> bool
     fine.count() == groups
 }
 
-/// R164, R165: a lone node, then three: every group is on all of them, and each leads some.
+/// R164 (replication factor), R165 (pace of membership changes): one node, then three: every group
+/// is on all of them, and each leads some.
 #[tokio::test]
 async fn three_nodes_share_their_groups() {
     let data = tempfile::tempdir().unwrap();
@@ -103,7 +104,7 @@ async fn three_nodes_share_their_groups() {
     let seeds = vec![gossip(&first)];
     let second = tenure_cluster::start(options(data.path(), 2, 8, seeds)).unwrap();
     second.handle().joined().await.unwrap();
-    // The third knows only the second.
+    // The third node knows only the second.
     let seeds = vec![gossip(&second)];
     let third = tenure_cluster::start(options(data.path(), 3, 8, seeds)).unwrap();
     third.handle().joined().await.unwrap();
@@ -123,7 +124,8 @@ async fn three_nodes_share_their_groups() {
     }
 }
 
-/// R168: with certificates nobody is heard who shows none of the cluster's authority.
+/// R168 (internal authentication): with TLS, a peer without a certificate of the cluster's
+/// authority is refused.
 #[tokio::test]
 async fn peers_meet_over_tls() {
     let data = tempfile::tempdir().unwrap();
@@ -142,7 +144,7 @@ async fn peers_meet_over_tls() {
     })
     .await;
 
-    // Who speaks without TLS is told off by it, and who shows no certificate is asked for one.
+    // A peer without TLS gets an alert, and one without a certificate is asked for one.
     let address = first.addresses().unwrap().0;
     let mut plain = tokio::net::TcpStream::connect(address).await.unwrap();
     plain.write_all(&[0; 512]).await.unwrap();
@@ -161,10 +163,10 @@ async fn peers_meet_over_tls() {
     }
 }
 
-/// The first byte of a record that says what is wrong.
+/// Content type of a TLS alert: first byte of the record.
 const TLS_ALERT: u8 = 21;
 
-/// Signs the certificates of a cluster's nodes.
+/// Signs the certificates of the nodes.
 struct Authority {
     issuer: rcgen::Issuer<'static, rcgen::KeyPair>,
     certificate: rcgen::Certificate,
@@ -195,7 +197,7 @@ impl Authority {
         PeerTls::load(&self.directory.join("ca.pem"), &file("cert"), &file("key")).unwrap()
     }
 
-    /// Believes the cluster and shows nothing itself.
+    /// Returns a TLS client that trusts the cluster and has no certificate itself.
     fn nameless(&self) -> tokio_rustls::TlsConnector {
         let mut roots = rustls::RootCertStore::empty();
         roots.add(self.certificate.der().clone()).unwrap();
@@ -209,7 +211,8 @@ impl Authority {
     }
 }
 
-/// R161: a node with other facts is told so, never joins, and nobody remembers it.
+/// R161 (settings fixed per cluster): a node with other fixed settings gets the reason, never
+/// joins, and no node keeps its record.
 #[tokio::test]
 async fn a_node_that_does_not_fit_stays_out() {
     let data = tempfile::tempdir().unwrap();
@@ -228,8 +231,8 @@ async fn a_node_that_does_not_fit_stays_out() {
     }
 }
 
-/// Adjacent releases form one cluster: the one that knows more speaks what the other knows. One that
-/// has nothing in common with them is told what to do, and stays out.
+/// Adjacent releases form one cluster with their newest common version. A node without a common
+/// version gets instructions and does not join.
 #[tokio::test]
 async fn adjacent_releases_share_a_cluster() {
     let Versions { oldest, newest } = Versions::OURS;

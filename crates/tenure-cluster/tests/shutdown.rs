@@ -1,4 +1,4 @@
-//! What a node on a real disk leaves behind, and what the next start makes of damage to it.
+//! What a node leaves on a real disk, and how the next start handles damage to it.
 
 #![allow(
     clippy::unwrap_used,
@@ -32,7 +32,7 @@ fn start(data: &Path) -> Result<RunningNode, StartError> {
     })
 }
 
-/// The records of a log file: kind and offset.
+/// Returns the records of a log file: kind and offset.
 fn records(bytes: &[u8]) -> Vec<(u8, usize)> {
     let mut records = Vec::new();
     let mut at = 4096;
@@ -101,7 +101,7 @@ fn a_flipped_bit_in_the_last_batch_after_an_orderly_stop_is_refused() {
     assert_refused(data.path());
 }
 
-/// What `kill -9` of an idle node leaves: a copy of its files, made while it runs.
+/// The state after `kill -9` of an idle node: a copy of its files, made while it runs.
 #[test]
 fn an_idle_node_confirms_its_end_once() {
     let data = tempfile::tempdir().unwrap();
@@ -135,7 +135,7 @@ fn an_idle_node_confirms_its_end_once() {
     assert_eq!(closes(), 1, "nothing was written since: {records:?}");
 }
 
-/// "There was a node here": never an empty start, and nothing is removed.
+/// Damage never looks like an empty directory: no start as a new node, and no file is removed.
 #[test]
 fn lost_log_files_are_refused() {
     let data = tempfile::tempdir().unwrap();

@@ -1,8 +1,9 @@
-//! Looking for a cluster before one is founded: this node asks its seeds, and listens for members.
+//! Search for an existing cluster before a node creates one: it asks its seeds and listens for
+//! members.
 //!
-//! A founder that lost its disk knows no other node, but the others know it: each of them dials its
-//! address again and again, and names itself to its seeds. So a node that listens long enough on its own
-//! address hears of the cluster that it was in, also without seeds.
+//! The creator of a cluster that lost its disk knows no other node, but the others know it: each of
+//! them dials its address repeatedly and announces itself to its seeds. So a node that listens long
+//! enough on its own address hears from its cluster even without seeds.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -19,27 +20,27 @@ use crate::gossip::{self, ASK_EVERY, MAX_PACKET, Packet, RecordPacket};
 use crate::node_record::NodeRecord;
 use crate::peers::{HandshakeRefusal, Hello, PeerOptions, REDIAL_WITHIN, TokenKey, answer_hello};
 
-/// Seeds are asked for so long before a node gives up on them (R167).
+/// How long seeds are asked before they count as silent (R167 (bootstrap decision)).
 const SEEDS: Duration = Duration::from_secs(10);
-/// Room for a busy machine at the other end.
+/// Allowance for a busy machine at the other end.
 const MARGIN: Duration = Duration::from_millis(500);
-/// So long a node that was about to found is waited for: it says nothing between its last question and its first
-/// answer as a member.
+/// How long to wait for another node that is about to create a cluster. That node is silent between
+/// its last question and its first answer as a member.
 const FOUNDER: Duration = Duration::from_secs(10);
 
-/// What was found.
+/// Result of the search.
 #[derive(Debug, Default)]
 pub(crate) struct DiscoveryResult {
     /// Nodes that belong to a cluster with this node's token.
     pub(crate) node_records: Vec<NodeRecord>,
-    /// Why this node does not fit in a cluster that was found (R161).
+    /// Why this node cannot join the cluster that was found (R161 (settings fixed per cluster)).
     pub(crate) misfit: Option<String>,
     /// Seeds that did not answer.
     pub(crate) silent: Vec<String>,
 }
 
-/// Asks and listens until a cluster is found, or long enough. Called outside of any event loop or within
-/// one, so it has a thread of its own.
+/// Asks and listens until a cluster is found or the time is over. It runs on a thread of its own,
+/// because the caller may or may not be inside an event loop.
 pub(crate) fn discover(
     options: &PeerOptions,
     listeners: &Listeners,
@@ -78,7 +79,7 @@ struct Discovery {
     facts: ClusterConfig,
 }
 
-/// A proven node that was met.
+/// An authenticated node that this node met.
 struct MetNode {
     cluster: Option<u64>,
     node_record: Option<NodeRecord>,
@@ -91,7 +92,7 @@ impl Discovery {
         listener: TcpListener,
         socket: UdpSocket,
     ) -> std::io::Result<DiscoveryResult> {
-        // As long as the slowest member takes to name itself to its seeds, or to dial this node.
+        // The longest interval at which a member announces itself to its seeds or dials this node.
         let listen = self.options.announce_every.max(REDIAL_WITHIN) + MARGIN;
         let begun = Instant::now();
         let (listened, given_up) = (begun + listen, begun + listen.max(SEEDS));
@@ -107,13 +108,15 @@ impl Discovery {
         let mut buffer = vec![0; MAX_PACKET];
         let mut answered: BTreeSet<usize> = BTreeSet::new();
         let mut tick = tokio::time::interval(ASK_EVERY);
-        // Members that asked this node: their answer to a fresh question counts, an old datagram does not.
+        // Members that asked this node. Only their answer to our nonce counts, because an old
+        // datagram may be replayed.
         let mut hints: BTreeSet<SocketAddr> = BTreeSet::new();
         let mut seeds: Vec<(usize, SocketAddr)> = Vec::new();
         let seed_count = self.options.seeds.len();
-        // When a node that founds before this one was last heard of.
+        // When a node that may create a cluster before this one was last heard.
         let mut founder: Option<Instant> = None;
         loop {
+            // If all seeds have answered, only the listening time matters.
             let end = if answered.len() == seed_count {
                 listened
             } else {
@@ -125,14 +128,14 @@ impl Discovery {
                 _ = tick.tick() => {
                     seeds = self.resolve().await;
                     for address in seeds.iter().map(|(_, address)| address).chain(&hints) {
-                        // A seed that is not there yet may be later.
+                        // A seed that is not up yet may be up later.
                         let _ = socket.send_to(&ask, address).await;
                     }
                     None
                 }
                 Ok((stream, _)) = listener.accept() => {
                     let (discovery, sender) = (Rc::clone(self), sender.clone());
-                    // A stranger that says nothing must not keep members waiting.
+                    // In a task of its own, so that a silent stranger does not delay members.
                     tokio::task::spawn_local(async move {
                         if let Some(found) = discovery.handshake(stream).await {
                             let _ = sender.send(found);
@@ -156,7 +159,7 @@ impl Discovery {
                                 misfit,
                             })
                         }
-                        // A seed that names this very node has nothing to add.
+                        // The seed is this node itself: it counts as answered.
                         Some(Packet::Ask { nonce: own, .. }) if own == nonce => {
                             let names = seeds.iter().filter(|(_, address)| *address == from);
                             answered.extend(names.map(|(seed, _)| *seed));
@@ -169,6 +172,8 @@ impl Discovery {
                             let _ = socket.send_to(&self.answer(nonce), from).await;
                             None
                         }
+                        // A member of a cluster, by a datagram that may be old: ask it with our
+                        // nonce.
                         Some(Packet::Ask { cluster: Some(_), .. } | Packet::Swim { .. }) => {
                             if hints.len() < 64 && hints.insert(from) {
                                 let _ = socket.send_to(&ask, from).await;
@@ -195,12 +200,13 @@ impl Discovery {
         })
     }
 
-    /// Of two nodes that are about to found, the one with the higher number lets the other one go first.
+    /// Returns whether `other` goes first. Of two nodes that want to create a cluster, the higher
+    /// number waits for the lower one.
     fn comes_after(&self, other: &NodeRecord) -> bool {
         other.member < self.node_record.member
     }
 
-    /// What another node that has no cluster is answered.
+    /// Returns the answer to another node without a cluster.
     fn answer(&self, nonce: u64) -> Vec<u8> {
         let tell = RecordPacket {
             nonce,
@@ -222,7 +228,8 @@ impl Discovery {
         addresses
     }
 
-    /// Lets a node that dials prove itself, learns its cluster, and sends it away for now.
+    /// Completes the handshake with a dialing node to learn its cluster, then refuses the
+    /// connection.
     async fn handshake(&self, stream: TcpStream) -> Option<MetNode> {
         let mut random = [0; 32];
         rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).ok()?;
@@ -302,8 +309,8 @@ mod tests {
         }
     }
 
-    /// R167: of two nodes that are about to found, the one with the higher number waits for the other one,
-    /// also if it has begun earlier and is done earlier.
+    /// R167: of two nodes that want to create a cluster, the higher number waits for the other one,
+    /// even if it started earlier and would finish earlier.
     #[test]
     fn of_two_founders_the_higher_number_waits() {
         let nowhere: SocketAddr = "127.0.0.1:9".parse().unwrap();
@@ -313,13 +320,13 @@ mod tests {
         let waited = std::thread::scope(|scope| {
             let waiting =
                 scope.spawn(|| discover(&to_low, &high, &node_record(2, 5), &facts()).unwrap());
-            // The other one begins when this one has asked.
+            // The lower number starts when the higher one has asked.
             let mut buffer = vec![0; MAX_PACKET];
             low.socket.peek_from(&mut buffer).unwrap();
             let found = discover(&to_high, &low, &node_record(1, 9), &facts()).unwrap();
             assert!(found.node_records.is_empty(), "{found:?}");
             assert!(found.silent.is_empty(), "a node that looks answers, too");
-            // It has founded: it answers as a member does.
+            // It has created a cluster and answers as a member.
             low.socket.set_nonblocking(false).unwrap();
             let often = Some(Duration::from_millis(20));
             low.socket.set_read_timeout(often).unwrap();

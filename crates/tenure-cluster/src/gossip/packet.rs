@@ -1,4 +1,4 @@
-//! The datagrams of gossip: small, tagged, understood or dropped.
+//! Gossip packet format: small authenticated datagrams. A packet that cannot be decoded is dropped.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
@@ -11,40 +11,40 @@ const MAGIC: &[u8; 4] = b"TNG\x01";
 const TAG: usize = 16;
 const PURPOSE: &str = "tenure gossip";
 
-/// One datagram.
+/// A gossip packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Packet {
-    /// Here I am; who is there?
+    /// Announces a node and asks who is there.
     Ask {
         nonce: u64,
         cluster: Option<u64>,
         node_record: NodeRecord,
-        /// Whether it is about to found a cluster.
+        /// Whether the node is about to create a cluster.
         should_bootstrap: bool,
     },
-    /// The answer to it.
+    /// The answer to `Ask`.
     Tell(RecordPacket),
-    /// From a member of a cluster to another.
+    /// SWIM message between two members of a cluster.
     Swim { cluster: u64, data: Vec<u8> },
 }
 
-/// A packet is longer than what it carries by no more than this.
+/// Maximum number of bytes that a packet adds to its SWIM data.
 pub(crate) const OVERHEAD: usize = 4 + 1 + 10 + 3 + TAG;
 
-/// See [`Packet::Tell`].
+/// Content of [`Packet::Tell`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RecordPacket {
-    /// That of the question.
+    /// The nonce of the question.
     pub(crate) nonce: u64,
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
     pub(crate) node_records: Vec<NodeRecord>,
-    /// Whether the node that answers is about to found a cluster.
+    /// Whether the answering node is about to create a cluster.
     pub(crate) should_bootstrap: bool,
 }
 
 impl Packet {
-    /// As it is sent.
+    /// Encodes the packet and appends its MAC.
     pub(crate) fn seal(&self, token: &TokenKey) -> Vec<u8> {
         let mut out = Writer::append_to(MAGIC.to_vec());
         match self {
@@ -82,7 +82,7 @@ impl Packet {
         bytes
     }
 
-    /// Reads a datagram from somebody who knows the token; nothing else is one.
+    /// Checks the MAC and decodes the packet. `None`: the MAC is wrong or the content is unknown.
     pub(crate) fn open(bytes: &[u8], token: &TokenKey) -> Option<Packet> {
         let (content, tag) = bytes.split_at_checked(bytes.len().checked_sub(TAG)?)?;
         if !token.is_mac(PURPOSE, &[content], tag) {
@@ -92,7 +92,7 @@ impl Packet {
     }
 }
 
-/// Release 0.1.0 neither writes nor reads it. Where it is not so, nothing is written.
+/// Release 0.1.0 neither writes nor reads this byte. It is written only if it is true.
 fn put_founds(out: &mut Writer, should_bootstrap: bool) {
     if should_bootstrap {
         out.byte(1);
@@ -127,7 +127,7 @@ fn decode(bytes: &[u8]) -> Result<Option<Packet>, DecodeError> {
             cluster: input.number()?,
             data: input.slice()?.to_vec(),
         },
-        // A later release may say more.
+        // Unknown kind, from a later release.
         _ => return Ok(None),
     };
     Ok(Some(packet))
@@ -164,7 +164,7 @@ mod tests {
         [ask, Packet::Tell(tell), swim]
     }
 
-    /// R168: gossip is heard only from those who know the token.
+    /// R168 (internal authentication): packets are accepted only with the right token.
     #[test]
     fn a_packet_is_heard_with_the_right_token_only() {
         let token = TokenKey::new(&[1; 32]);

@@ -1,10 +1,13 @@
-//! SWIM by `foca`: every node probes a random one now and then, and what is learned travels along.
+//! SWIM membership with the crate `foca`: periodic random probes; membership updates travel with
+//! them.
 //!
-//! It is in no hurry: whoever is met is connected to, a broken connection is news at once, and node records
-//! travel on connections too. Packets cost their nodes a wake-up each, also when nothing happens.
+//! The periods are long, because speed does not depend on gossip: known nodes are connected, a
+//! broken connection is noticed at once, and node records also travel on connections. Each packet
+//! wakes up its receiver, even in an idle cluster.
 //!
-//! A node's identity in it is its node record, and its address its number: a node that moves, restarts or
-//! was given up too early appears with a newer node record and takes the older one's place.
+//! In SWIM terms, a node's identity is its node record and its address is its node number. A node
+//! that moves, restarts or was declared dead too early appears with a newer record, which replaces
+//! the older one.
 
 use std::num::{NonZeroU32, NonZeroUsize};
 use std::time::Duration;
@@ -40,22 +43,22 @@ impl Identity for NodeRecord {
     }
 }
 
-/// What a turn of gossip wants done.
+/// Actions that result from one SWIM step.
 #[derive(Debug, Default)]
 pub(crate) struct SwimActions {
-    /// Send this to the gossip address of a node record.
+    /// Packets for the gossip addresses of these nodes.
     pub(crate) send: Vec<(NodeRecord, Bytes)>,
-    /// Call [`Swim::timer`] with this after a while.
+    /// Timers: [`Swim::timer`] must be called after this time.
     pub(crate) timers: Vec<(Duration, Timer<NodeRecord>)>,
-    /// These nodes are there, or have a new card.
+    /// Nodes that are up, or that have a new record.
     pub(crate) node_records: Vec<NodeRecord>,
-    /// These are thought to be gone.
+    /// Nodes that are considered down.
     pub(crate) gone: Vec<NodeId>,
-    /// This node was taken for dead and goes on under this node record.
+    /// New record of this node after others declared it dead.
     pub(crate) renewed: Option<NodeRecord>,
 }
 
-/// See the module.
+/// SWIM state machine of one node, without I/O.
 pub(crate) struct Swim {
     foca: Foca<NodeRecord, NodeRecordCodec, SmallRng, NoCustomBroadcast>,
 }
@@ -84,7 +87,7 @@ impl Swim {
         }
     }
 
-    /// Makes this node known to another.
+    /// Announces this node to another one.
     pub(crate) fn announce(&mut self, to: NodeRecord) -> SwimActions {
         self.turn(|foca, runtime| foca.announce(to, runtime))
     }
@@ -97,7 +100,7 @@ impl Swim {
         self.turn(|foca, runtime| foca.handle_timer(timer, runtime))
     }
 
-    /// This node's record has changed.
+    /// Updates this node's record.
     pub(crate) fn rename(&mut self, node_record: &NodeRecord) -> SwimActions {
         if node_record == self.foca.identity() {
             return SwimActions::default();
@@ -140,10 +143,10 @@ impl Swim {
     }
 }
 
-/// The bytes of gossip. A decoder is a door: whatever comes in is checked.
+/// Codec of SWIM messages. It validates everything that it decodes.
 struct NodeRecordCodec;
 
-/// Bytes that are no gossip, or no room for more.
+/// Decoding failed, or the packet is full.
 #[derive(Debug, thiserror::Error)]
 enum BadGossip {
     #[error("{0}")]
@@ -316,7 +319,7 @@ mod tests {
     use crate::node_record::tests::node_record;
     use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 
-    /// Nodes that gossip in one thread: packets arrive in order, timers by their time.
+    /// Nodes that gossip in one thread: packets arrive in order, timers fire by their time.
     struct SimulatedNetwork {
         nodes: BTreeMap<NodeId, Swim>,
         packets: VecDeque<(NodeId, Bytes)>,
@@ -389,7 +392,8 @@ mod tests {
         }
     }
 
-    /// R162: everybody hears of everybody by way of one, of new addresses, and of the dead.
+    /// R162 (node ids): all nodes learn of each other through one node, and of new addresses and
+    /// dead nodes.
     #[test]
     fn a_chain_of_announcements_makes_a_cluster() {
         let mut network = SimulatedNetwork::new(5);

@@ -1,4 +1,4 @@
-//! The listener: takes connections, lets them prove themselves, and passes on what they bring.
+//! Acceptor: authenticates incoming connections and passes on their messages.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,14 +18,14 @@ use super::rival_cluster::ClusterClaim;
 use super::tls;
 use crate::inbox::MUCH;
 
-/// Connections that may be in their handshake at once; strangers wait.
+/// Maximum number of concurrent handshakes; further connections wait.
 const HANDSHAKES: usize = 64;
-/// So many bytes of frames may wait for the node before its peers have to.
+/// Back-pressure limit: above this many bytes of queued frames, connections are not read.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
-/// The other direction stands after this long, or the pair is given up.
+/// Time limit for the connection in the other direction. After it the pair is given up.
 const OTHER_DIRECTION: Duration = Duration::from_secs(5);
 
-/// Accepts until the end.
+/// Accepts connections until the task is dropped.
 pub(crate) async fn run(home: Rc<PeersContext>, listener: TcpListener) {
     let room = Arc::new(Semaphore::new(HANDSHAKES));
     loop {
@@ -49,7 +49,7 @@ pub(crate) async fn run(home: Rc<PeersContext>, listener: TcpListener) {
     }
 }
 
-/// One connection, from its handshake to its end.
+/// Handles one connection from its handshake to its end.
 async fn serve(
     home: &PeersContext,
     stream: TcpStream,
@@ -77,6 +77,7 @@ async fn serve(
         Ok(version)
     };
     let answer = connection::answer(reader, writer, mine, &home.token, admit).await;
+    // The handshake is over: the next connection may start its own.
     drop(place);
     let Some((node, channel, mut pass)) = pass else {
         return answer.map(|_| ());
@@ -85,6 +86,7 @@ async fn serve(
     let proven = match answer {
         Ok(proven) => proven,
         Err(error) => {
+            // The registry has admitted the connection already, so it must learn that it failed.
             home.tell(RegistryEvent::InDown { node, channel, id });
             return Err(error);
         }
@@ -97,8 +99,8 @@ async fn serve(
         cancel,
     });
     let receive = async {
-        // Answers to what comes in here leave by the other direction: it has to stand first.
-        // (What it yields borrows the value: it must not live on.)
+        // Answers to incoming frames leave through the other direction, so that must be established
+        // first. (The result borrows the watched value and must not live on.)
         let stands = timeout(OTHER_DIRECTION, pass.stands.wait_for(|stands| *stands)).await;
         let stands = stands.is_ok_and(|value| value.is_ok());
         if !stands {
@@ -121,7 +123,8 @@ async fn serve(
     Ok(())
 }
 
-/// A proven node cannot come in: this node may have to draw conclusions (R161).
+/// Reports an authenticated node that was refused: a rival cluster, or settings that exclude this
+/// node (R161 (settings fixed per cluster)).
 fn refused(
     home: &PeersContext,
     ours: Option<ClusterClaim>,
@@ -160,6 +163,8 @@ async fn take(home: &PeersContext, from: NodeId, channel: Channel, outbound: Out
     match outbound {
         OutboundMessage::Frame(bytes) => {
             let mut waiting = home.inbox.leave_frame(from, channel, bytes);
+            // Large amounts and snapshot parts are handled on the node thread while this one keeps
+            // reading.
             if channel == Channel::Bulk || waiting > MUCH {
                 home.inbox.wake();
             }
@@ -172,8 +177,9 @@ async fn take(home: &PeersContext, from: NodeId, channel: Channel, outbound: Out
     }
 }
 
-/// All that came was passed on: the node takes its turn, here if it sleeps and the turn is short. This thread
-/// sends the pings of all connections: a turn that decodes the state of a large group would break them.
+/// All received messages were enqueued: lets the node take a turn, on this thread if the node
+/// thread sleeps and the turn is short. This thread sends the pings of all connections, so a turn
+/// that decodes the state of a large group would break them.
 fn rest(home: &PeersContext) {
     if home.inbox.holds_much() {
         home.inbox.wake();

@@ -1,8 +1,9 @@
-//! One connection between two nodes, from the first byte to the last.
+//! One authenticated connection between two nodes: handshake, sending, receiving.
 //!
-//! A connection carries one direction: what the dialer has to say. Two of them make a pair, and a
-//! pair stands or falls as a whole (see the registry). Nothing is read from a connection before its
-//! dialer has proved itself, and nothing of a group is written before the listener has.
+//! A connection carries messages in one direction, from the dialer to the listener. Two connections
+//! form a pair, which is established or lost as a whole (see the registry). Nothing is read from a
+//! connection before its dialer has proved the token, and no frame is written before the listener
+//! has.
 
 use std::io;
 use std::net::TcpStream;
@@ -19,21 +20,22 @@ use super::handshake::{
     HandshakeRefusal, Hello, MAX_HELLO, PROOF, ProofSide, TokenKey, Transcript,
 };
 
-/// A handshake takes no longer.
+/// Time limit for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(3);
-/// How an alert of TLS begins.
+/// First two bytes of a TLS alert, read as the length of a hello.
 const TLS_ALERT: u16 = u16::from_le_bytes([21, 3]);
-/// Bytes handed to the socket at once.
+/// Maximum number of bytes in one write to the socket.
 pub(super) const WRITE_AT_ONCE: usize = 64 * 1024;
 
 pub(crate) type ReadHalf = Box<dyn AsyncRead + Send + Unpin>;
 pub(crate) type WriteHalf = Box<dyn AsyncWrite + Send + Unpin>;
 
-/// How a channel is kept alive: who says nothing for so long is gone.
+/// Keep-alive times of a channel. A peer that is silent for longer than `silence` is lost.
 pub(crate) struct KeepAlive {
     ping: Duration,
     silence: Duration,
-    /// So long may a socket refuse to take more (R170: on a slow link it takes a little, often).
+    /// Longest time for which the socket may accept no bytes (R170 (large transfers complete)): a
+    /// slow link accepts a few bytes often.
     stall: Duration,
 }
 
@@ -54,7 +56,7 @@ impl KeepAlive {
     }
 }
 
-/// Why a connection ended, or never was.
+/// Reason why a connection ended or could not be established.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
     #[error("{0}")]
@@ -75,15 +77,15 @@ pub(crate) enum ConnectionError {
     Refused(#[from] HandshakeRefusal),
     #[error("it refused this node: {0}")]
     RefusedUs(String),
-    /// It has proved the token, and belongs to another cluster. Both sides know by now.
+    /// The peer has proved the token but belongs to another cluster. Both sides know that by now.
     #[error("{}", HandshakeRefusal::Cluster)]
     Rival(Box<Hello>),
 }
 
-/// A connection whose other end has proved itself.
+/// A connection whose other end has proved the token.
 pub(crate) struct AuthenticatedConnection {
     pub(crate) theirs: Hello,
-    /// The version of the protocol that is spoken here.
+    /// Negotiated version of the peer protocol.
     pub(crate) version: u8,
     reader: ReadHalf,
     writer: WriteHalf,
@@ -91,7 +93,7 @@ pub(crate) struct AuthenticatedConnection {
     opener: MacReader,
 }
 
-/// The dialer's half of the handshake.
+/// Runs the dialer's half of the handshake.
 pub(crate) async fn dial(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
@@ -113,7 +115,7 @@ pub(crate) async fn dial(
         let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
         let judged = mine.assess(&theirs);
         if matches!(judged, Ok(_) | Err(HandshakeRefusal::Cluster)) {
-            // Also where it is of another cluster: it must learn that, and believes only a proof.
+            // Also for a rival cluster: the listener must learn of it, and it trusts only a proof.
             let proof = transcript.proof(token, ProofSide::Dialer);
             writer.write_all(proof.as_ref()).await?;
             writer.flush().await?;
@@ -144,9 +146,10 @@ pub(crate) async fn dial(
         .map_err(|_| ConnectionError::Slow)?
 }
 
-/// The beginning of the dialer's half: who listens there? The listener has proved the token. This side
-/// ends the connection instead of proving it, so the listener takes no notice, unless the two belong
-/// to different clusters: then both must know.
+/// Starts the dialer's half of the handshake to learn who listens. The listener proves the token;
+/// this side then closes the connection without a proof of its own, so the listener ignores it.
+/// Exception: if the two belong to different clusters, this side proves the token too, because both
+/// must know.
 pub(crate) async fn identify(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
@@ -180,8 +183,8 @@ pub(crate) async fn identify(
         .map_err(|_| ConnectionError::Slow)?
 }
 
-/// The listener's half. `mine` makes the answer to a hello; `admit` decides about a proven node, and
-/// is told what speaks against it already.
+/// Runs the listener's half of the handshake. `mine` makes the answer to a hello. `admit` decides
+/// about an authenticated node; it gets the result of the checks so far.
 pub(crate) async fn answer(
     mut reader: ReadHalf,
     mut writer: WriteHalf,
@@ -247,7 +250,7 @@ async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, ConnectionError> {
     }
     let mut bytes = vec![0; usize::from(length)];
     match reader.read_exact(&mut bytes).await {
-        // Not a long hello that breaks off, but a short alert about ours.
+        // The peer speaks TLS: this is a short alert about our hello, not a truncated hello.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof && length == TLS_ALERT => {
             Err(ConnectionError::SpeaksTls)
         }
@@ -261,7 +264,7 @@ async fn read_proof(reader: &mut ReadHalf) -> Result<[u8; PROOF], ConnectionErro
     Ok(proof)
 }
 
-/// The task of a connection that sends.
+/// The task of an outgoing connection.
 pub(crate) struct SendTask {
     reader: ReadHalf,
     writer: WriteHalf,
@@ -269,7 +272,8 @@ pub(crate) struct SendTask {
 }
 
 impl SendTask {
-    /// Keeps the connection alive, and writes what others could not, until one of both ends lets go.
+    /// Sends pings and writes what the frame writers could not write, until either end closes the
+    /// connection.
     pub(crate) async fn run(mut self, pace: &KeepAlive) -> ConnectionError {
         let mut bytes = Vec::new();
         let mut nothing = [0; 1];
@@ -281,7 +285,8 @@ impl SendTask {
                         return ConnectionError::Closed;
                     }
                 }
-                // The listener says nothing after its verdict: whatever can be read is the end.
+                // The listener sends nothing after its verdict, so a readable socket means that it
+                // was closed.
                 _ = self.reader.read(&mut nothing) => return ConnectionError::Closed,
                 () = tokio::time::sleep(pace.ping) => {
                     if self.queue.ping().is_err() {
@@ -311,7 +316,8 @@ impl SendTask {
 }
 
 impl AuthenticatedConnection {
-    /// The way out for whoever has something to say. `socket` is a handle to that of this connection.
+    /// Creates the frame writer and the task of this connection. `socket` is a second handle of its
+    /// socket for direct writes.
     pub(crate) fn frame_writer(
         self,
         channel: Channel,
@@ -326,8 +332,8 @@ impl AuthenticatedConnection {
         (frame_writer, sending)
     }
 
-    /// Receives until the connection ends, and says why it did. `rest` is called when all that has come
-    /// was taken, and before anything is waited for.
+    /// Receives until the connection ends and returns the reason. Calls `rest` when all buffered
+    /// messages have been taken, before it waits for more.
     pub(crate) async fn receive_all<F: Future<Output = ()>>(
         mut self,
         pace: &KeepAlive,
@@ -347,7 +353,7 @@ impl AuthenticatedConnection {
                 Some((&PING, _)) => continue,
                 Some((&FRAME, _)) => OutboundMessage::Frame(content.slice(1..)),
                 Some((&CONTROL, _)) => OutboundMessage::Control(content.slice(1..)),
-                // A later release may say more.
+                // Unknown kind, from a later release: ignored.
                 Some(_) => continue,
                 None => return ConnectionError::Rubbish,
             };
@@ -355,7 +361,7 @@ impl AuthenticatedConnection {
         }
     }
 
-    /// The next frame that arrives. Any byte counts as a sign of life.
+    /// Reads the next frame. Any received byte restarts the silence timeout.
     async fn next(
         &mut self,
         buffer: &mut BytesMut,
@@ -366,7 +372,7 @@ impl AuthenticatedConnection {
         buffer.copy_to_slice(&mut head);
         let length = MacReader::length(&head).map_err(|_| ConnectionError::Rubbish)?;
         self.fill(buffer, length, silence).await?;
-        // A copy of its own: what is kept of a frame must not keep the whole buffer alive.
+        // Copied, so that a frame that is kept does not keep the whole buffer alive.
         let content = Bytes::copy_from_slice(&buffer[..length]);
         buffer.advance(length);
         self.opener
@@ -382,7 +388,7 @@ impl AuthenticatedConnection {
         silence: Duration,
     ) -> Result<(), ConnectionError> {
         while buffer.len() < length {
-            // Memory is given for what has come, not for what was announced.
+            // Memory grows with the bytes received, not with the announced length.
             buffer.reserve(WRITE_AT_ONCE);
             let read = timeout(silence, self.reader.read_buf(buffer))
                 .await
@@ -395,7 +401,7 @@ impl AuthenticatedConnection {
     }
 }
 
-/// Whether the next frame is there already.
+/// Returns whether the buffer contains a complete frame.
 fn has_frame(buffer: &[u8]) -> bool {
     let length = buffer.first_chunk().map(MacReader::length);
     matches!(length, Some(Ok(length)) if buffer.len() >= HEAD + length)
@@ -420,7 +426,7 @@ mod tests {
         Hello::new(facts, Some(1), node_record, (Channel::Main, 1), None, nonce)
     }
 
-    /// Both halves of a connection through a pipe of so many bytes.
+    /// Returns both ends of a connection through a pipe of this size.
     async fn connect(
         pipe: usize,
         dialer: &TokenKey,
@@ -448,7 +454,7 @@ mod tests {
         )
     }
 
-    /// R168: without the token nobody gets further than hello, on either side.
+    /// R168 (internal authentication): without the token neither side gets further than the hello.
     #[tokio::test]
     async fn strangers_are_refused_on_both_sides() {
         let (ours, theirs) = (TokenKey::new(&[1; 32]), TokenKey::new(&[2; 32]));
@@ -463,7 +469,7 @@ mod tests {
         assert_eq!(answered.unwrap().theirs, hello(1));
     }
 
-    /// A node without TLS that dials one with it says what is wrong.
+    /// A node without TLS that dials one with TLS reports the cause.
     #[tokio::test]
     async fn an_alert_is_no_hello() {
         let (near, mut far) = tokio::io::duplex(4096);
@@ -475,14 +481,14 @@ mod tests {
         assert!(matches!(dialed, Err(ConnectionError::SpeaksTls)));
     }
 
-    /// R170: a frame that takes longer than any silence is allowed to last still arrives: whoever
-    /// sends a little, often, is alive.
+    /// R170: a frame that takes longer than the silence timeout still arrives, because a sender
+    /// that makes slow progress is alive.
     #[tokio::test]
     async fn a_slow_link_is_not_a_dead_one() {
         let token = TokenKey::new(&[1; 32]);
         let (near, far) = tokio::io::duplex(1024);
         let (slow, fast) = tokio::io::duplex(1024);
-        // A link of a kilobyte every few milliseconds between them.
+        // A link that passes one kilobyte every few milliseconds.
         tokio::spawn(async move {
             let (mut from, mut answers) = tokio::io::split(far);
             let (mut back, mut to) = tokio::io::split(slow);

@@ -1,4 +1,4 @@
-//! What registries say to each other beside the frames of their nodes.
+//! Control messages between the registries of two nodes, beside the frames of their nodes.
 
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_node::ReplicaId;
@@ -7,22 +7,22 @@ use super::rival_cluster::{ClusterClaim, RivalCluster};
 use crate::node_record::NodeRecord;
 use crate::status_report::{Edition, NodeReport};
 
-/// One thing to say.
+/// A control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ControlMessage {
-    /// These nodes are there.
+    /// Records of known nodes.
     NodeRecords(Vec<NodeRecord>),
-    /// These lives are over, by an operator's order.
+    /// Incarnations that an operator has removed.
     Removed(Vec<ReplicaId>),
-    /// Give your replicas away, or stop doing so (R166).
+    /// Give your replicas away, or stop doing so (R166 (draining a node)).
     Drain(bool),
-    /// How are your replicas?
+    /// Request for a status report.
     Ask(u64),
-    /// The answer to it.
+    /// Answer to a status request.
     Told(u64, NodeReport),
-    /// What belongs to the answer that follows, and release 0.1.0 does not understand.
+    /// The part of the following report that release 0.1.0 cannot decode.
     Edition(u64, Edition),
-    /// How long our cluster has been there, and which others it supersedes. (Not in the first release.)
+    /// History of our cluster and the clusters that it supersedes. (Not in the first release.)
     Claim(ClusterClaim),
     /// Another cluster has our token. (Not in the first release.)
     Rival(RivalCluster),
@@ -70,7 +70,7 @@ impl ControlMessage {
         out.into_bytes()
     }
 
-    /// What was said; nothing, if only a later release would understand it.
+    /// Decodes a message. `None`: only a later release knows this kind.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Option<ControlMessage>, DecodeError> {
         let mut input = Reader::new(bytes);
         let control = match input.byte()? {

@@ -1,4 +1,5 @@
-//! Dialers: one per peer and channel keeps a connection to it, for as long as it has a node record.
+//! Dialers: one task per peer and channel keeps a connection, as long as the peer has a node
+//! record.
 
 use std::os::fd::AsFd;
 use std::rc::Rc;
@@ -15,13 +16,14 @@ use super::{HandshakeRefusal, Hello, IncarnationCheck, PeersContext, tls};
 use crate::node_record::NodeRecord;
 
 const CONNECT: Duration = Duration::from_secs(2);
-/// Between attempts: at first, and at most.
+/// Pause between attempts: the first one, and the longest (exponential back-off).
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// A node that knows another dials it again within this time, also when an attempt is lost.
+/// A node dials every known peer again within this time, even if an attempt is lost: [`CONNECT`]
+/// plus [`LONGEST_PAUSE`].
 pub(crate) const REDIAL_WITHIN: Duration = Duration::from_millis(2500);
 
-/// Keeps a connection until the node record is taken away.
+/// Keeps a connection until the node record is removed.
 pub(crate) async fn keep(
     home: Rc<PeersContext>,
     node: NodeId,
@@ -49,13 +51,14 @@ pub(crate) async fn keep(
         }
         tokio::select! {
             () = sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
-            // A new address is worth an attempt at once.
+            // A new address is tried at once.
             changed = node_record.changed() => if changed.is_err() { return },
         }
     }
 }
 
-/// A node that can never talk to the others is excluded (R161).
+/// Reports settings or versions with which this node can never join (R161 (settings fixed per
+/// cluster)).
 fn tell_misfit(home: &PeersContext, node: NodeId, error: &ConnectionError) {
     if let ConnectionError::Refused(
         refusal @ (HandshakeRefusal::Facts { .. } | HandshakeRefusal::Version { .. }),
@@ -65,8 +68,8 @@ fn tell_misfit(home: &PeersContext, node: NodeId, error: &ConnectionError) {
     }
 }
 
-/// Finds out which cluster a node belongs to, without joining it. Gossip may name one of another
-/// cluster; a datagram may be an old one, sent again, so only a handshake counts.
+/// Finds out which cluster a node belongs to, without joining it. Gossip may name a node of another
+/// cluster, but a datagram may be replayed, so only a handshake counts.
 pub(crate) async fn identify(home: Rc<PeersContext>, node: NodeId, address: String) {
     let identify = async {
         let stream = timeout(CONNECT, TcpStream::connect(&address))
@@ -83,7 +86,7 @@ pub(crate) async fn identify(home: Rc<PeersContext>, node: NodeId, address: Stri
         Ok(theirs) if theirs.cluster.is_some() => {
             home.tell(RegistryEvent::Candidate(Box::new(theirs)))
         }
-        // It waits for a cluster itself.
+        // That node waits for a cluster itself.
         Ok(_) => {}
         Err(error) => {
             tracing::debug!(address, "which cluster is it in? {error}");
@@ -92,7 +95,7 @@ pub(crate) async fn identify(home: Rc<PeersContext>, node: NodeId, address: Stri
     }
 }
 
-/// Passes on what a handshake gave; the registry hears of another cluster.
+/// Returns the result of a handshake; reports a rival cluster to the registry.
 fn tell_rival<T>(
     home: &PeersContext,
     mine: &Hello,
@@ -107,7 +110,7 @@ fn tell_rival<T>(
     met
 }
 
-/// One connection, from the attempt to its end.
+/// Handles one connection from the attempt to its end.
 async fn once(
     home: &PeersContext,
     node: NodeId,
@@ -121,7 +124,8 @@ async fn once(
     stream.set_nodelay(true)?;
     let socket = match (channel, &home.tls) {
         (Channel::Main, None) => Some(stream.as_fd().try_clone_to_owned()?.into()),
-        // What TLS makes of it only the connection's own task knows.
+        // Only the connection's own task can write through TLS. Bulk frames always go through the
+        // task.
         (Channel::Main, Some(_)) | (Channel::Bulk, _) => None,
     };
     let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &node_record.internal).await?;

@@ -1,30 +1,31 @@
-//! Frames on a connection: each carries a tag that only the two ends can make.
+//! Frame MAC: every frame on a peer connection carries an HMAC tag.
 //!
 //! ```text
 //!   length u32 ‖ tag 16 ‖ kind and content        tag = HMAC(key, number of the frame ‖ content)
 //! ```
 //!
-//! The tag covers the frame's number, so nothing can be dropped, repeated, inserted or reordered on
-//! the way without the connection ending. It does not hide the content; TLS below does, where wanted.
+//! The tag covers the frame's sequence number, so a frame that is dropped, repeated, inserted or
+//! reordered ends the connection. The tag does not hide the content; the optional TLS layer below
+//! does.
 
 use aws_lc_rs::hmac;
 
-/// Length and tag.
+/// Length of a frame's head: length field and tag.
 pub(crate) const HEAD: usize = 4 + TAG;
 const TAG: usize = 16;
-/// Longer frames end the connection.
+/// Maximum length of a frame. A longer one ends the connection.
 pub(crate) const MAX_FRAME: usize = 72 * 1024 * 1024;
 
-/// Seals what one side sends.
+/// Computes the tags of sent frames.
 pub(crate) struct MacWriter {
     key: hmac::Key,
     number: u64,
 }
 
-/// Checks what the other side sent.
+/// Checks the tags of received frames.
 pub(crate) struct MacReader(MacWriter);
 
-/// The bytes were not made by the other end, or not for this place.
+/// The tag is wrong: the frame was not made by the other end, or not for this position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BadMac;
 
@@ -43,12 +44,12 @@ impl MacWriter {
         context.sign()
     }
 
-    /// The head that goes before the frame made of these parts.
+    /// Returns the head of the frame that consists of these parts.
     pub(crate) fn head(&mut self, parts: &[&[u8]]) -> [u8; HEAD] {
         let length: usize = parts.iter().map(|part| part.len()).sum();
         let tag = self.tag(parts);
         let mut head = [0; HEAD];
-        // The queue takes no frame near this length.
+        // The send buffer is limited far below this length.
         head[..4].copy_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
         head[4..].copy_from_slice(&tag.as_ref()[..TAG]);
         head
@@ -60,7 +61,7 @@ impl MacReader {
         MacReader(MacWriter::new(key))
     }
 
-    /// How long the frame behind a head is.
+    /// Returns the length of the frame that follows this head.
     pub(crate) fn length(head: &[u8; HEAD]) -> Result<usize, BadMac> {
         let length = u32::from_le_bytes([head[0], head[1], head[2], head[3]]) as usize;
         if length > MAX_FRAME {
@@ -70,7 +71,7 @@ impl MacReader {
         }
     }
 
-    /// Checks the next frame.
+    /// Checks the tag of the next frame.
     pub(crate) fn check(&mut self, head: &[u8; HEAD], content: &[u8]) -> Result<(), BadMac> {
         let tag = self.0.tag(&[content]);
         aws_lc_rs::constant_time::verify_slices_are_equal(&tag.as_ref()[..TAG], &head[4..])

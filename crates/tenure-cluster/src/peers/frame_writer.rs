@@ -1,8 +1,11 @@
-//! The way out of a connection: whoever has something for a peer writes it to the socket himself.
+//! Frame writer: the thread that has a frame writes it to the non-blocking socket itself.
 //!
-//! What the socket does not take at once waits here, and all that comes after it, until the task of
-//! the connection has written it. So a frame costs no change of thread unless the peer is slow, and
-//! frames leave in the order in which they were given.
+//! Bytes that the socket does not accept are buffered, and so is everything after them, until the
+//! task of the connection has written them. So a frame costs no thread switch unless the peer is
+//! slow, and frames leave in the order of the `send` calls.
+//!
+//! One mutex protects buffer, frame counter and socket. `is_taken` extends its protection to the
+//! task's writes, which happen outside the mutex: while it is set, all other threads only append.
 
 use std::io::{ErrorKind, Write};
 use std::net::TcpStream;
@@ -15,12 +18,12 @@ use tokio::sync::mpsc;
 use super::connection::WRITE_AT_ONCE;
 use super::frame_mac::MacWriter;
 
-/// What travels on a connection.
+/// A message on a connection.
 #[derive(Clone, Debug)]
 pub(crate) enum OutboundMessage {
-    /// From a node to a node.
+    /// Frame between two nodes.
     Frame(Bytes),
-    /// From one mesh to the other: node records and orders.
+    /// Control message between two registries.
     Control(Bytes),
 }
 
@@ -28,18 +31,18 @@ pub(super) const PING: u8 = 0;
 pub(super) const FRAME: u8 = 1;
 pub(super) const CONTROL: u8 = 2;
 
-/// The connection is gone, or so far behind that it must be.
+/// The connection is lost, or its buffer is full and it must be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ConnectionLost;
 
-/// Where parcels for a peer go. The connection ends with the last handle.
+/// Sending side of a connection to a peer. The connection ends with the last clone.
 #[derive(Clone)]
 pub(crate) struct FrameWriter {
     line: Arc<Mutex<SendBuffer>>,
     wake: mpsc::Sender<()>,
 }
 
-/// The other end, which the task of the connection has.
+/// The connection task's side.
 pub(crate) struct FrameQueue {
     line: Arc<Mutex<SendBuffer>>,
     pub(super) woken: mpsc::Receiver<()>,
@@ -47,11 +50,12 @@ pub(crate) struct FrameQueue {
 
 struct SendBuffer {
     sealer: MacWriter,
-    /// The connection's own, for those who do not want to wait for its task.
+    /// Second handle of the connection's socket for direct writes. `None`: all writes go through
+    /// the task.
     socket: Option<TcpStream>,
-    /// Sealed, and not given to the socket yet.
+    /// Encoded frames that the socket has not accepted yet.
     bytes: Vec<u8>,
-    /// The task is writing what was here before: nobody else may.
+    /// The task is writing earlier bytes: other threads must not write to the socket.
     is_taken: bool,
     is_over: bool,
     most: usize,
@@ -61,13 +65,13 @@ fn lock(line: &Mutex<SendBuffer>) -> MutexGuard<'_, SendBuffer> {
     line.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The two ends for a channel. Without a socket all goes by way of the task.
+/// Creates both sides for a channel. Without a socket, all bytes go through the task.
 pub(super) fn pair(
     channel: Channel,
     sealer: MacWriter,
     socket: Option<TcpStream>,
 ) -> (FrameWriter, FrameQueue) {
-    // One wake-up is as good as many.
+    // One pending wake-up is enough: the task takes the whole buffer.
     let (wake, woken) = mpsc::channel(1);
     let line = Arc::new(Mutex::new(SendBuffer {
         sealer,
@@ -88,27 +92,27 @@ pub(super) fn pair(
 }
 
 impl FrameWriter {
-    /// Whether this is a handle to the same connection.
+    /// Returns whether both belong to the same connection.
     pub(crate) fn is(&self, other: &FrameWriter) -> bool {
         Arc::ptr_eq(&self.line, &other.line)
     }
 
-    /// Sends a parcel, now or as soon as the peer takes it. Bounded: a peer that does not keep up
-    /// loses its connection.
+    /// Sends a message, now or as soon as the peer accepts it. Fails if the connection is lost or
+    /// its buffer is full: a peer that does not keep up loses its connection.
     pub(crate) fn send(&self, outbound: OutboundMessage) -> Result<(), ConnectionLost> {
         let (kind, content) = match &outbound {
             OutboundMessage::Frame(content) => (FRAME, content),
             OutboundMessage::Control(content) => (CONTROL, content),
         };
         if lock(&self.line).say(kind, content)? == WakeTask::Much {
-            // It may be awake already, or gone.
+            // The task may be awake already, or gone.
             let _ = self.wake.try_send(());
         }
         Ok(())
     }
 }
 
-/// Whether the task has to be told.
+/// Whether the task must be woken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum WakeTask {
     Nothing,
@@ -125,13 +129,15 @@ impl SendBuffer {
         self.bytes.extend_from_slice(&head);
         self.bytes.push(kind);
         self.bytes.extend_from_slice(content);
+        // Earlier bytes are still waiting, and the task has already been woken for them. Writing
+        // now would reorder frames.
         if !is_first {
             return Ok(WakeTask::Nothing);
         }
         self.write()
     }
 
-    /// Gives the socket as much as it takes without waiting.
+    /// Writes as much as the socket accepts without blocking.
     fn write(&mut self) -> Result<WakeTask, ConnectionLost> {
         let Some(socket) = &mut self.socket else {
             return Ok(WakeTask::Much);
@@ -165,13 +171,13 @@ impl SendBuffer {
 }
 
 impl FrameQueue {
-    /// Says that this node is alive.
+    /// Sends a keep-alive message.
     pub(super) fn ping(&self) -> Result<(), ConnectionLost> {
         lock(&self.line).say(PING, &[]).map(|_| ())
     }
 
-    /// Takes what waits, to be written before anything else is. Says whether there was something; if
-    /// not, everybody may write again.
+    /// Moves the buffered bytes to `bytes`; the task must write them before it calls this again.
+    /// Returns `false` if there were none; then other threads may write to the socket again.
     pub(super) fn take(&self, bytes: &mut Vec<u8>) -> bool {
         bytes.clear();
         bytes.shrink_to(8 * WRITE_AT_ONCE);
@@ -201,7 +207,7 @@ mod tests {
         hmac::Key::new(hmac::HMAC_SHA256, &[7; 32])
     }
 
-    /// What arrived, frame by frame.
+    /// Decodes the received frames.
     fn frames(opener: &mut MacReader, mut bytes: &[u8]) -> Vec<Vec<u8>> {
         let mut found = Vec::new();
         while let Some((head, rest)) = bytes.split_first_chunk::<HEAD>() {
@@ -221,7 +227,7 @@ mod tests {
         frame
     }
 
-    /// What a slow peer has not taken is not overtaken, whoever writes it.
+    /// Frames that a slow peer has not accepted are not overtaken, whichever thread writes them.
     #[test]
     fn frames_arrive_in_the_order_in_which_they_were_given() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -251,7 +257,7 @@ mod tests {
         });
         let mut bytes = Vec::new();
         assert!(queue.take(&mut bytes));
-        // The socket could take this now, but something is before it.
+        // The socket would accept this now, but earlier bytes are waiting.
         give(&mut given, 10);
         task.set_nonblocking(false).unwrap();
         task.write_all(&bytes).unwrap();
@@ -265,7 +271,7 @@ mod tests {
         assert!(frames(&mut MacReader::new(key()), &arrived) == given);
     }
 
-    /// Whoever writes to a connection that broke hears of it at once.
+    /// Sending on a broken connection fails at once.
     #[test]
     fn a_broken_connection_is_news() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -279,7 +285,7 @@ mod tests {
         assert_eq!(frame_writer.send(frame), Err(ConnectionLost));
     }
 
-    /// A peer that does not keep up loses its connection, not our memory.
+    /// A peer that does not keep up loses its connection and does not exhaust our memory.
     #[test]
     fn what_waits_is_bounded() {
         let (frame_writer, queue) = pair(Channel::Bulk, MacWriter::new(key()), None);

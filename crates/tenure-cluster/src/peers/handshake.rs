@@ -1,5 +1,5 @@
-//! The handshake: two nodes prove to each other that they know the cluster's token, without sending
-//! it, and learn who the other is (R161, R168).
+//! Handshake of peer connections: mutual proof of the cluster token by HMAC, without sending it
+//! (R161 (settings fixed per cluster), R168 (internal authentication)).
 //!
 //! ```text
 //!   dialer  ── hello ─────────────▶  listener
@@ -8,9 +8,9 @@
 //!   dialer  ◀── verdict (sealed) ──  listener
 //! ```
 //!
-//! A proof is an HMAC over both hellos, so it is bound to both identities, the connection's number,
-//! the channel and two fresh nonces; it cannot be replayed, reflected or moved to another connection.
-//! The same transcript gives the key under which every frame of the connection is sealed.
+//! A proof is an HMAC over both hellos. So it is bound to both identities, the connection's number,
+//! the channel and two fresh nonces; it cannot be replayed, reflected or moved to another
+//! connection. The same transcript yields the keys of the frame MACs.
 
 use std::fmt;
 
@@ -23,25 +23,25 @@ use super::incarnations::IncarnationMark;
 use super::rival_cluster::ClusterClaim;
 use crate::node_record::NodeRecord;
 
-/// The versions of the peer protocol that a node speaks. Two nodes speak the newest that both know, so
-/// a release that brings a new one still knows that of the release before it, and clusters are
-/// upgraded node by node.
+/// Range of peer protocol versions that a node supports. Two nodes use the newest version that both
+/// support. Each release supports the version of the previous release, so clusters are upgraded
+/// node by node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Versions {
-    /// The oldest that it still speaks.
+    /// Oldest supported version.
     pub oldest: u8,
-    /// The one it speaks with its equals.
+    /// Newest supported version.
     pub newest: u8,
 }
 
 impl Versions {
-    /// Those of this release.
+    /// The versions of this release.
     pub const OURS: Versions = Versions {
         oldest: 1,
         newest: 1,
     };
 
-    /// What two nodes speak with each other, if they can.
+    /// Returns the newest common version, if there is one.
     pub(crate) fn common(self, other: Versions) -> Option<u8> {
         let spoken = self.newest.min(other.newest);
         (spoken >= self.oldest.max(other.oldest)).then_some(spoken)
@@ -58,38 +58,38 @@ impl fmt::Display for Versions {
     }
 }
 
-/// What a hello starts with.
+/// First bytes of a hello.
 const MAGIC: &[u8; 4] = b"TNP\x01";
-/// No hello is longer.
+/// Maximum length of a hello.
 pub(crate) const MAX_HELLO: usize = 4096;
 pub(crate) const PROOF: usize = 32;
 
-/// What each side says first.
+/// First message of each side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Hello {
     pub(crate) versions: Versions,
-    /// The cluster it belongs to, once it does.
+    /// Id of the node's cluster, if it has joined one.
     pub(crate) cluster: Option<u64>,
     pub(crate) facts: ClusterConfig,
     pub(crate) node_record: NodeRecord,
     pub(crate) channel: Channel,
-    /// Counts the connections that the dialer's process has made.
+    /// Number of the connection within the dialer's process.
     pub(crate) connection: u64,
-    /// Whom the dialer wants to reach, if it knows.
+    /// The node that the dialer expects, if it knows.
     pub(crate) wanted: Option<NodeId>,
     pub(crate) nonce: [u8; 32],
-    /// What it says of its cluster's history. The first release says nothing.
+    /// Claim about the history of its cluster. The first release sends none.
     pub(crate) claim: Option<ClusterClaim>,
-    /// The newest life that it knows of the number of the node it speaks to. The first release says nothing.
+    /// Newest known incarnation of the receiving node. The first release sends none.
     pub(crate) known: Option<IncarnationMark>,
 }
 
-/// What follows the nonce: fields with a number and a length, so that each release skips those that it
-/// does not know. The first release does not look behind the nonce.
+/// Tags of the fields after the nonce. Each field has a tag and a length, so a release skips those
+/// that it does not know. The first release ignores everything after the nonce.
 const CLAIM: u64 = 1;
 const KNOWN: u64 = 2;
 
-/// Why two nodes do not talk.
+/// Reason why two nodes must not communicate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandshakeRefusal {
     #[error(
@@ -173,7 +173,7 @@ impl Hello {
         out.into_bytes()
     }
 
-    /// Reads a hello. Fields of a later release are skipped.
+    /// Decodes a hello. Unknown fields of a later release are skipped.
     pub(crate) fn from_bytes(bytes: &[u8]) -> Result<Hello, DecodeError> {
         let rest = bytes
             .strip_prefix(MAGIC)
@@ -214,9 +214,10 @@ impl Hello {
         })
     }
 
-    /// Whether this node may talk to the one that said `theirs`, and in which version.
+    /// Checks whether this node may communicate with the sender of `theirs`. Returns the protocol
+    /// version.
     pub(crate) fn assess(&self, theirs: &Hello) -> Result<u8, HandshakeRefusal> {
-        // First of all: another cluster with this token is a danger, whatever else differs.
+        // Checked first: another cluster with this token is dangerous, whatever else differs.
         if let (Some(ours), Some(theirs)) = (self.cluster, theirs.cluster)
             && ours != theirs
         {
@@ -262,7 +263,7 @@ fn later_fields(
     Ok((claim, known))
 }
 
-/// R161: what must be the same on every node.
+/// Checks the settings that must be equal on all nodes (R161).
 pub(crate) fn same_facts(
     ours: &ClusterConfig,
     theirs: &ClusterConfig,
@@ -291,7 +292,7 @@ pub(crate) fn same_facts(
     )
 }
 
-/// The cluster's token, as a key. Never printed.
+/// The cluster token as an HMAC key. Not printable.
 #[derive(Clone)]
 pub(crate) struct TokenKey(hmac::Key);
 
@@ -300,7 +301,7 @@ impl TokenKey {
         TokenKey(hmac::Key::new(hmac::HMAC_SHA256, token))
     }
 
-    /// A keyed hash over parts, each with its length, for one purpose.
+    /// Returns an HMAC over the purpose and the parts, each prefixed with its length.
     pub(crate) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> hmac::Tag {
         let mut context = hmac::Context::with_key(&self.0);
         for part in [purpose.as_bytes()].iter().chain(parts) {
@@ -310,7 +311,7 @@ impl TokenKey {
         context.sign()
     }
 
-    /// Whether somebody who knows the token made this; the comparison takes the same time always.
+    /// Checks an HMAC, possibly truncated to at least 16 bytes, in constant time.
     pub(crate) fn is_mac(&self, purpose: &str, parts: &[&[u8]], claimed: &[u8]) -> bool {
         let made = self.mac(purpose, parts);
         let made = made.as_ref().get(..claimed.len());
@@ -321,13 +322,13 @@ impl TokenKey {
     }
 }
 
-/// Both hellos as they went over the wire.
+/// Both hellos as sent.
 pub(crate) struct Transcript<'a> {
     pub(crate) dialer: &'a [u8],
     pub(crate) listener: &'a [u8],
 }
 
-/// Who proves.
+/// The side that proves the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProofSide {
     Dialer,
@@ -357,7 +358,7 @@ impl Transcript<'_> {
         token.is_mac(side.purpose(), &[self.dialer, self.listener], claimed)
     }
 
-    /// The key for what one side sends on this connection.
+    /// Returns the key for the frames that this side sends.
     pub(crate) fn key(&self, token: &TokenKey, side: ProofSide) -> hmac::Key {
         let purpose = match side {
             ProofSide::Dialer => "tenure frames: dialer",
@@ -412,14 +413,14 @@ mod tests {
             known: Some(IncarnationMark::of(&node_record(1, 4))),
             ..hello(2, 5)
         };
-        // What the first release reads of it is unchanged.
+        // The part that the first release reads is unchanged.
         assert!(claimed.to_bytes().starts_with(&bytes));
         let mut later = Writer::append_to(claimed.to_bytes());
         later.number(77);
         later.slice(b"what a later release says");
         let later = later.into_bytes();
         assert_eq!(Hello::from_bytes(&later), Ok(claimed.clone()));
-        // Between two fields a cut cannot be told from an earlier release.
+        // A cut between two fields looks like a hello of an earlier release.
         let without_known = Hello {
             known: None,
             ..claimed.clone()
@@ -431,7 +432,7 @@ mod tests {
         }
     }
 
-    /// R168: a proof is worth nothing for another token, side, node or connection.
+    /// R168: a proof is invalid for another token, side, node or connection.
     #[test]
     fn a_proof_is_bound_to_everything() {
         let token = TokenKey::new(&[1; 32]);
@@ -460,7 +461,7 @@ mod tests {
         assert!(!token.is_mac("x", &[], &[]), "an empty tag proves nothing");
     }
 
-    /// R161: a node with other facts is excluded, whichever side finds out.
+    /// R161: a node with other fixed settings is refused, whichever side notices.
     #[test]
     fn who_may_talk() {
         assert_eq!(hello(1, 1).assess(&hello(2, 1)), Ok(1));
@@ -478,7 +479,7 @@ mod tests {
         assert_eq!(hello(1, 1).assess(&newborn), Ok(1));
         newborn.cluster = Some(8);
         assert_eq!(hello(1, 1).assess(&newborn), Err(HandshakeRefusal::Cluster));
-        // Also where it could not be talked to anyway.
+        // Also if other checks would fail as well.
         newborn.facts.group_count = 4;
         assert_eq!(hello(1, 1).assess(&newborn), Err(HandshakeRefusal::Cluster));
         assert_eq!(
@@ -493,7 +494,7 @@ mod tests {
         ));
     }
 
-    /// Adjacent releases speak what both know; further apart they say what to do about it.
+    /// Adjacent releases use the newest common version; others get an explanation.
     #[test]
     fn the_lower_version_is_spoken() {
         let speaks = |oldest, newest| Hello {
@@ -520,7 +521,7 @@ mod tests {
                 )
             );
         }
-        // Nonsense is no version.
+        // An empty range is refused.
         assert!(ours.assess(&speaks(9, 1)).is_err());
     }
 }

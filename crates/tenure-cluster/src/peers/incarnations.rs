@@ -1,18 +1,20 @@
-//! The lives of one node number, and which of them counts.
+//! Incarnations of a node number: which one is current.
 //!
-//! A node with an empty disk draws a new incarnation. Its number must then stand for that life only: a volume of
-//! an earlier incarnation, or an older copy of the present one, has forgotten what its node has voted and
-//! answered since. No clock decides. A node that has no cluster yet has voted in none, so it is a new incarnation
-//! whatever its clock says, and it dates its birth after every incarnation that the cluster knows of its number.
-//! Each start of an incarnation is counted durably before the node says anything, so a copy from before the last
-//! known start shows itself by a lower count.
+//! A node with an empty disk draws a new incarnation. From then on its number stands for that
+//! incarnation only: a volume of an earlier incarnation, or an older copy of the current one, does
+//! not contain the node's latest votes and answers.
+//!
+//! No clock decides. A node without a cluster has never voted, so it is a new incarnation whatever
+//! its clock says, and it dates its birth after every incarnation of its number that the cluster
+//! knows. Each start of an incarnation is counted durably before the node sends anything, so a copy
+//! from before the last known start has a lower count.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 
 use super::handshake::HandshakeRefusal;
 use crate::node_record::NodeRecord;
 
-/// The newest life of a node number that is known somewhere.
+/// The newest incarnation of a node number that some node knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IncarnationMark {
     pub(crate) incarnation: u32,
@@ -20,7 +22,7 @@ pub(crate) struct IncarnationMark {
     pub(crate) start: u64,
 }
 
-/// Whether a node belongs to a cluster already.
+/// Whether a node already belongs to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum IncarnationCheck {
     Yes,
@@ -37,16 +39,16 @@ impl IncarnationCheck {
     }
 }
 
-/// What a node is, compared with the newest life that is known of its number.
+/// Result of comparing a node with the newest known incarnation of its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Succession {
-    /// That life, or a later one.
+    /// That incarnation or a later one.
     Current,
-    /// A new incarnation whose birth is dated too early: it must be dated after this.
+    /// A new incarnation whose birth is dated too early: it must be later than this.
     New { after_ms: u64 },
     /// An earlier incarnation.
     Earlier,
-    /// That life, from a copy of its data that was made before start number `known`.
+    /// That incarnation, but on a copy of its data from before start number `known`.
     OlderCopy { known: u64 },
 }
 
@@ -59,7 +61,7 @@ impl IncarnationMark {
         }
     }
 
-    /// What a node with this node record is, if this is the newest known life of its number.
+    /// Compares a node with `self`, the newest known incarnation of its number.
     pub(crate) fn compare(
         &self,
         node_record: &NodeRecord,
@@ -83,7 +85,7 @@ impl IncarnationMark {
         }
     }
 
-    /// Why a node with this node record may not take part, if it may not.
+    /// Checks whether a node with this record may take part. Returns the reason if not.
     pub(crate) fn check(
         &self,
         node_record: &NodeRecord,

@@ -1,7 +1,8 @@
-//! What a node remembers of its cluster between starts: one record of its log for each node record.
+//! What a node remembers of its cluster across restarts: one record of the log per peer.
 //!
-//! A record holds 64 KiB at most and the log fails at a longer one, which stops the node. Names and
-//! addresses are up to 255 bytes each, so the node records of a few dozen nodes would not fit into one.
+//! A record of the log holds at most 64 KiB; a longer one fails and stops the node. Names and
+//! addresses have up to 255 bytes each, so the node records of a few dozen nodes would not fit into
+//! one record.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,37 +16,37 @@ use super::rival_cluster::{
 use crate::identity::IdentityError;
 use crate::node_record::NodeRecord;
 
-/// Where the first release kept all node records and removals in one record.
+/// Key under which the first release stored all node records and removals in one record.
 const LEGACY: &[u8] = b"peers";
 const NODE_RECORD: &str = "peer/";
 const REMOVED: &str = "removed/";
 const STANDING: &[u8] = b"standing";
 const STOPPED: &[u8] = b"stopped";
-/// Removals that are remembered of one node number. A life is drawn at random, so one that was
-/// forgotten does not come back by chance.
+/// Maximum number of stored removals per node number. An incarnation is a random number, so one
+/// that is no longer stored does not come back by chance.
 const MOST_INCARNATIONS: usize = 1024;
 
 /// A record for the log: key and value.
 pub(crate) type StateRecord = (Vec<u8>, Vec<u8>);
 
-/// See the module.
+/// Peers, removals and the cluster's history, as stored in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PersistedState {
     pub(crate) node_records: Vec<NodeRecord>,
     pub(crate) removed: BTreeSet<ReplicaId>,
     pub(crate) standing: ClusterStanding,
-    /// Why no node may be started on this data, if none may.
+    /// Why no node may start on this data. `None`: it may.
     pub(crate) stopped: Option<String>,
-    /// Whether some of it is in the first release's record and has to be written anew.
+    /// Whether some of it comes from the first release's record and must be rewritten.
     pub(crate) is_legacy: bool,
 }
 
-/// What a node knows of its cluster as a whole.
+/// What a node knows about its cluster as a whole.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterStanding {
-    /// Members that were ever seen, this node included.
+    /// Number of members ever seen, this node included.
     pub(crate) members: u64,
-    /// The most entries of the system group that are known to be applied anywhere in this cluster.
+    /// Highest known number of applied entries of the system group on any node of this cluster.
     pub(crate) applied: u64,
     /// Clusters that an operator gave up for this one.
     pub(crate) supersedes: Vec<u64>,
@@ -54,7 +55,7 @@ pub(crate) struct ClusterStanding {
 }
 
 impl ClusterStanding {
-    /// Takes in what another node of this cluster knows of it. Says whether that was news.
+    /// Merges the claim of another node of this cluster. Returns whether it contained anything new.
     pub(crate) fn merge(&mut self, claim: &ClusterClaim) -> bool {
         let ClusterHistory { members, applied } = claim.history;
         let grown = members > self.members || applied > self.applied;
@@ -63,7 +64,7 @@ impl ClusterStanding {
         supersede(&mut self.supersedes, &claim.supersedes) || grown
     }
 
-    /// What this node says of its cluster.
+    /// Returns this node's claim about its cluster.
     pub(crate) fn claim(&self) -> ClusterClaim {
         ClusterClaim {
             history: ClusterHistory {
@@ -76,7 +77,7 @@ impl ClusterStanding {
 }
 
 impl PersistedState {
-    /// What the log holds of it.
+    /// Collects the state from the records of the log.
     pub(crate) fn find(
         records: &BTreeMap<Vec<u8>, Vec<u8>>,
     ) -> Result<PersistedState, IdentityError> {
@@ -92,7 +93,7 @@ impl PersistedState {
                 peer_state.is_legacy = !old.is_empty() || !removed.is_empty();
                 peer_state.removed.extend(removed);
                 for node_record in old {
-                    // A record of its own is written later.
+                    // A record under its own key is newer.
                     node_records
                         .entry(node_record.node())
                         .or_insert(node_record);
@@ -116,7 +117,7 @@ impl PersistedState {
         Ok(peer_state)
     }
 
-    /// Everything, in place of the first release's record.
+    /// Returns all records that replace the first release's record.
     pub(crate) fn items(&self) -> Vec<StateRecord> {
         let nodes: BTreeSet<NodeId> = self.removed.iter().map(|member| member.node).collect();
         let mut items: Vec<StateRecord> = self.node_records.iter().map(node_record).collect();
@@ -132,13 +133,13 @@ fn read<T: Encode>(value: &[u8]) -> Result<T, IdentityError> {
     from_bytes(value).map_err(|error| IdentityError::Unreadable(error.to_string()))
 }
 
-/// The record of a node record.
+/// Encodes a node record.
 pub(crate) fn node_record(node_record: &NodeRecord) -> StateRecord {
     let key = format!("{NODE_RECORD}{}", node_record.node().number());
     (key.into_bytes(), to_bytes(node_record))
 }
 
-/// The record of a node that has no node record any more. Records cannot be removed; an empty one counts as none.
+/// Encodes the absence of a node record. Records cannot be deleted; an empty one counts as none.
 pub(crate) fn no_node_record(node: NodeId) -> StateRecord {
     (
         format!("{NODE_RECORD}{}", node.number()).into_bytes(),
@@ -146,7 +147,7 @@ pub(crate) fn no_node_record(node: NodeId) -> StateRecord {
     )
 }
 
-/// The record of a node's lives that are over.
+/// Encodes the removed incarnations of a node.
 pub(crate) fn removed(node: NodeId, all: &BTreeSet<ReplicaId>) -> StateRecord {
     let incarnations = all.iter().copied().filter(|member| member.node == node);
     let value = RemovedNodes(incarnations.take(MOST_INCARNATIONS).collect());
@@ -154,12 +155,12 @@ pub(crate) fn removed(node: NodeId, all: &BTreeSet<ReplicaId>) -> StateRecord {
     (key.into_bytes(), to_bytes(&value))
 }
 
-/// The record of what is known of the cluster as a whole.
+/// Encodes what is known about the cluster as a whole.
 pub(crate) fn standing(standing: &ClusterStanding) -> StateRecord {
     (STANDING.to_vec(), to_bytes(standing))
 }
 
-/// The record that keeps every later start off this data.
+/// Encodes the record that prevents every later start on this data.
 pub(crate) fn stopped(why: &str) -> StateRecord {
     (STOPPED.to_vec(), why.as_bytes().to_vec())
 }
@@ -176,7 +177,7 @@ impl Encode for RemovedNodes {
     }
 }
 
-/// The record of the first release.
+/// Record of the first release.
 #[derive(Default)]
 struct LegacyRecord {
     node_records: Vec<NodeRecord>,
@@ -233,7 +234,7 @@ mod tests {
     use super::*;
     use crate::node_record::tests::node_record as short;
 
-    /// A node record with the longest names and addresses there can be.
+    /// Returns a node record with the longest possible names and addresses.
     fn long(node: u32) -> NodeRecord {
         NodeRecord {
             name: format!("{node:0>255}"),
@@ -247,7 +248,7 @@ mod tests {
     fn stored(items: Vec<StateRecord>) -> BTreeMap<Vec<u8>, Vec<u8>> {
         let mut batch = tenure_log::Batch::new();
         for (key, value) in &items {
-            // What the log refuses here stops a node.
+            // A record that the log refuses here would stop a node.
             batch.node(key, value).unwrap();
         }
         items.into_iter().collect()
@@ -284,7 +285,7 @@ mod tests {
         assert_eq!(PersistedState { removed, ..found }, peer_state);
     }
 
-    /// A node that has just joined, or that was just started, claims no less than it has heard: a shorter claim
+    /// A node that has just joined or started claims no less than it has heard: a shorter claim
     /// would make the whole cluster give way to another one.
     #[test]
     fn what_was_heard_of_the_history_is_claimed_after_a_restart() {

@@ -1,8 +1,9 @@
-//! The registry: which nodes there are, which pairs of connections stand, and who is told.
+//! Registry of known peers and their connection pairs.
 //!
-//! A pair is two connections, one a direction; it stands when both do, and when one breaks the
-//! other is ended too. So "the connection to node 3 broke" is one thing that happens once, and the
-//! node hears of it at once: followers of what node 3 led need not wait for their timeouts.
+//! A pair consists of two connections, one per direction. It is established when both are, and when
+//! one breaks, the registry ends the other. So the loss of a peer is a single event, and the node
+//! is informed at once: followers of groups that the lost peer led need not wait for their election
+//! timeouts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -28,41 +29,44 @@ use crate::node_record::NodeRecord;
 use crate::placement_plan::{NodeView, PlacementView};
 use crate::status_report::NodeReport;
 
-/// All that happens to a registry.
+/// An event for the registry. All state changes of the registry are events in one queue.
 pub(crate) enum RegistryEvent {
-    /// Somebody knows these nodes.
+    /// Node records from gossip or from a peer.
     NodeRecords(Vec<NodeRecord>),
-    /// A proven node that this node has reached says this of itself.
+    /// An authenticated node that this node has dialed, with its own record.
     Met {
         node_record: Box<NodeRecord>,
         belongs: IncarnationCheck,
     },
-    /// A node is refused because of the data it runs on.
+    /// A node is refused because of its data directory.
     Problem {
         node: NodeId,
         refusal: HandshakeRefusal,
     },
-    /// Another node knows that this node runs on data that does not count any more.
+    /// Another node knows that this node runs on outdated data.
     Outdated {
         by: NodeId,
         refusal: HandshakeRefusal,
     },
-    /// A proven node wants to come in.
+    /// An authenticated node requests admission.
     Admit {
         theirs: Box<Hello>,
         reply: oneshot::Sender<Result<Admission, String>>,
     },
+    /// An incoming connection was established.
     InUp {
         node: NodeId,
         channel: Channel,
         id: u64,
         cancel: oneshot::Sender<()>,
     },
+    /// An incoming connection ended.
     InDown {
         node: NodeId,
         channel: Channel,
         id: u64,
     },
+    /// An outgoing connection was established.
     OutUp {
         node: NodeId,
         incarnation: u32,
@@ -71,54 +75,51 @@ pub(crate) enum RegistryEvent {
         version: u8,
         frame_writer: FrameWriter,
     },
+    /// An outgoing connection ended.
     OutDown {
         node: NodeId,
         channel: Channel,
         connection: u64,
     },
-    /// The node thread found a queue full: the pair is given up.
-    Overflow {
-        node: NodeId,
-    },
-    Control {
-        from: NodeId,
-        bytes: Bytes,
-    },
-    /// A peer says that this node does not fit in its cluster.
+    /// The node thread found a send buffer full: the pair is given up.
+    Overflow { node: NodeId },
+    /// A control message of a peer.
+    Control { from: NodeId, bytes: Bytes },
+    /// A peer reports that this node does not fit into its cluster.
     Excluded(String),
-    /// Gossip names a node that may be of another cluster.
+    /// Gossip names a node that may belong to another cluster.
     Foreign(NodeRecord),
-    /// A proven node of a cluster, met while this node has none.
+    /// An authenticated node of a cluster that this node, which has none, could join.
     Candidate(Box<Hello>),
-    /// Every cluster that answers has done so by now.
+    /// The time to collect candidate clusters is over.
     Choose,
-    /// A proven node of another cluster, and what this node claimed in the same handshake.
+    /// An authenticated node of another cluster, and the claim that this node made in the same
+    /// handshake.
     Rival {
         ours: Option<ClusterClaim>,
         theirs: Box<Hello>,
     },
-    /// Somebody wants to know.
+    /// Requests the list of known nodes.
     Inspect(oneshot::Sender<Vec<NodeInfo>>),
-    /// Somebody wants to know it all.
+    /// Requests the reports of all connected nodes.
     StatusRequest(oneshot::Sender<Vec<NodeReport>>),
-    /// This node's report for a status request of its own, or of another.
+    /// This node's report, for its own status request or for that of another node.
     Reported {
         to: NodeId,
         id: u64,
         report: NodeReport,
     },
+    /// The time limit of a status request has passed.
     StatusDeadline(u64),
-    /// What this node knows of its cluster's history, for another node of it.
-    Claimed {
-        to: NodeId,
-        claim: ClusterClaim,
-    },
-    /// An operator's orders.
+    /// This node's claim about the cluster's history, for another node of the cluster.
+    Claimed { to: NodeId, claim: ClusterClaim },
+    /// Operator command: starts or ends draining.
     Drain {
         node: NodeId,
         wanted: bool,
         done: oneshot::Sender<Result<(), String>>,
     },
+    /// Operator command: removes a node permanently.
     Remove {
         node: NodeId,
         done: oneshot::Sender<Result<(), String>>,
@@ -127,37 +128,37 @@ pub(crate) enum RegistryEvent {
     Stop,
 }
 
-/// What an admitted connection needs.
+/// Admission of an incoming connection.
 pub(crate) struct Admission {
-    /// Names the connection here.
+    /// Id of the connection in this registry.
     pub(crate) id: u64,
-    /// Whether the other direction stands.
+    /// Whether the other direction is established.
     pub(crate) stands: watch::Receiver<bool>,
 }
 
-/// A node as an operator sees it.
+/// A node as shown to operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// What it is called.
+    /// Name given by the operator.
     pub name: String,
-    /// Which, in which life.
+    /// Node number and incarnation.
     pub member: ReplicaId,
-    /// Whether it is up, seen from the node that was asked.
+    /// Whether the node is up, as seen from the asked node.
     pub up: bool,
-    /// For so long.
+    /// How long it has been up or down, in milliseconds.
     pub for_ms: u64,
-    /// Whether it is being emptied.
+    /// Whether the node gives its replicas away.
     pub draining: bool,
-    /// Where peers reach it.
+    /// Address for peers.
     pub internal: String,
-    /// Where clients reach it.
+    /// Address for clients.
     pub public: String,
-    /// The version of the peer protocol that is spoken with it, while it is reached.
+    /// Negotiated version of the peer protocol while the node is connected.
     pub version: Option<u8>,
 }
 
 impl NodeInfo {
-    /// A node that has no peers.
+    /// Returns the entry of a node that runs without peers.
     pub(crate) fn alone(member: ReplicaId, name: &str) -> NodeInfo {
         NodeInfo {
             name: name.to_owned(),
@@ -172,10 +173,10 @@ impl NodeInfo {
     }
 }
 
-/// Another node.
+/// Another node and its connections.
 struct PeerEntry {
     node_record: watch::Sender<Option<NodeRecord>>,
-    /// Our connection to it: its number, and the incarnation that answered.
+    /// Main connection to it.
     out: Option<OutgoingConnection>,
     incoming: Option<IncomingConnection>,
     bulk: Option<IncomingConnection>,
@@ -190,11 +191,12 @@ struct OutgoingConnection {
     frame_writer: FrameWriter,
 }
 
-/// A connection of its to us. Dropping `cancel` ends it.
+/// A connection from the peer. Dropping `cancel` ends it.
 struct IncomingConnection {
     id: u64,
     member: ReplicaId,
-    /// Which process of it, and which of its connections.
+    /// Start number of the peer's process, and its connection number. Orders the peer's
+    /// connections.
     number: (u64, u64),
     cancel: Option<oneshot::Sender<()>>,
 }
@@ -206,27 +208,28 @@ struct Registry {
     pairs: BTreeMap<NodeId, PeerEntry>,
     removed: BTreeSet<ReplicaId>,
     last_pass: u64,
-    /// What was last told to the node. Windows pass without news, and the rebalancer knows.
+    /// What the node thread was last informed of. Stability and eviction windows end without an
+    /// event; the rebalancer checks them by itself.
     told: Vec<NodeId>,
     told_view: Option<PlacementView>,
     status_requests: StatusRequests,
-    /// Clusters that this node could join, while it has none; `None` before the first is met.
+    /// Clusters that this node could join while it has none. `None` before the first is met.
     candidates: Option<BTreeMap<u64, ClusterCandidate>>,
-    /// Other clusters with this cluster's token that were met.
+    /// Other clusters with this cluster's token.
     rivals: BTreeMap<u64, RivalCluster>,
-    /// Whether this node's cluster gave way: it says nothing more than that.
+    /// Whether this node has stopped serving because of a rival cluster or outdated data.
     gave_way: bool,
 }
 
-/// A cluster that this node could join: what it claims, and nodes of it.
+/// A cluster that this node could join: its claim, and some of its nodes.
 type ClusterCandidate = (Option<ClusterClaim>, Vec<NodeRecord>);
 
-/// Clusters that answer have done so after this long: seeds are asked three times meanwhile.
+/// Time to collect candidate clusters. The seeds are asked three times meanwhile.
 const CHOOSE_AFTER: Duration = Duration::from_secs(1);
-/// What was said last leaves within this time.
+/// Time for the last control messages to be sent before the connections end.
 const LAST_WORDS: Duration = Duration::from_millis(300);
 
-/// Runs until told to stop.
+/// Runs the registry until the stop event.
 pub(crate) async fn run(
     start: PeersStart,
     (sender, mut events): (
@@ -264,6 +267,7 @@ pub(crate) async fn run(
         rivals: BTreeMap::new(),
         gave_way: false,
     };
+    // Rewrites the first release's single record as one record per node.
     if start.peer_state.is_legacy {
         home.write(start.peer_state.items());
     }
@@ -287,7 +291,7 @@ pub(crate) async fn run(
         registry.handle(event);
     }
     if registry.gave_way {
-        // The other nodes of this cluster have to hear it, and connections end with this task.
+        // The other nodes of this cluster must learn of it, and the connections end with this task.
         tokio::time::sleep(LAST_WORDS).await;
     }
     acceptor.abort();
@@ -388,7 +392,7 @@ impl Registry {
         self.home.node_record.borrow().node()
     }
 
-    /// Cards that are known already.
+    /// Connects to the nodes whose records were in the log.
     fn begin(&mut self, peer_state: Vec<NodeRecord>) {
         for node_record in peer_state {
             if node_record.node() != self.me() {
@@ -398,8 +402,8 @@ impl Registry {
         self.reassess();
     }
 
-    /// Asks nodes which cluster they belong to: while this node has none, or because they seem to be of
-    /// another one.
+    /// Asks nodes which cluster they belong to: while this node has none, or because gossip places
+    /// them in another one.
     fn ask_which_cluster(&mut self, node_records: Vec<NodeRecord>) {
         for node_record in node_records {
             if node_record.node() != self.me() || self.home.identity.borrow().cluster_id.is_some() {
@@ -409,14 +413,14 @@ impl Registry {
         }
     }
 
-    /// A node of a cluster that this node could join. Others may follow: clusters that share a token by
-    /// mistake are compared before one of them is joined.
+    /// Collects a cluster that this node could join. It waits for others, because clusters that
+    /// share a token by mistake must be compared before one of them is joined.
     fn candidate(&mut self, theirs: Hello) {
         let Some(cluster) = theirs.cluster else {
             return;
         };
         if self.home.identity.borrow().cluster_id.is_some() {
-            // It has joined meanwhile.
+            // This node has joined meanwhile.
             return;
         }
         if let Some(expected) = self.home.expected
@@ -449,7 +453,7 @@ impl Registry {
         node_records.push(theirs.node_record);
     }
 
-    /// Joins the one cluster there is, or the one that goes on.
+    /// Joins the only candidate, or the one that outlives all others.
     fn choose(&mut self) {
         let candidates = self.candidates.take().unwrap_or_default();
         let goes_on = |(cluster, (claim, _)): &(&u64, &ClusterCandidate)| {
@@ -465,14 +469,15 @@ impl Registry {
             tracing::error!(clusters, "several clusters have this token");
         }
         let Some((cluster, (_, node_records))) = candidates.iter().find(goes_on) else {
-            // The seeds are asked again, until an operator has decided between the clusters.
+            // The seeds are asked again until an operator has decided between the clusters.
             return;
         };
         self.home.chosen.set(Some(*cluster));
         self.learn(node_records.clone());
     }
 
-    /// Another cluster has the same token, so both could grant the same lock (R161).
+    /// Handles a rival cluster: it has the same token, so both could grant the same lock (R161
+    /// (settings fixed per cluster)).
     fn met_rival(&mut self, ours: Option<ClusterClaim>, theirs: &Hello) {
         let our_cluster = self.home.identity.borrow().cluster_id;
         let (Some(our_cluster), Some(cluster)) = (our_cluster, theirs.cluster) else {
@@ -497,8 +502,8 @@ impl Registry {
         self.heard_of_rival(rival);
     }
 
-    /// A node of this cluster has met another cluster. It may know less of this one's history than this node
-    /// does, so this node decides again.
+    /// Handles a rival cluster that another node of this cluster has met. That node may know less
+    /// of our history than this one, so this node decides again.
     fn told_of_rival(&mut self, rival: RivalCluster) {
         let Some(ours) = self.home.identity.borrow().cluster_id else {
             return;
@@ -508,7 +513,8 @@ impl Registry {
         if verdict != rival.verdict
             && let Some(node) = NodeId::new(rival.number)
         {
-            // The other cluster goes by what it was told: it must hear this node's claim, too.
+            // The other cluster decides by the claim that it got, so it must get this node's claim
+            // as well.
             let (home, address) = (Rc::clone(&self.home), rival.address.clone());
             tokio::task::spawn_local(dial::identify(home, node, address));
         }
@@ -535,14 +541,14 @@ impl Registry {
                 standing.gave_way_to = Some(rival);
                 persisted_state::standing(&standing)
             };
-            // The log writer takes what it is given in order: it writes this before it ends, so that the
+            // The log thread writes in order: this record is written before the log ends, so the
             // next start does not serve either.
             self.home.write([standing]);
             self.home.inbox.push(Job::Exclude(sentence));
         }
     }
 
-    /// Operators see which other clusters were met.
+    /// Publishes the rival clusters for operators.
     fn publish(&self) {
         let Some(ours) = self.home.identity.borrow().cluster_id else {
             return;
@@ -552,14 +558,15 @@ impl Registry {
         self.home.known.send_modify(|known| known.rivals = rivals);
     }
 
-    /// A member that was never seen before: the cluster's history grows (see `rival_cluster.rs`).
+    /// Counts a member that was never seen before: the cluster's history grows (see
+    /// `rival_cluster.rs`).
     fn count_member(&mut self) {
         let mut standing = self.home.standing.borrow_mut();
         standing.members += 1;
         self.home.write([persisted_state::standing(&standing)]);
     }
 
-    /// Takes in node records, and passes on those that were news.
+    /// Merges node records and passes on the new ones.
     fn learn(&mut self, node_records: Vec<NodeRecord>) {
         let mut news = Vec::new();
         for node_record in node_records {
@@ -573,7 +580,8 @@ impl Registry {
             match self.pairs.get(&node_record.node()) {
                 Some(pair) => {
                     let known = pair.node_record.borrow().clone();
-                    // Whoever is connected has said itself which life it is in.
+                    // While the peer is connected, its own handshake decides about its incarnation,
+                    // not gossip.
                     let other_incarnation =
                         |known: &NodeRecord| known.member != node_record.member && pair.up;
                     if known.as_ref().is_some_and(|known| {
@@ -606,8 +614,8 @@ impl Registry {
         }
     }
 
-    /// A proven node. One that has no cluster yet takes the place of an earlier incarnation of its number, whatever
-    /// that one's clock said.
+    /// Merges the record of an authenticated node. A node without a cluster replaces an earlier
+    /// incarnation of its number, whatever the clocks said.
     fn met(&mut self, node_record: NodeRecord, belongs: IncarnationCheck) {
         let known = self.home.known_life(node_record.node());
         let compared = known.map(|known| known.compare(&node_record, belongs));
@@ -632,7 +640,7 @@ impl Registry {
         incarnations.insert(node_record.node(), IncarnationMark::of(node_record));
     }
 
-    /// Others pass on a node record of this node's own number.
+    /// Checks a record of this node's own number that others pass on.
     fn heard_of_myself(&mut self, node_record: &NodeRecord) {
         let belongs = IncarnationCheck::of(self.home.identity.borrow().cluster_id);
         let checked =
@@ -642,7 +650,7 @@ impl Registry {
         }
     }
 
-    /// Operators see which nodes are refused because of their data.
+    /// Publishes for operators that a node is refused because of its data.
     fn problem(&self, node: NodeId, refusal: &HandshakeRefusal) {
         let sentence = refusal.to_string();
         self.home.known.send_if_modified(|known| {
@@ -655,8 +663,9 @@ impl Registry {
         });
     }
 
-    /// This node runs on data that does not count any more. On an older copy of its data it would vote again
-    /// where it has voted, so it stops, durably: its count of starts would pass the known one some day.
+    /// Handles the report that this node runs on outdated data. On an older copy it could vote
+    /// twice in one term, so it stops. The stop is durable, because after enough restarts its start
+    /// count would pass the known one.
     fn outdated(&mut self, by: NodeId, refusal: &HandshakeRefusal) {
         self.problem(by, refusal);
         if matches!(refusal, HandshakeRefusal::OlderCopy { .. }) && !self.gave_way {
@@ -667,7 +676,7 @@ impl Registry {
         }
     }
 
-    /// A node has come into this cluster: if it was of another one, that one is not met there any more.
+    /// Forgets the rival cluster of a node that has joined this cluster.
     fn came_over(&mut self, node: NodeId) {
         let before = self.rivals.len();
         self.rivals.retain(|_, rival| rival.number != node.number());
@@ -676,7 +685,7 @@ impl Registry {
         }
     }
 
-    /// A node that was not known.
+    /// Adds an unknown node and starts its dialers.
     fn meet(&mut self, node_record: NodeRecord) {
         let node = node_record.node();
         self.note_life(&node_record);
@@ -715,14 +724,15 @@ impl Registry {
             if present.member != node_record.member {
                 return Err(format!("another process is connected as {node}"));
             }
-            // Frames of an older connection may still be under way: they are not wanted any more.
+            // A late handshake of an older connection must not replace the newer one.
             if number <= present.number {
                 return Err("a newer connection is there already".to_owned());
             }
             self.fall(node);
         }
         if let Some(known) = self.home.known_life(node) {
-            // It may have changed since the handshake began.
+            // Checked again, because the newest incarnation may have changed since the handshake
+            // began.
             let checked = known.check(node_record, IncarnationCheck::of(theirs.cluster));
             checked.map_err(|refusal| refusal.to_string())?;
         }
@@ -806,7 +816,7 @@ impl Registry {
         }
     }
 
-    /// Whether both directions stand now.
+    /// Marks the pair as up when both directions are established.
     fn check(&mut self, node: NodeId) {
         let now = self.now_ms();
         let Some(pair) = self.pairs.get_mut(&node) else {
@@ -826,7 +836,7 @@ impl Registry {
         self.reassess();
     }
 
-    /// One direction is gone: the pair is.
+    /// Ends the pair because one direction was lost.
     fn fall(&mut self, node: NodeId) {
         let now = self.now_ms();
         let Some(pair) = self.pairs.get_mut(&node) else {
@@ -835,7 +845,7 @@ impl Registry {
         pair.incoming = None;
         pair.out = None;
         pair.stands.send_replace(false);
-        // Its queue ends with this, and with it the connection.
+        // The node drops its frame writer, the last handle, and that ends the connection.
         self.home.inbox.push(Job::Disconnected {
             node,
             channel: Channel::Main,
@@ -871,7 +881,7 @@ impl Registry {
         }
     }
 
-    /// Asks everybody who is up.
+    /// Asks all connected nodes and this one for their reports.
     fn cluster_report(&mut self, reply: oneshot::Sender<Vec<NodeReport>>) {
         let me = self.me();
         let up = self.pairs.iter().filter(|(_, pair)| pair.up);
@@ -891,7 +901,7 @@ impl Registry {
         });
     }
 
-    /// Asks the node for its report.
+    /// Requests the node's report and sends it to the asking registry.
     fn report(&self, to: NodeId, id: u64) {
         let home = Rc::clone(&self.home);
         tokio::task::spawn_local(async move {
@@ -905,7 +915,8 @@ impl Registry {
         });
     }
 
-    /// What a node that has just been reached should know.
+    /// Sends the known node records, removals and the cluster's history to a node that was just
+    /// connected.
     fn introduce(&mut self, node: NodeId) {
         let known = self
             .pairs
@@ -941,7 +952,7 @@ impl Registry {
         }
     }
 
-    /// Tells the node how the cluster looks.
+    /// Informs the node thread about the members and their state, if they have changed.
     fn reassess(&mut self) {
         let mut nodes: Vec<NodeId> = self.pairs.keys().copied().collect();
         nodes.push(self.me());
@@ -1009,7 +1020,8 @@ impl Registry {
         nodes
     }
 
-    /// R166: a node says itself that it is leaving, in its node record.
+    /// Starts or ends draining (R166 (draining a node)). Each node announces it itself, in its node
+    /// record.
     fn drain(&mut self, node: NodeId, wanted: bool) -> Result<(), String> {
         if node != self.me() {
             return if self.say(node, &ControlMessage::Drain(wanted)) {
@@ -1040,7 +1052,7 @@ impl Registry {
         Ok(())
     }
 
-    /// An operator's word that a node never comes back in its present incarnation.
+    /// Removes the current incarnation of a node permanently, by an operator's command.
     fn remove(&mut self, node: NodeId) -> Result<(), String> {
         if node == self.me() {
             return Err("a node cannot remove itself: ask another one".to_owned());

@@ -1,27 +1,28 @@
-//! Two clusters with one token: which of them goes on.
+//! Conflict resolution between two clusters with the same token: which one continues.
 //!
-//! Both would grant the same locks, so when a node proves the token and names another cluster, one of
-//! the two clusters must stop. Each side decides by itself, from the same two claims of one handshake,
-//! and comes to the mirrored result. No clock takes part: clocks of machines that lost their disks are
-//! often wrong, too.
+//! Both would grant the same locks, so when a node proves the token and names another cluster, one
+//! of the two clusters must stop. Each side decides by itself from the same two claims of one
+//! handshake, and both reach the mirrored result. No clock is involved, because the clocks of
+//! machines that lost their disks are often wrong too.
 
 use std::cmp::Ordering;
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 
-/// A cluster supersedes at most so many others by an operator's order; the oldest are dropped.
+/// Maximum number of clusters that a cluster supersedes by an operator's order; the oldest are
+/// dropped.
 pub(crate) const MOST_SUPERSEDED: usize = 32;
 
-/// How long a cluster has been there, in what it did.
+/// Length of a cluster's history. Ordered by members first, then by applied entries.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ClusterHistory {
-    /// Members that were ever seen, counting each incarnation of a node.
+    /// Number of members ever seen; each incarnation of a node counts.
     pub(crate) members: u64,
     /// Applied entries of the system group.
     pub(crate) applied: u64,
 }
 
-/// What a node says of its cluster in the handshake, covered by the proofs of both sides.
+/// What a node claims about its cluster in the handshake. Covered by the proofs of both sides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ClusterClaim {
     pub(crate) history: ClusterHistory,
@@ -29,32 +30,35 @@ pub(crate) struct ClusterClaim {
     pub(crate) supersedes: Vec<u64>,
 }
 
-/// What follows for our cluster.
+/// Consequence for our cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RivalOutcome {
-    /// It goes on; the other one must stop.
+    /// Our cluster continues; the other one must stop.
     GoesOn,
-    /// It stops; the other one goes on.
+    /// Our cluster stops; the other one continues.
     GivesWay,
-    /// Neither may grant anything before an operator has decided.
+    /// Neither may grant locks until an operator has decided.
     Undecided,
 }
 
-/// Another cluster that was met.
+/// Another cluster with our token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct RivalCluster {
     pub(crate) cluster: u64,
-    /// The number of the node that was met, and its name and address for people.
+    /// Number of the node that was met; its name and address for people.
     pub(crate) number: u32,
     pub(crate) node: String,
-    /// Where that node is reached.
+    /// Peer address of that node.
     pub(crate) address: String,
-    /// What it claimed, so that each node that hears of it decides by what it knows itself.
+    /// Its claim. Each node that learns of the rival decides by its own knowledge of our history.
     pub(crate) claim: Option<ClusterClaim>,
     pub(crate) verdict: RivalOutcome,
 }
 
-/// Decides between two clusters. A node of the first release says no claim: its history is unknown.
+/// Decides between two clusters. A node of the first release makes no claim: its history is
+/// unknown.
+///
+/// An operator's order has precedence over the history.
 pub(crate) fn decide(
     (our_cluster, ours): (u64, Option<&ClusterClaim>),
     (their_cluster, theirs): (u64, Option<&ClusterClaim>),
@@ -82,7 +86,7 @@ pub(crate) fn decide(
 }
 
 impl RivalCluster {
-    /// What an operator reads, with the commands that decide.
+    /// Returns the sentence for the operator, with the commands that decide.
     pub(crate) fn sentence(&self, ours: u64) -> String {
         let met = format!(
             "another cluster has the same token: {} belongs to cluster {:016x}, this node to {ours:016x}",
@@ -190,7 +194,7 @@ impl Encode for RivalCluster {
     }
 }
 
-/// Adds clusters to a list of superseded ones; the newest stay.
+/// Adds clusters to a list of superseded ones and keeps the newest. Returns whether one was new.
 pub(crate) fn supersede(known: &mut Vec<u64>, more: &[u64]) -> bool {
     let before = known.len();
     for cluster in more {
@@ -216,7 +220,8 @@ mod tests {
         }
     }
 
-    /// R161: of two clusters at most one goes on, whichever side asks.
+    /// R161 (settings fixed per cluster): at most one of two clusters continues, whichever side
+    /// decides.
     #[test]
     fn both_sides_decide_alike() {
         let claims = [
@@ -253,7 +258,7 @@ mod tests {
             decide((1, Some(&kept)), (2, Some(&large))),
             RivalOutcome::GoesOn
         );
-        // A node of the first release tells no history.
+        // A node of the first release sends no history.
         assert_eq!(
             decide((1, Some(&large)), (2, None)),
             RivalOutcome::Undecided

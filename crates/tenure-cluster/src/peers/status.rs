@@ -1,4 +1,4 @@
-//! Status requests: one node asks all others for their reports, and waits a second for them.
+//! Status fan-out: one node asks all others for their reports and waits one second for them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use tokio::sync::oneshot;
 
 use crate::status_report::{ClusterReport, Edition, NodeReport};
 
-/// So long the others have time to answer.
+/// Time limit for the reports of the other nodes.
 pub(crate) const STATUS_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Status requests that are under way.
+/// Status requests in flight.
 #[derive(Default)]
 pub(crate) struct StatusRequests {
     last: u64,
@@ -20,14 +20,14 @@ pub(crate) struct StatusRequests {
 
 struct PendingStatus {
     missing: BTreeSet<NodeId>,
-    /// What was said before the report that it belongs to.
+    /// First parts of reports. They arrive before the report that they belong to.
     editions: BTreeMap<NodeId, Edition>,
     reports: Vec<NodeReport>,
     reply: oneshot::Sender<Vec<NodeReport>>,
 }
 
 impl StatusRequests {
-    /// Begins one; these are expected to answer.
+    /// Registers a request to these nodes. Returns its id.
     pub(crate) fn begin(
         &mut self,
         missing: BTreeSet<NodeId>,
@@ -44,7 +44,7 @@ impl StatusRequests {
         self.last
     }
 
-    /// The first part of a report has come.
+    /// Takes the first part of a report.
     pub(crate) fn heard_edition(&mut self, id: u64, edition: Edition) {
         if let Some(open) = self.open.get_mut(&id)
             && open.missing.contains(&edition.member.node)
@@ -53,7 +53,7 @@ impl StatusRequests {
         }
     }
 
-    /// A report has come.
+    /// Takes a report. Completes the request when it is the last one.
     pub(crate) fn heard(&mut self, id: u64, mut report: NodeReport) {
         let Some(open) = self.open.get_mut(&id) else {
             return;
@@ -69,7 +69,7 @@ impl StatusRequests {
         }
     }
 
-    /// Whoever has not answered is not waited for any more.
+    /// Completes a request with the reports that have arrived.
     pub(crate) fn end(&mut self, id: u64) {
         if let Some(open) = self.open.remove(&id) {
             let _ = open.reply.send(open.reports);
@@ -78,7 +78,7 @@ impl StatusRequests {
 }
 
 impl ClusterReport {
-    /// The report of a node, if it answered.
+    /// Returns the report of a node, if it answered.
     pub fn report(&self, node: NodeId) -> Option<&NodeReport> {
         self.reports
             .iter()

@@ -1,7 +1,7 @@
-//! TLS below the connections of peers, where it is wanted: both ends show a certificate of the
-//! cluster's own authority.
+//! Optional mutual TLS below the peer connections, with certificates of the cluster's own
+//! authority.
 //!
-//! The proof of the token stays on top of it: a certificate says that a machine may take part, the
+//! The proof of the token remains necessary: a certificate shows that a machine may take part, the
 //! token that it belongs to this cluster.
 
 use std::io;
@@ -20,40 +20,41 @@ use tokio_rustls::{TlsAcceptor, TlsConnector};
 
 use super::connection::{ConnectionError, ReadHalf, WriteHalf};
 
-/// A handshake takes no longer.
+/// Time limit for a TLS handshake.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 
-/// How this node shows itself to its peers, and whom it believes.
+/// Certificates of this node and of the authority that it trusts.
 #[derive(Clone)]
 pub struct PeerTls {
     connector: TlsConnector,
     acceptor: TlsAcceptor,
 }
 
-/// Why peers cannot be met over TLS. The node does not start then.
+/// Reason why TLS cannot be set up. The node does not start then.
 #[derive(Debug, thiserror::Error)]
 pub enum PeerTlsError {
-    /// A file cannot be read or has no PEM of that kind.
+    /// A file cannot be read or contains no PEM section of that kind.
     #[error("cannot read {what} from {path}")]
     File {
-        /// What was looked for.
+        /// Kind of PEM section.
         what: &'static str,
-        /// Where.
+        /// Path of the file.
         path: PathBuf,
-        /// Why.
+        /// Error of the PEM parser.
         source: PemError,
     },
-    /// The authority's certificates cannot be used.
+    /// The certificates of the authority cannot be used.
     #[error("the authority for peers cannot be used")]
     Authority(#[from] VerifierBuilderError),
-    /// Certificate and key do not fit, or are not usable.
+    /// Certificate and key do not match or cannot be used.
     #[error("the certificate for peers cannot be used")]
     Unusable(#[from] rustls::Error),
 }
 
 impl PeerTls {
-    /// Reads PEM files: the authority that signs all nodes' certificates, and this node's own. That
-    /// one has to name the host by which others reach it, for both ends of a connection.
+    /// Reads PEM files: the authority that signs all nodes' certificates, and this node's own
+    /// certificate and key. The certificate must name the host under which peers dial this node,
+    /// and be valid for server and client use.
     pub fn load(authority: &Path, certificate: &Path, key: &Path) -> Result<PeerTls, PeerTlsError> {
         let chain = certificates("a certificate chain", certificate)?;
         let key = PrivateKeyDer::from_pem_file(key).map_err(|source| PeerTlsError::File {
@@ -109,7 +110,7 @@ impl std::fmt::Debug for PeerTls {
     }
 }
 
-/// The two halves of a connection to `address`, `host:port`.
+/// Returns both halves of a connection to `address`, `host:port`.
 pub(super) async fn dialed(
     tls: Option<&PeerTls>,
     stream: TcpStream,
@@ -127,7 +128,7 @@ pub(super) async fn dialed(
     Ok((Box::new(reader), Box::new(writer)))
 }
 
-/// The two halves of a connection that came in.
+/// Returns both halves of an incoming connection.
 pub(super) async fn accepted(
     tls: Option<&PeerTls>,
     stream: TcpStream,

@@ -1,4 +1,4 @@
-//! Scenarios as tables of nodes, and random clusters that must settle.
+//! Scenarios as tables of nodes, and random clusters that must converge.
 
 use super::*;
 use tenure_node::{Membership, Progress};
@@ -42,7 +42,7 @@ fn stable(nodes: impl IntoIterator<Item = u32>) -> PlacementView {
     view(nodes.into_iter().map(|node| seen(node, true, 100_000)))
 }
 
-/// A group led here, whose followers have everything.
+/// Returns a group that this node leads and whose followers are up to date.
 fn group(number: u32, voters: &[u32], learners: &[u32]) -> GroupStatus {
     let members = |nodes: &[u32]| nodes.iter().map(|node| member(*node)).collect();
     let membership = Membership {
@@ -97,7 +97,8 @@ fn change(group: u32, steps: Vec<MembershipStep>) -> Vec<PlacementStep> {
 
 use MembershipStep::{Learner, Remove, Voter};
 
-/// R164, R165: two nodes joined a lone one; it goes to three voters in one step, by way of learners.
+/// R164 (replication factor), R165 (pace of membership changes): two nodes join a single one; the
+/// group gets three voters in one step, by way of learners.
 #[test]
 fn a_group_grows_with_the_cluster() {
     let three = stable([1, 2, 3]);
@@ -113,8 +114,8 @@ fn a_group_grows_with_the_cluster() {
     assert_eq!(next(&group(0, &[1], &[]), &stable([1, 2])), [], "odd");
 }
 
-/// A leader does not remove itself, and it can hand over to voters only. Where no voter is to stay,
-/// the newcomers become voters beside it first.
+/// A leader does not remove itself and can transfer its leadership only to voters. If no voter
+/// stays, the new nodes become voters beside it first.
 #[test]
 fn a_lone_leader_that_is_to_leave_promotes_first() {
     let five = stable([1, 2, 3, 4, 5]);
@@ -147,7 +148,8 @@ fn a_lone_leader_that_is_to_leave_promotes_first() {
     assert_eq!(leaving, change(number, vec![Remove(member(1))]));
 }
 
-/// R165: a node counts after its window; a learner is promoted when it has caught up, not before.
+/// R165: a node counts after its stability window; a learner is promoted only when it has caught
+/// up.
 #[test]
 fn newcomers_wait() {
     let fresh = view([
@@ -164,7 +166,8 @@ fn newcomers_wait() {
     assert_eq!(next(&silent, &stable([1, 2, 3])), []);
 }
 
-/// R164: a dead voter keeps its seat while nobody can take it, and loses it after the window if somebody can.
+/// R164: a dead voter stays while no node can replace it, and is replaced after the window if one
+/// can.
 #[test]
 fn failure_never_makes_voters_fewer() {
     let dead = |for_ms| {
@@ -196,7 +199,7 @@ fn failure_never_makes_voters_fewer() {
     );
 }
 
-/// A wiped node comes back in a new incarnation: that one is a learner first, then takes the old one's seat.
+/// A wiped node comes back as a new incarnation: it is a learner first, then replaces the old one.
 #[test]
 fn a_new_life_takes_the_old_ones_seat() {
     let mut wiped = stable([1, 2, 3]);
@@ -226,7 +229,8 @@ fn a_new_life_takes_the_old_ones_seat() {
     );
 }
 
-/// A node is added by its incarnation; the replica that it got is promoted and removed by its own number.
+/// A node is added by its incarnation; its replica is promoted and removed by its own replica
+/// number.
 #[test]
 fn a_replica_is_named_by_its_number() {
     let mut joined = group(7, &[1, 2, 3], &[]);
@@ -262,7 +266,7 @@ fn a_replica_is_named_by_its_number() {
     );
 }
 
-/// R166: replicas and leaderships leave a draining node while it is up.
+/// R166 (draining a node): replicas and leaderships leave a draining node while it is up.
 #[test]
 fn a_draining_node_is_emptied() {
     let drained = |nodes: &[u32], leaving: u32| {
@@ -285,7 +289,7 @@ fn a_draining_node_is_emptied() {
     assert_eq!(next(&alone, &drained(&[1], 1)), [], "the last copy stays");
 }
 
-/// An operator's word ends an incarnation: its seat is given up at once.
+/// When an operator removes an incarnation, its replica leaves the voters at once.
 #[test]
 fn a_removed_node_loses_its_seats() {
     let mut two = stable([1, 2]);
@@ -296,7 +300,7 @@ fn a_removed_node_loses_its_seats() {
     );
 }
 
-/// R165: a change needs a majority of its new voters.
+/// R165: a change needs a majority of its new voters that is up.
 #[test]
 fn nothing_is_changed_without_a_majority() {
     let mut lost = view([
@@ -309,7 +313,7 @@ fn nothing_is_changed_without_a_majority() {
     assert_eq!(next(&four, &lost), []);
 }
 
-/// R165: leadership drifts to the first in rank, a few groups at a time.
+/// R165: leaderships move to the first node in rank, a few groups at a time.
 #[test]
 fn leaderships_drift_a_few_at_a_time() {
     let groups: Vec<GroupStatus> = (0..64).map(|at| group(at, &[1, 2, 3], &[])).collect();
@@ -332,7 +336,7 @@ fn leaderships_drift_a_few_at_a_time() {
     }
 }
 
-/// R165: so many groups change at once, and those that have begun come first.
+/// R165: a limited number of groups changes at once, and changes in progress come first.
 #[test]
 fn few_groups_change_at_once() {
     let mut groups: Vec<GroupStatus> = (0..64).map(|at| group(at, &[1], &[])).collect();
@@ -349,8 +353,8 @@ fn few_groups_change_at_once() {
     assert!(matches!(&steps[0], PlacementStep::Change(GroupId(60), _)));
 }
 
-/// From any membership, in any cluster that stays as it is, the steps come to an end, never leave a
-/// group without a voter that has its state, and never make voters fewer because nodes are down.
+/// From any membership, in any cluster that does not change, the steps end, never leave a group
+/// without a voter that has its state, and never reduce the voters because nodes are down.
 #[test]
 fn every_cluster_settles() {
     let mut rng = 0x9e37_79b9_7f4a_7c15u64;
@@ -412,7 +416,7 @@ fn every_cluster_settles() {
     }
 }
 
-/// What the node would do, for a leader that stays and followers that keep up.
+/// Applies a step as the node would, for a leader that stays and followers that keep up.
 fn enact(group: &mut GroupStatus, change: &MembershipChange) {
     let membership = &mut group.membership;
     let stays = |voter: &&ReplicaId| !change.steps.contains(&Remove(**voter));
@@ -448,7 +452,8 @@ fn enact(group: &mut GroupStatus, change: &MembershipChange) {
         .map(|member| (member, progress))
         .collect();
     if !membership.voters.contains(&member(1)) {
-        // The leader handed over before it left: whoever leads next asks from its own place.
+        // The leader transferred its leadership before it left: the next leader plans from its own
+        // place.
         group.leader = membership.voters.first().copied();
     }
 }
