@@ -393,6 +393,7 @@ impl<'a> Comparison<'a> {
         // SIGKILL, so that the restart is a recovery after a crash.
         server.kill();
         drop(server);
+        // `start` returns when the server answers, so this is the time until it serves again.
         let begin = Instant::now();
         let server = start(&directory)?;
         let restart = begin.elapsed();
@@ -463,6 +464,7 @@ impl<'a> Comparison<'a> {
         let [now, fresh] = &rows[..] else {
             return Err("two daemons were to be measured".to_owned());
         };
+        // In per cent; `max` avoids a division by zero.
         let change = |before: f64, after: f64| (after / before.max(1.0) - 1.0) * 100.0;
         let (rate, written, memory) = (
             change(fresh.report.rate, now.report.rate),

@@ -298,6 +298,7 @@ impl LoadScript {
             if self.line.contains(&worker.number) {
                 let first = self.line.pop_front();
                 if first != Some(worker.number) {
+                    // Another worker was first in the line.
                     self.measured.overtakes += 1;
                     self.line.retain(|one| *one != worker.number);
                     self.line.extend(first);
@@ -309,6 +310,7 @@ impl LoadScript {
         }
         let (warm_up, time) = (self.plan.warm_up(), self.plan.time);
         let since_start = now.saturating_duration_since(self.start);
+        // Many-held ends by the number of locks and has no warm-up; all others end by time.
         let by_number = self.plan.scenario == Scenario::ManyHeld;
         self.over = if by_number {
             self.taken >= self.plan.locks || since_start >= self.plan.timeout
@@ -322,6 +324,7 @@ impl LoadScript {
         } else {
             self.measured.elapsed = since_start.saturating_sub(warm_up);
         }
+        // A pair counts once, at its release; a handoff at its grant.
         let is_unit = match self.plan.scenario {
             Scenario::UniqueLock | Scenario::DeepTree => worker.asked == WorkerRequest::Release,
             Scenario::HotHandoff => worker.asked == WorkerRequest::Wait,

@@ -304,6 +304,8 @@ impl Config {
         machine: &MachineDefaults,
     ) -> Result<Config, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
+        // R182: without a file and network settings the defaults stay on loopback; with them, ports
+        // listen on all addresses.
         let bare = w.is_bare();
         let bind = |port: u16| SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), port);
         let web_default = if bare { "127.0.0.1:8443" } else { "" };
@@ -330,6 +332,7 @@ impl Config {
         };
         let node = NodeConfig {
             name,
+            // A mistake is recorded already, so this value is never used.
             id: id.unwrap_or(1),
             fixed,
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
@@ -338,6 +341,7 @@ impl Config {
         let data_dir = w.text("data_dir", &default_data_dir(bare, machine));
         let disk = DiskConfig {
             data_dir: PathBuf::from(data_dir),
+            // Named after the wire-compatible daemon's storage engine (R180).
             sync: if w.flag("rocksdb_wal_sync", true) {
                 SyncConfig::Always
             } else {
@@ -388,6 +392,7 @@ impl Config {
                 hint,
             );
         }
+        // R168 (internal authentication): without a token a node cannot meet others.
         if token.is_none() && !seeds.is_empty() {
             let hint = "set the same internal_auth_token on all nodes";
             w.mistake(
@@ -501,6 +506,7 @@ impl Config {
             file: w.optional_text("log_file").map(PathBuf::from),
             format: log_format(&mut w),
         };
+        // Every key must be read before this line: `finish` reports keys that were not.
         let read = w.finish(WITHOUT_MEANING)?;
         let (ignored, effective) = (read.ignored, read.effective);
         Ok(Config {

@@ -98,6 +98,7 @@ pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
                 targets.insert(0, ("etcd-once", Target::EtcdOnce, etcd.address(), None));
             }
         }
+        // etcd's rate: the divisor for the targets that follow it.
         let mut base = None;
         for (name, target, address, aim) in targets {
             run += 1;

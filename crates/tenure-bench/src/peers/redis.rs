@@ -143,6 +143,7 @@ impl Wire for Redis {
                     .push(String::from_utf8_lossy(digest).into_owned());
                 continue;
             }
+            // Redis answers in the order of the requests.
             let Some((worker, ask, owner)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };

@@ -131,6 +131,7 @@ impl Wire for ZooKeeper {
                 break;
             };
             at += 4 + length;
+            // The first packet is the answer to the connect request and has no header.
             if self.state == ZnodeState::Connecting {
                 self.state = ZnodeState::Preparing;
                 self.create(out, "/bench", "", 0);
@@ -149,6 +150,7 @@ impl Wire for ZooKeeper {
                 self.state = ZnodeState::Ready;
                 continue;
             }
+            // ZooKeeper answers in the order of the requests.
             let Some((worker, ask)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };

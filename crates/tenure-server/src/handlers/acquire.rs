@@ -164,6 +164,8 @@ impl Chunks {
                 format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
             ));
         }
+        // Each chunk obeys the limit of a single message (R13, list length limits), the whole
+        // stream its own limit.
         convert::count(
             chunk.requests.len() + chunk.release_requests.len(),
             MAX_ENTRIES,

@@ -81,6 +81,7 @@ pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
 pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
+    // The system group has no lock state, hence no counts.
     let spaces = || {
         status
             .groups

@@ -1,4 +1,5 @@
-//! Cluster administration service: status, drain, remove, backup (R164, R166).
+//! Cluster administration service: status, drain, remove, backup (R164, replication
+//! factor; R166, draining a node).
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -170,6 +171,8 @@ fn node_id(number: u32) -> Result<NodeId, Status> {
 /// term; without a leader, that of the replica that has applied most.
 fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusResponse {
     let group_count = u32::try_from(fixed.group_count).unwrap_or(u32::MAX);
+    // Group 0 is the system group, so there is one more than `group_count`. A group that no node
+    // reports stays in the list without a leader.
     let mut groups: BTreeMap<u32, Group> = (0..=group_count)
         .map(|number| {
             let unknown = Group {
@@ -197,6 +200,7 @@ fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusRespons
         .iter()
         .map(|node| {
             let report = cluster_report.report(node.member.node);
+            // A node that did not report has zero counts; `reported` tells the difference.
             let count = |which: fn(&&GroupReport) -> bool| {
                 let replicas = report.map_or(0, |one| one.groups.iter().filter(which).count());
                 u32::try_from(replicas).unwrap_or(u32::MAX)

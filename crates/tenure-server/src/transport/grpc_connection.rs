@@ -211,6 +211,7 @@ impl ServedCall {
         cx: &mut Context<'_>,
     ) {
         let request = request.map(RequestBody::new);
+        // Authentication comes first, for known and unknown RPCs alike.
         let deadline = match self.client.admit(&request) {
             Ok(deadline) => deadline,
             Err(refused) => return self.other(async move { refused }, respond),
@@ -237,6 +238,7 @@ impl ServedCall {
         // Polled once and dropped: `read` keeps its progress in `body`, so `wait` continues from
         // there.
         let _ = pin!(body.read()).poll(cx);
+        // Fast path: the message is complete and permits are free. All else waits in a future.
         if let Some(message) = body.message()
             && let Some(permits) = self.client.permits_at_once(unary)
         {

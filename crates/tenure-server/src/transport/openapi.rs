@@ -146,6 +146,7 @@ fn others() -> Vec<(&'static str, Value)> {
             },
         })
     };
+    // POST has the same responses as GET, and those of a request body.
     let mut post = health("postHealth");
     post["requestBody"] = json!({
         "required": true,

@@ -76,8 +76,8 @@ async fn owner_events(
     let last = headers
         .get("last-event-id")
         .and_then(|value| value.to_str().ok()?.parse().ok());
-    // A position in the future is not an id of this cluster. It is treated as absent; otherwise every
-    // buffered event would count as seen.
+    // A position in the future is not an id of this cluster. It is treated as absent; otherwise
+    // every buffered event would count as seen.
     let position = last
         .or(after)
         .filter(|position| *position <= newest_possible_id());
