@@ -241,8 +241,8 @@ pub(crate) fn fence_number(fence: Option<Fence>) -> i64 {
     fence.map_or(0, |fence| i64::try_from(fence.number()).unwrap_or(i64::MAX))
 }
 
-/// Parses a holder description (E3). Labels are sorted, because the order of a protobuf map is
-/// random and replicas must agree.
+/// Parses a holder description (E3). Labels are sorted, because the decoded map has a random order
+/// and equal requests must have equal content.
 pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
     let bytes = wire.encoded_len();
     if bytes > Holder::MAX_BYTES {

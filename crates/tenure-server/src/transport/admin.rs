@@ -171,8 +171,8 @@ fn node_id(number: u32) -> Result<NodeId, Status> {
 /// term; without a leader, that of the replica that has applied most.
 fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusResponse {
     let group_count = u32::try_from(fixed.group_count).unwrap_or(u32::MAX);
-    // Group 0 is the system group, so there is one more than `group_count`. A group that no node
-    // reports stays in the list without a leader.
+    // `0..=`: the system group has the number `group_count`. A group that no node reports stays in
+    // the list without a leader.
     let mut groups: BTreeMap<u32, Group> = (0..=group_count)
         .map(|number| {
             let unknown = Group {

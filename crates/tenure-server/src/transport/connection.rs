@@ -35,7 +35,7 @@ type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infalli
 /// Path prefix of the lock service's RPCs.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
 
-/// Other calls whose request body stays open; the body time limit does not apply to them.
+/// Other calls whose request body stays open; the body limits do not apply to them.
 const LONG_REQUESTS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
