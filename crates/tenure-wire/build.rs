@@ -1,7 +1,7 @@
-//! Turns the proto file into Rust types with serde's traits for the JSON facade.
+//! Code generation: Rust types from the proto files, with serde attributes for JSON.
 //!
-//! No `protoc` is needed: `protox` is a compiler in Rust. The facade's JSON is not proto3's own
-//! mapping (numbers for enums and 64-bit integers, every field present), hence the attributes.
+//! Needs no `protoc`: `protox` is a protobuf compiler in Rust. The JSON is not the canonical proto3
+//! mapping (enums and 64-bit integers are numbers, every field is present), hence the attributes.
 
 use std::path::PathBuf;
 
@@ -10,11 +10,11 @@ use prost_types::field_descriptor_proto::{Label, Type};
 use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 
 const PROTO: &str = "pathlockd/v1/pathlock.proto";
-/// For operators, over gRPC only: the facade has no part in it.
+/// The cluster administration service: gRPC only, without JSON.
 const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Asked when it runs, not when it is compiled: checkouts may share a target directory.
+    // Read at run time, not with `env!`: worktrees may share a target directory.
     let include = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("proto");
     println!("cargo::rerun-if-changed={}", include.join(PROTO).display());
     let descriptors = protox::compile([PROTO], [&include])?;
@@ -50,7 +50,7 @@ enum FieldSite {
     Field(String),
 }
 
-/// A map is a list of entries in the descriptor.
+/// Returns whether a field is a map: the descriptor has it as a repeated entry message.
 fn is_map(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
     message.nested_type.iter().any(|nested| {
         let is_entry = nested.options.as_ref().is_some_and(|o| o.map_entry());
@@ -58,7 +58,8 @@ fn is_map(message: &DescriptorProto, field: &FieldDescriptorProto) -> bool {
     })
 }
 
-/// What serde must know about each message and field.
+/// Returns the serde attributes of each message and field. Messages with a `oneof` get none: they
+/// are used only in sessions, which have no JSON form.
 fn json_attributes(descriptors: &FileDescriptorSet) -> Vec<(FieldSite, String)> {
     let mut attributes = Vec::new();
     for file in &descriptors.file {

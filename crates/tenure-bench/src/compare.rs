@@ -1,4 +1,5 @@
-//! The comparison: which servers, which scenarios, which table.
+//! Comparison runner: starts the servers, runs the scenarios on each, prints tables and checks
+//! targets.
 
 mod process;
 mod server;
@@ -22,27 +23,27 @@ use targets::{MemoryCost, TargetResults};
 /// A part of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum ComparisonPart {
-    /// Three nodes beside three of etcd; only when it is asked for.
+    /// Three nodes compared with three nodes of etcd. Runs only if requested.
     Cluster,
     /// Throughput and latency of every scenario without contention.
     Speed,
-    /// One path that all want.
+    /// One path that all clients want.
     Handoff,
-    /// Memory, disk and restart with many locks.
+    /// Memory, disk space and restart time with many locks.
     Held,
-    /// What nothing to do costs.
+    /// CPU time of an idle server.
     Idle,
-    /// The same after a minute of load.
+    /// Throughput, bytes written and memory after two minutes of load.
     Wear,
 }
 
-/// The longest that a server may take to hand out its many locks.
+/// Time limit for a server to grant its many locks.
 const SCENARIO_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Redis a second time, through a client library.
+/// Name of the target that uses Redis through a client library.
 const REDIS_LIBRARY: &str = "redis-lib";
 
-/// The lines of the speed table: scenario and requests in flight.
+/// Rows of the speed table: scenario and requests in flight.
 const SPEED: [(Scenario, u32); 7] = [
     (Scenario::UniqueLock, 64),
     (Scenario::UniqueLock, 256),
@@ -53,7 +54,7 @@ const SPEED: [(Scenario, u32); 7] = [
     (Scenario::ReadHeavy, 256),
 ];
 
-/// What is measured is measured in so many parts, all targets in turns.
+/// Each figure is measured in this many rounds, with all targets in turn.
 const ROUNDS: u32 = 3;
 
 const SESSION: Target = Target::Session { token: None };
@@ -72,12 +73,12 @@ pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
     result
 }
 
-/// Who is measured, with what.
+/// One target with the load that it gets.
 struct Runner {
     plan: LoadPlan,
     name: &'static str,
     target: Target,
-    /// Which server.
+    /// Index of the server in `Comparison::servers`.
     at: usize,
 }
 
@@ -93,7 +94,8 @@ impl Runner {
 
     fn row(&self, sum: &ComparisonRound) -> Row {
         let measured = &sum.measured;
-        // The server's use is of the whole run, the units are without the warm-up.
+        // CPU time and bytes include the warm-up, the units do not: scale by the measured share of
+        // the time.
         let share = measured.elapsed.as_secs_f64() / sum.took.as_secs_f64();
         let per_unit = share / measured.units.max(1) as f64;
         Row {
@@ -104,11 +106,11 @@ impl Runner {
     }
 }
 
-/// What was found.
+/// The result of one or more rounds.
 #[derive(Clone)]
 struct ComparisonRound {
     measured: Measured,
-    /// With the warm-up.
+    /// Elapsed time including the warm-up.
     took: Duration,
     used: Usage,
 }
@@ -152,7 +154,7 @@ impl<'a> Comparison<'a> {
             if !serves.into_iter().any(wanted) {
                 continue;
             }
-            // A peer that cannot be started is left out, and said to be.
+            // A peer that cannot be started is skipped with a message.
             match start(&arguments.directory.join(name)) {
                 Ok(server) => servers.push(server),
                 Err(why) => eprintln!("compare: without {name}: {why}"),
@@ -191,7 +193,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Every target of the running servers, as wanted.
+    /// Returns the requested targets of the running servers.
     fn targets(&self) -> Vec<(&'static str, Target, usize)> {
         let mut targets = Vec::new();
         for (at, server) in self.servers.iter().enumerate() {
@@ -214,7 +216,7 @@ impl<'a> Comparison<'a> {
         targets
     }
 
-    /// One round, or the whole of what is measured only once.
+    /// Makes a plan for one round. Parts that are measured once set their own time.
     fn plan(&mut self, scenario: Scenario, in_flight: u32) -> LoadPlan {
         self.runs += 1;
         LoadPlan {
@@ -248,7 +250,8 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Measures several in turns: a machine that is slower for some seconds is so for all of them.
+    /// Measures several targets in turn, round by round, so that a slow phase of the machine
+    /// affects all of them equally.
     fn in_turns(&mut self, runners: &[Runner]) -> Result<Vec<Row>, String> {
         let mut sums: Vec<Option<ComparisonRound>> = vec![None; runners.len()];
         for _ in 0..ROUNDS {
@@ -262,6 +265,7 @@ impl<'a> Comparison<'a> {
                 let mut plan = plan.clone();
                 self.runs += 1;
                 plan.run = self.runs;
+                // Redis has no lock queue: its waiters pass on one token, which must exist first.
                 if *name == "redis" && plan.scenario == Scenario::HotHandoff {
                     server::push_token(&self.servers[*at], plan.run)?;
                 }
@@ -305,13 +309,14 @@ impl<'a> Comparison<'a> {
         for in_flight in [8, 64, 256] {
             let mut runners = Vec::new();
             for (name, target, at) in self.targets() {
-                // An echo hands nothing over; ZooKeeper's line is a recipe of several calls; a waiter
-                // of Redis blocks a connection, which nobody can share then.
+                // Skipped: the echo has no queue; a queue in ZooKeeper is a client-side recipe of
+                // several calls; a blocking wait in Redis occupies its connection, so the library
+                // cannot share it.
                 if ["echo", "zookeeper", REDIS_LIBRARY].contains(&name) {
                     continue;
                 }
                 let mut plan = self.plan(Scenario::HotHandoff, in_flight);
-                // A waiter of Redis blocks its connection.
+                // A blocking wait in Redis occupies its connection.
                 plan.connections = if name == "redis" { in_flight } else { 1 };
                 runners.push(Runner::new(plan, name, target, at));
             }
@@ -348,7 +353,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Locks are taken in fresh servers, so that nothing else is in their memory.
+    /// Uses fresh servers, so that only these locks are in their memory.
     fn held(&mut self) -> Result<(), String> {
         for (locks, peers) in [(100_000, true), (1_000_000, false)] {
             for name in ["tenure", "redis", "etcd"] {
@@ -385,9 +390,10 @@ impl<'a> Comparison<'a> {
         let taken = measured.units;
         let full = Usage::of(server.pid(), &self.arguments.directory);
         let disk = process::disk(&directory);
-        // As after a crash: nothing is tidied up.
+        // SIGKILL, so that the restart is a recovery after a crash.
         server.kill();
         drop(server);
+        // `start` returns when the server answers, so this is the time until it serves again.
         let begin = Instant::now();
         let server = start(&directory)?;
         let restart = begin.elapsed();
@@ -420,7 +426,7 @@ impl<'a> Comparison<'a> {
                 MemoryCost::Disk => mb(disk),
                 MemoryCost::Restart => restart.as_secs_f64(),
             };
-            // Fewer than asked for prove nothing.
+            // With fewer locks than requested the figure is meaningless: NaN misses every target.
             let found = if taken < locks { f64::NAN } else { found };
             let what = format!("{locks} held: {}", held.unit());
             self.verdicts.at_most(what, found, *most);
@@ -428,8 +434,9 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// A minute of contention and a minute of plain load must leave no trace: the daemon has the memory that
-    /// it had, and does as well as one that has just been started, in turns with it.
+    /// Measures whether load leaves traces. After a minute of contention and a minute of plain
+    /// load, a daemon must have the same memory as before, and be as fast as a freshly started
+    /// daemon that is measured in turn with it.
     fn wear(&mut self) -> Result<(), String> {
         let mut loads = Vec::new();
         for (scenario, in_flight) in [(Scenario::HotHandoff, 64), (Scenario::UniqueLock, 256)] {
@@ -440,6 +447,7 @@ impl<'a> Comparison<'a> {
         let before = self.warmed_up("worn", &loads)?;
         let worn = self.servers.len() - 1;
         for load in &loads {
+            // 50 s plus a fifth as warm-up: one minute per scenario.
             let time = Duration::from_secs(50);
             let plan = LoadPlan {
                 time,
@@ -456,6 +464,7 @@ impl<'a> Comparison<'a> {
         let [now, fresh] = &rows[..] else {
             return Err("two daemons were to be measured".to_owned());
         };
+        // In per cent; `max` avoids a division by zero.
         let change = |before: f64, after: f64| (after / before.max(1.0) - 1.0) * 100.0;
         let (rate, written, memory) = (
             change(fresh.report.rate, now.report.rate),
@@ -489,9 +498,9 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Starts a daemon that has done a little of everything, and says what memory it has then: groups that
-    /// are used for the first time take some once, and that is no wear. For the same reason the load itself
-    /// has the same paths.
+    /// Starts a daemon, runs a little of every load and returns its memory. The first use of a
+    /// group allocates memory once, which is not wear. For the same reason the main load uses the
+    /// same paths.
     fn warmed_up(&mut self, name: &str, loads: &[LoadPlan]) -> Result<u64, String> {
         let directory = self.arguments.directory.join(name);
         let server = PeerServer::tenure(&self.arguments.tenure, &directory)?;
@@ -521,7 +530,7 @@ impl<'a> Comparison<'a> {
     }
 }
 
-/// An error and what caused it, on one line.
+/// Formats an error with its causes on one line.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,5 +1,5 @@
-//! The bare echo: a gRPC server that decodes the same requests, decides nothing, and answers with
-//! messages of the same size. What it reaches is what gRPC leaves of this machine.
+//! Echo server: a gRPC baseline that decodes the same requests, decides nothing, and answers with
+//! messages of the same size. Its rate is the upper bound that gRPC has on this machine.
 
 use std::convert::Infallible;
 use std::future::{Ready, ready};
@@ -18,9 +18,9 @@ use tonic_prost::ProstCodec;
 
 use crate::BenchError;
 
-/// Serves until the process ends. `ready` hears where.
+/// Serves until the process ends. Calls `ready` with the bound address.
 pub fn serve(ready: impl FnOnce(SocketAddr)) -> Result<(), BenchError> {
-    // As many threads as the daemon's faces have.
+    // As many threads as the daemon's transports have.
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(cores.saturating_sub(1).max(1))
@@ -38,7 +38,7 @@ pub fn serve(ready: impl FnOnce(SocketAddr)) -> Result<(), BenchError> {
     })
 }
 
-/// Answers as the daemon would, under the daemon's name, so that the same client calls both.
+/// Answers under the daemon's service name, so that the same client can call both.
 #[derive(Clone)]
 struct Echo;
 
@@ -62,7 +62,7 @@ impl tower::Service<http::Request<Body>> for Echo {
                 let path = acquire.requests.first();
                 v1::AcquireResponse {
                     fencing_token: 1_000_000,
-                    // As long as the namespace that the daemon answers with.
+                    // As long as the namespace in the daemon's response.
                     namespace: path
                         .map_or_else(String::new, |one| one.path.chars().take(24).collect()),
                     ..Default::default()

@@ -1,13 +1,14 @@
-//! Latencies in buckets: 32 to a power of two, so a percentile is within 3 %.
+//! Latency histogram with logarithmic buckets: 32 per power of two, so a percentile is exact to 3
+//! %.
 
 use std::time::Duration;
 
-/// Buckets below a power of two.
+/// Buckets per power of two.
 const FINE: u64 = 32;
-/// 2^40 ns is 18 minutes: nobody waits longer.
+/// Covers up to 2^40 ns (18 minutes). Longer times count in the last bucket.
 const BUCKETS: usize = (40 - 4) * FINE as usize;
 
-/// How long things took.
+/// A histogram of durations.
 #[derive(Clone)]
 pub struct Latencies {
     counts: Vec<u64>,
@@ -24,14 +25,14 @@ impl Default for Latencies {
 }
 
 impl Latencies {
-    /// One more.
+    /// Adds a duration.
     pub fn add(&mut self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
         self.counts[bucket(nanos)] += 1;
         self.total += 1;
     }
 
-    /// All of another's.
+    /// Adds all durations of another histogram.
     pub fn merge(&mut self, other: &Latencies) {
         for (ours, theirs) in self.counts.iter_mut().zip(&other.counts) {
             *ours += theirs;
@@ -39,12 +40,13 @@ impl Latencies {
         self.total += other.total;
     }
 
-    /// How many there are.
+    /// Returns the number of durations.
     pub fn count(&self) -> u64 {
         self.total
     }
 
-    /// The time within which this part of a thousand was done.
+    /// Returns the percentile in per mille: the duration that `part` of 1000 samples did not
+    /// exceed.
     pub fn per_mille(&self, part: u64) -> Duration {
         let rank = (self.total * part).div_ceil(1000).max(1);
         let mut seen = 0;
@@ -63,12 +65,12 @@ fn bucket(nanos: u64) -> usize {
         return nanos as usize;
     }
     let power = u64::from(nanos.ilog2());
-    // The five bits behind the first one.
+    // The five bits after the leading one select the bucket within the power of two.
     let fine = (nanos >> (power - 5)) & (FINE - 1);
     (((power - 4) * FINE + fine) as usize).min(BUCKETS - 1)
 }
 
-/// The smallest number beyond a bucket.
+/// Returns the upper end of a bucket.
 fn upper(bucket: u64) -> u64 {
     if bucket < FINE {
         return bucket;

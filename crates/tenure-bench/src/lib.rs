@@ -1,14 +1,14 @@
-//! Load for the Tenure daemon, and for what a user would pick instead.
+//! Load generator for the Tenure daemon and for comparable servers.
 //!
 //! ```text
-//!   Plan ──▶ Script (who asks what, in which order) ──▶ driver ──▶ server
-//!                 └── Measured ◀── answers ───────────────┘
+//!   LoadPlan ──▶ LoadScript (what each worker asks next) ──▶ driver ──▶ server
+//!                    └── Measured ◀── answers ──────────────────┘
 //! ```
 //!
-//! Two kinds of drivers: `pipeline` keeps many requests on the way over plain sockets (Session,
-//! Redis, ZooKeeper), `unary` makes one call after the other per worker over a gRPC library (unary
-//! calls, the bare echo, etcd, Redis a second time). Client and server share the machine, so a driver is as cheap as its
-//! protocol allows.
+//! There are two kinds of drivers. `pipeline` keeps many requests in flight over plain sockets
+//! (Session, Redis, ZooKeeper). `unary` makes one call at a time per worker through a client
+//! library (unary calls, echo, etcd, Redis through its library). Client and server share the
+//! machine, so a driver is as cheap as its protocol allows.
 
 mod echo;
 mod latency;
@@ -27,56 +27,56 @@ pub use latency::Latencies;
 pub use report::BenchReport;
 pub use scenario::{LoadPlan, Measured, Scenario};
 
-/// Whom to load, and over what.
+/// The server to load, and the protocol.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// The daemon, by unary calls.
+    /// The daemon, with unary calls.
     Unary {
-        /// The token it asks for.
+        /// The client token, if the daemon requires one.
         token: Option<String>,
     },
-    /// The daemon, by one Session per connection (E10).
+    /// The daemon, with one Session stream per connection (E10).
     Session {
-        /// The token it asks for.
+        /// The client token, if the daemon requires one.
         token: Option<String>,
     },
-    /// The bare echo.
+    /// The echo server.
     Echo,
-    /// Redis, over plain sockets with as many requests on the way as there are: its upper bound.
+    /// Redis over plain sockets with full pipelining: its upper bound.
     Redis,
-    /// Redis, over the client library that a program in Rust would use.
+    /// Redis through the client library that a Rust program would use.
     #[cfg(feature = "compare")]
     RedisLibrary,
-    /// etcd. It renews over streams: each worker has one open for as long as it runs, as a Session is.
+    /// etcd. Each worker renews on one stream that stays open, comparable with a Session.
     Etcd,
-    /// etcd, which opens a stream for each renewal, as a call is.
+    /// etcd with a new stream for each renewal, comparable with a unary call.
     EtcdOnce,
     /// ZooKeeper.
     ZooKeeper,
 }
 
-/// Why there is no figure.
+/// The reason why a run has no result.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
-    /// The machine refuses.
+    /// An I/O error of the client.
     #[error("cannot go on")]
     Io(#[from] std::io::Error),
     /// The server cannot be reached.
     #[error("cannot connect")]
     Connect(#[from] tonic::transport::Error),
-    /// A call failed where none may.
+    /// A call failed.
     #[error("a call failed: {0}")]
     Call(#[from] Box<tonic::Status>),
-    /// The server said no where it must say yes.
+    /// The server refused a request that must succeed.
     #[error("refused: {0}")]
     Refused(String),
-    /// The server's bytes make no sense.
+    /// The response of the server cannot be decoded.
     #[error("not understood: {0}")]
     Protocol(String),
     /// The server closed the connection.
     #[error("the server closed the connection")]
     Closed,
-    /// Nothing came for too long.
+    /// No answer for this time.
     #[error("nothing came for {0:?}")]
     Silence(std::time::Duration),
 }
@@ -87,7 +87,7 @@ impl From<tonic::Status> for BenchError {
     }
 }
 
-/// Runs a plan against a server.
+/// Runs a plan against a server and returns the measurement.
 pub fn run(plan: LoadPlan, target: &Target, server: SocketAddr) -> Result<Measured, BenchError> {
     let scenario = plan.scenario;
     match target {

@@ -1,8 +1,7 @@
-//! `tenure-compare`: the daemon beside its peers and beside a bare echo, in one run.
+//! `tenure-compare`: measures the daemon, comparable servers and an echo server in one run.
 //!
-//! `cargo xtask compare` builds and starts it. Every server runs durable on loopback, in a directory
-//! of its own, on the cores that the load uses too; figures are worth something only as ratios of
-//! one run.
+//! `cargo xtask compare` builds and starts it. Every server runs durably on loopback, in its own
+//! directory, on the same cores as the load. So only ratios of figures from one run are meaningful.
 
 #![allow(clippy::print_stdout, reason = "the command is what prints")]
 
@@ -13,7 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-/// The daemon beside its peers, in one run.
+/// Compare the daemon with similar servers in one run.
 #[derive(Parser)]
 #[command(name = "tenure-compare")]
 struct Arguments {
@@ -23,7 +22,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum CompareCommand {
-    /// Answer calls without deciding anything.
+    /// Serve calls without any logic, as a baseline.
     Echo,
     /// Start all servers, load them in turn, print the table.
     Run(CompareOptions),
@@ -35,19 +34,20 @@ pub(crate) struct CompareOptions {
     /// The `tenure` binary.
     #[arg(long)]
     tenure: PathBuf,
-    /// Where servers keep their data; removed afterwards.
+    /// Data directory of the servers; removed afterwards.
     #[arg(long, default_value = "/var/tmp/tenure-compare")]
     directory: PathBuf,
-    /// How long each figure is measured.
+    /// Seconds to measure each figure.
     #[arg(long, default_value_t = 3.0)]
     seconds: f64,
-    /// Only these parts: speed, handoff, held, idle, wear; or cluster, which is not among the rest.
+    /// Only these parts: speed, handoff, held, idle, wear; or cluster, which runs only if
+    /// requested.
     #[arg(long, value_delimiter = ',')]
     only: Vec<compare::ComparisonPart>,
     /// Only these targets: unary, session, echo, redis, redis-lib, etcd, zookeeper.
     #[arg(long, value_delimiter = ',')]
     targets: Vec<String>,
-    /// One JSON object a line instead of the tables.
+    /// Print one JSON object per line instead of tables.
     #[arg(long)]
     json: bool,
 }

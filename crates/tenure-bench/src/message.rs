@@ -1,4 +1,4 @@
-//! The daemon's messages: what a worker asks as requests, and answers as replies.
+//! Conversion between the requests and replies of a worker and the daemon's messages.
 
 use tenure_wire::v1;
 use tenure_wire::v1::session_request::Op;
@@ -6,7 +6,7 @@ use tenure_wire::v1::session_response::Result as Answer;
 
 use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
-/// Leases outlive every run.
+/// Lease time: longer than any run, so that no lease expires.
 pub(crate) const TTL_MS: u64 = 600_000;
 
 pub(crate) fn acquire(worker: &LoadWorker, ask: WorkerRequest) -> v1::AcquireRequest {
@@ -88,7 +88,7 @@ pub(crate) fn checked(answer: &v1::AssertFencingResponse) -> WorkerReply {
     }
 }
 
-/// The answer to one operation of a session; events are not among them.
+/// Converts the response to an operation of a session. Events are handled elsewhere.
 pub(crate) fn reply(answer: &Answer) -> WorkerReply {
     match answer {
         Answer::Acquire(answer) => acquired(answer),

@@ -1,4 +1,4 @@
-//! What a user would pick instead: the same scenarios in the peers' own protocols.
+//! Clients of comparable servers: the same scenarios in their own protocols.
 
 pub(crate) mod etcd;
 pub(crate) mod redis;

@@ -1,7 +1,7 @@
-//! One thread, many requests on the way: the cheapest client that these protocols allow.
+//! Pipelining driver: one thread, many requests in flight over non-blocking sockets.
 //!
-//! All answers that have come are read at once, all requests that follow are sent at once, so a busy
-//! client makes few system calls and leaves the machine to the server.
+//! Each turn reads all answers that have arrived and sends all requests that follow in one write.
+//! So a busy client makes few system calls and leaves the CPU to the server.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -12,22 +12,22 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::BenchError;
 use crate::scenario::{LoadPlan, LoadScript, LoadWorker, Measured, WorkerReply, WorkerRequest};
 
-/// How long nothing may come before the run is given up.
+/// The run fails if nothing arrives for this long.
 const SILENCE: Duration = Duration::from_secs(30);
 
-/// A protocol in which many requests are on the way at once.
+/// A protocol with many requests in flight.
 pub(crate) trait Wire {
-    /// What a fresh connection says first; answered before workers begin, if [`Wire::is_ready`] says no.
+    /// Appends the first bytes of a new connection. Workers start when [`Wire::is_ready`] is true.
     fn hello(&mut self, out: &mut Vec<u8>);
 
-    /// Whether workers may begin.
+    /// Returns whether workers may start.
     fn is_ready(&self) -> bool;
 
     /// Appends a request.
     fn ask(&mut self, worker: &LoadWorker, ask: WorkerRequest, out: &mut Vec<u8>);
 
-    /// Takes whole answers from the front of `input` and says how many bytes those were.
-    /// `out` is for what the protocol itself must answer.
+    /// Decodes complete answers at the front of `input` and returns how many bytes they have.
+    /// Replies of the protocol itself (acknowledgements, pings) are appended to `out`.
     fn answers(
         &mut self,
         input: &[u8],
@@ -35,7 +35,8 @@ pub(crate) trait Wire {
         each: &mut dyn FnMut(u32, WorkerReply),
     ) -> Result<usize, String>;
 
-    /// Moves what may be sent now from `pending` to `out`; protocols with flow control hold back.
+    /// Moves bytes that may be sent now from `pending` to `out`. Protocols with flow control keep
+    /// the rest.
     fn release(&mut self, pending: &mut Vec<u8>, out: &mut Vec<u8>) {
         out.append(pending);
     }
@@ -46,15 +47,15 @@ struct Connection<W> {
     stream: TcpStream,
     scratch: Vec<u8>,
     input: Vec<u8>,
-    /// Requests not handed to the protocol's flow control yet.
+    /// Requests that flow control has not admitted yet.
     pending: Vec<u8>,
-    /// Bytes not handed to the socket yet.
+    /// Bytes that are not written to the socket yet.
     out: Vec<u8>,
     begun: bool,
     workers: Vec<u32>,
 }
 
-/// Runs a plan over connections made by `wire`.
+/// Runs a plan. `wire` creates the protocol of each connection.
 pub(crate) fn run<W: Wire>(
     plan: LoadPlan,
     server: SocketAddr,
@@ -102,7 +103,8 @@ pub(crate) fn run<W: Wire>(
     Ok(script.finish())
 }
 
-/// Waits until something can be read, or written where that is wanted.
+/// Waits until a socket is readable, or writable if it has output. Returns `false` after one second
+/// without either.
 fn wait<W>(connections: &[Connection<W>]) -> Result<bool, BenchError> {
     let mut wanted: Vec<PollFd<'_>> = connections
         .iter()

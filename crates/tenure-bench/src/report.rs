@@ -1,4 +1,4 @@
-//! What a run found, as a line for people and as JSON.
+//! Report of a run, as text and as JSON.
 
 use std::fmt;
 
@@ -9,32 +9,32 @@ use crate::scenario::{LoadPlan, Measured};
 /// The figures of one run.
 #[derive(Clone, Debug, Serialize)]
 pub struct BenchReport {
-    /// Which scenario.
+    /// The scenario.
     pub scenario: &'static str,
-    /// Against what, over what.
+    /// Server and protocol.
     pub target: String,
     /// Requests in flight.
     pub in_flight: u32,
-    /// Over so many connections.
+    /// Number of connections.
     pub connections: u32,
-    /// What was counted, per second.
+    /// Units per second.
     pub rate: f64,
-    /// What was counted.
+    /// The unit of `rate`.
     pub unit: &'static str,
-    /// Half of the requests took no longer, in microseconds.
+    /// Median latency in microseconds.
     pub p50_us: f64,
-    /// All but one in a hundred.
+    /// 99th percentile of the latency in microseconds.
     pub p99_us: f64,
-    /// Grants out of order; there must be none.
+    /// Grants out of order; must be 0.
     pub overtakes: u64,
-    /// How many requests the latencies are of.
+    /// Number of requests in the latency histogram.
     pub samples: u64,
-    /// How long was measured.
+    /// Measured time.
     pub seconds: f64,
 }
 
 impl BenchReport {
-    /// What was measured by a plan.
+    /// Makes the report of a measurement.
     pub fn new(plan: &LoadPlan, target: &str, measured: &Measured) -> BenchReport {
         let seconds = measured.elapsed.as_secs_f64();
         BenchReport {

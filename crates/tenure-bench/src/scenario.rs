@@ -1,7 +1,8 @@
-//! What is asked, by whom, in which order: the scenarios, free of any protocol.
+//! Load scenarios, independent of any protocol.
 //!
-//! A *worker* is one client that asks, waits for the answer and asks again; so many workers are so many
-//! requests in flight. Each driver asks the [`LoadScript`] what a worker does next.
+//! A *worker* is one client that sends a request, waits for the answer and sends the next, so the
+//! number of workers is the number of requests in flight. The drivers ask the [`LoadScript`] what a
+//! worker sends next.
 
 use std::collections::VecDeque;
 use std::fmt::Write as _;
@@ -9,27 +10,27 @@ use std::time::{Duration, Instant};
 
 use crate::latency::Latencies;
 
-/// What kind of load.
+/// The kind of load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scenario {
-    /// Take a path that nobody has, give it back.
+    /// Acquire a path that is free, release it.
     UniqueLock,
-    /// The same, sixteen levels deep.
+    /// The same with paths of sixteen levels.
     DeepTree,
     /// Renew a lease.
     Renew,
-    /// Ask whether a fence is still in force.
+    /// Check that a fencing token is current.
     FenceCheck,
-    /// Take a path, check its fence eight times, give it back.
+    /// Acquire a path, check its fence eight times, release it.
     ReadHeavy,
-    /// All workers want one path, and wait for it in line.
+    /// All workers queue for the same path.
     HotHandoff,
-    /// Take ever more paths and keep them.
+    /// Acquire more and more paths and keep them.
     ManyHeld,
 }
 
 impl Scenario {
-    /// All of them, by name.
+    /// All scenarios with their names.
     pub const ALL: [(&'static str, Scenario); 7] = [
         ("unique-lock", Scenario::UniqueLock),
         ("deep-tree", Scenario::DeepTree),
@@ -40,13 +41,13 @@ impl Scenario {
         ("many-held", Scenario::ManyHeld),
     ];
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(self) -> &'static str {
         let found = Scenario::ALL.iter().find(|(_, one)| *one == self);
         found.map_or("", |(name, _)| name)
     }
 
-    /// What is counted.
+    /// Returns the unit that is counted.
     pub fn unit(self) -> &'static str {
         match self {
             Scenario::UniqueLock | Scenario::DeepTree => "pairs/s",
@@ -72,46 +73,46 @@ impl std::str::FromStr for Scenario {
     }
 }
 
-/// One request of a worker. Whose and for what is in the [`LoadWorker`].
+/// One request of a worker. Owner and path are in the [`LoadWorker`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerRequest {
-    /// Take the path; do not wait.
+    /// Acquire the path without waiting.
     Take,
-    /// Take the path, waiting in line.
+    /// Acquire the path; queue if it is held.
     Wait,
-    /// Give it back.
+    /// Release the path.
     Release,
-    /// Extend the lease.
+    /// Renew the lease.
     Renew,
-    /// Is the fence in force?
+    /// Check the fencing token.
     Check,
 }
 
-/// One answer.
+/// The answer to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum WorkerReply {
-    /// The path is held, at this fence.
+    /// The path is held with this fence.
     Granted(i64),
-    /// It waits in line; [`WorkerReply::Granted`] follows.
+    /// The request is queued; [`WorkerReply::Granted`] follows.
     Queued,
-    /// Done.
+    /// Release, renewal or check succeeded.
     Done,
-    /// It went wrong; the benchmark ends.
+    /// The request failed; the run ends.
     Failed(String),
 }
 
 /// One client.
 #[derive(Clone, Debug)]
 pub(crate) struct LoadWorker {
-    /// Its number, from 0.
+    /// Number, from 0.
     pub(crate) number: u32,
-    /// Its owner id.
+    /// Owner id.
     pub(crate) owner: String,
-    /// The namespace of its paths.
+    /// Namespace of its paths.
     pub(crate) namespace: String,
-    /// What it asks about now.
+    /// The current path.
     pub(crate) path: String,
-    /// The fence it holds.
+    /// The fence of its hold.
     pub(crate) fence: i64,
     asked: WorkerRequest,
     since: Instant,
@@ -119,34 +120,34 @@ pub(crate) struct LoadWorker {
     checks: u32,
 }
 
-/// How a run is to be.
+/// Parameters of a run.
 #[derive(Clone, Debug)]
 pub struct LoadPlan {
-    /// What is asked.
+    /// The scenario.
     pub scenario: Scenario,
     /// Requests in flight, over all connections.
     pub in_flight: u32,
-    /// Over how many connections.
+    /// Number of connections.
     pub connections: u32,
-    /// How many namespaces the workers are spread over.
+    /// Number of namespaces that the workers are spread over.
     pub namespaces: u32,
-    /// How long it is measured; before that, a fifth of it is not.
+    /// Measured time. A warm-up of a fifth of it comes first.
     pub time: Duration,
-    /// Many-held: how many locks.
+    /// Many-held: number of locks.
     pub locks: u64,
-    /// Many-held: it ends after this, however many there are by then.
+    /// Many-held: time limit; the run ends with fewer locks then.
     pub timeout: Duration,
-    /// Makes names of this run differ from those of others.
+    /// Number of the run, part of all names, so that runs do not share paths.
     pub run: u64,
 }
 
 impl LoadPlan {
-    /// How long nothing is counted.
+    /// Returns the warm-up time, in which nothing is counted.
     pub fn warm_up(&self) -> Duration {
         self.time / 5
     }
 
-    /// How long it takes, if there are answers.
+    /// Returns the duration of the whole run, if the server answers.
     pub(crate) fn longest(&self) -> Duration {
         match self.scenario {
             Scenario::ManyHeld => self.timeout,
@@ -155,33 +156,33 @@ impl LoadPlan {
     }
 }
 
-/// What all workers do, and what came of it.
+/// Drives all workers of a run and collects the measurement.
 pub(crate) struct LoadScript {
     plan: LoadPlan,
     start: Instant,
     measured: Measured,
-    /// Hot-handoff: who waits, in order; when it was last given back.
+    /// Hot-handoff: the queued workers in order, and the time of the last release.
     line: VecDeque<u32>,
     given_back: Option<Instant>,
     taken: u64,
     over: bool,
 }
 
-/// What was counted.
+/// The measurement of a run.
 #[derive(Clone, Default)]
 pub struct Measured {
-    /// Units of [`Scenario::unit`].
+    /// Units as in [`Scenario::unit`].
     pub units: u64,
-    /// Latencies of single requests; for hot-handoff from giving back to the next grant.
+    /// Latencies of single requests; for hot-handoff, from a release to the next grant.
     pub latencies: Latencies,
-    /// Grants out of order, where answers come in the order of the requests.
+    /// Grants out of queue order. Valid only if answers arrive in the order of the requests.
     pub overtakes: u64,
-    /// From the end of the warm-up to the end.
+    /// Time from the end of the warm-up to the end of the run.
     pub elapsed: Duration,
 }
 
 impl Measured {
-    /// Counts what another run of the same plan has counted.
+    /// Adds the measurement of another run of the same plan.
     pub fn merge(&mut self, other: &Measured) {
         self.units += other.units;
         self.latencies.merge(&other.latencies);
@@ -191,7 +192,7 @@ impl Measured {
 }
 
 impl LoadScript {
-    /// A script that begins now.
+    /// Creates a script that starts now.
     pub(crate) fn new(plan: LoadPlan) -> LoadScript {
         LoadScript {
             plan,
@@ -204,7 +205,7 @@ impl LoadScript {
         }
     }
 
-    /// A worker and its first request.
+    /// Creates a worker and its first request.
     pub(crate) fn worker(&mut self, number: u32) -> (LoadWorker, WorkerRequest) {
         let run = self.plan.run;
         let namespace = format!("bench:/{run:x}-{}", number % self.plan.namespaces.max(1));
@@ -231,12 +232,13 @@ impl LoadScript {
         (worker, ask)
     }
 
-    /// Whether it is time to stop.
+    /// Returns whether the run has ended.
     pub(crate) fn is_over(&self) -> bool {
         self.over
     }
 
-    /// The worker was answered: what does it ask next? Nothing while it waits in line, or at the end.
+    /// Handles an answer and returns the worker's next request. `None` while it is queued, or after
+    /// the end of the run.
     pub(crate) fn next(
         &mut self,
         worker: &mut LoadWorker,
@@ -258,6 +260,7 @@ impl LoadScript {
             return Ok(None);
         }
         let next = self.after(worker, asked);
+        // The release is sent now, so the next grant's latency counts from here.
         if asked == WorkerRequest::Wait {
             self.given_back = Some(now);
         }
@@ -291,10 +294,11 @@ impl LoadScript {
         self.taken += u64::from(granted);
         let mut took = Some(now.saturating_duration_since(worker.since));
         if worker.asked == WorkerRequest::Wait {
-            // Who was not told that it waits did not wait.
+            // A worker that got no `Queued` was granted at once, and is not in the line.
             if self.line.contains(&worker.number) {
                 let first = self.line.pop_front();
                 if first != Some(worker.number) {
+                    // Another worker was first in the line.
                     self.measured.overtakes += 1;
                     self.line.retain(|one| *one != worker.number);
                     self.line.extend(first);
@@ -306,6 +310,7 @@ impl LoadScript {
         }
         let (warm_up, time) = (self.plan.warm_up(), self.plan.time);
         let since_start = now.saturating_duration_since(self.start);
+        // Many-held ends by the number of locks and has no warm-up; all others end by time.
         let by_number = self.plan.scenario == Scenario::ManyHeld;
         self.over = if by_number {
             self.taken >= self.plan.locks || since_start >= self.plan.timeout
@@ -319,6 +324,7 @@ impl LoadScript {
         } else {
             self.measured.elapsed = since_start.saturating_sub(warm_up);
         }
+        // A pair counts once, at its release; a handoff at its grant.
         let is_unit = match self.plan.scenario {
             Scenario::UniqueLock | Scenario::DeepTree => worker.asked == WorkerRequest::Release,
             Scenario::HotHandoff => worker.asked == WorkerRequest::Wait,
@@ -347,7 +353,7 @@ impl LoadScript {
         worker.turns += 1;
         worker.path.clear();
         worker.path.push_str(&worker.namespace);
-        // Writing to a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match self.plan.scenario {
             Scenario::DeepTree => write!(
                 worker.path,
@@ -367,7 +373,7 @@ impl LoadScript {
         };
     }
 
-    /// What was counted.
+    /// Returns the measurement.
     pub(crate) fn finish(self) -> Measured {
         self.measured
     }

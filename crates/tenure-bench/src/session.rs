@@ -1,7 +1,8 @@
-//! `SessionClient` (E10) over a hand-made HTTP/2 connection with one stream.
+//! Session client (E10) on a minimal HTTP/2 implementation with one stream.
 //!
-//! A gRPC library wakes a task for every message; here all requests of a turn become one DATA frame.
-//! Only what one stream needs is spoken: its headers, data, both windows, settings and pings.
+//! A gRPC library wakes a task for every message; here all requests of a turn become one DATA
+//! frame. Only the frames that one stream needs are implemented: headers, data, window updates,
+//! settings, pings.
 
 use prost::Message;
 use tenure_wire::v1;
@@ -23,22 +24,22 @@ const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
 const END_HEADERS: u8 = 4;
 
-/// The one stream.
+/// The id of the only stream.
 const STREAM: u32 = 1;
-/// What the server may send before it hears from us; told again every half of it.
+/// Receive window of the client; renewed when half of it is used.
 const WINDOW: u32 = 1 << 30;
-/// The longest frame without asking.
+/// Maximum frame size that HTTP/2 allows without negotiation.
 const FRAME: usize = 16_384;
 
 pub(crate) struct SessionClient {
     authority: String,
     token: Option<String>,
-    /// What the server lets us send, on the connection and on the stream.
+    /// Send windows that the server has granted, for the connection and the stream.
     connection: i64,
     stream: i64,
     server_initial: i64,
     received: u32,
-    /// The start of a message whose end has not come.
+    /// The beginning of an incomplete message.
     partial: Vec<u8>,
 }
 
@@ -84,7 +85,8 @@ impl SessionClient {
             let value = i64::from(u32::from_be_bytes([
                 setting[2], setting[3], setting[4], setting[5],
             ]));
-            // SETTINGS_INITIAL_WINDOW_SIZE moves the window of the open stream, too.
+            // SETTINGS_INITIAL_WINDOW_SIZE also changes the window of the open stream (RFC 9113,
+            // 6.9.2).
             if setting[..2] == [0, 4] {
                 self.stream += value - self.server_initial;
                 self.server_initial = value;
@@ -93,7 +95,7 @@ impl SessionClient {
     }
 }
 
-/// Whole messages at the front; how many bytes those were.
+/// Decodes complete messages at the front and returns how many bytes they have.
 fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, WorkerReply)) -> Result<usize, String> {
     let mut at = 0;
     while let Some([flag, a, b, c, d]) = bytes.get(at..at + 5) {
@@ -128,7 +130,7 @@ fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, WorkerReply)) -> Result<usiz
     Ok(at)
 }
 
-/// Owners are named `run-worker`.
+/// Returns the worker of an owner id; ids have the form `run-worker`.
 fn worker_of(owner: &str) -> Result<u32, String> {
     owner
         .rsplit_once('-')
@@ -144,10 +146,11 @@ fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
     out.extend_from_slice(payload);
 }
 
-/// A header without Huffman code and without a table: `name` is the HPACK prefix of its name.
+/// Appends a header as an HPACK literal without Huffman coding and indexing. `name` is the encoded
+/// name.
 fn header(block: &mut Vec<u8>, name: &[u8], value: &str) {
     block.extend_from_slice(name);
-    // Values here are shorter than 127 bytes, so that one byte holds their length.
+    // One byte holds lengths up to 126; longer values would be cut off.
     let value = &value.as_bytes()[..value.len().min(126)];
     block.push(value.len() as u8);
     block.extend_from_slice(value);
@@ -160,7 +163,7 @@ impl Wire for SessionClient {
         settings.extend_from_slice(&WINDOW.to_be_bytes());
         frame(out, SETTINGS, 0, 0, &settings);
         frame(out, WINDOW_UPDATE, 0, 0, &(WINDOW - 65_535).to_be_bytes());
-        // POST and http are in the static table.
+        // `:method: POST` and `:scheme: http` are entries 3 and 6 of the static table.
         let mut block = vec![0x83, 0x86];
         header(&mut block, &[0x04], "/pathlockd.v1.PathLock/Session");
         header(&mut block, &[0x01], &self.authority);
@@ -184,7 +187,7 @@ impl Wire for SessionClient {
         let length = u32::try_from(request.encoded_len()).unwrap_or(u32::MAX);
         out.push(0);
         out.extend_from_slice(&length.to_be_bytes());
-        // A vector grows, so there is room.
+        // Encoding to a vector cannot fail: it grows.
         let _ = request.encode(out);
     }
 
@@ -261,7 +264,7 @@ mod tests {
         bytes
     }
 
-    /// A message may come in any number of frames, and a frame in any number of reads.
+    /// A message may arrive in any number of frames, and a frame in any number of reads.
     #[test]
     fn answers_are_found_wherever_they_are_cut() {
         let messages = [answer(1), answer(2)].concat();
@@ -288,7 +291,7 @@ mod tests {
         }
     }
 
-    /// The server's windows hold requests back, and let them go.
+    /// The server's windows limit what is sent.
     #[test]
     fn windows_are_kept() {
         let mut session = SessionClient::new("t".into(), None);

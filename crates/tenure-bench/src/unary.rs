@@ -1,4 +1,4 @@
-//! One call after the other per worker, over a gRPC library as most clients use one.
+//! Unary driver: one call at a time per worker, through a client library as most programs use it.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -18,12 +18,12 @@ use crate::scenario::{
     LoadPlan, LoadScript, LoadWorker, Measured, Scenario, WorkerReply, WorkerRequest,
 };
 
-/// A server that answers nobody is waited for no longer than this.
+/// Additional time for a server that has stopped answering, before the run ends.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// What one worker calls with.
+/// The client of one worker.
 pub(crate) trait Caller {
-    /// Makes one call.
+    /// Makes one call and returns its reply.
     async fn call(
         &mut self,
         worker: &LoadWorker,
@@ -34,7 +34,7 @@ pub(crate) trait Caller {
     async fn grant(&mut self) -> Result<WorkerReply, Status>;
 }
 
-/// Runs a plan on one thread; `caller` makes what the worker of that number calls with.
+/// Runs a plan on one thread. `caller` creates the client of a worker.
 pub(crate) fn run<C: Caller + 'static>(
     plan: LoadPlan,
     server: SocketAddr,
@@ -49,7 +49,7 @@ pub(crate) fn run<C: Caller + 'static>(
     run_over(plan, connect, caller)
 }
 
-/// The same over connections of any kind.
+/// Runs a plan over connections of any kind.
 pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
     plan: LoadPlan,
     connect: impl AsyncFn() -> Result<S, BenchError>,
@@ -75,8 +75,8 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
             let script = Rc::clone(&script);
             workers.spawn_local_on(walk(script, caller, worker, ask), &tasks);
         }
-        // When one worker has seen the end, or an error, all have enough: others may wait in line for
-        // somebody who has stopped.
+        // The first worker that sees the end or an error ends the run: the others may be queued
+        // behind a worker that has stopped.
         let first = tokio::time::timeout(longest, tasks.run_until(workers.join_next())).await;
         drop(workers);
         drop(tasks);
@@ -85,10 +85,10 @@ pub(crate) fn run_over<S: Clone, C: Caller + 'static>(
         match first {
             Ok(Some(Ok(ended))) => ended?,
             Ok(_) => {}
-            // Nobody is answered any more: all of that time counts.
+            // The server has stopped answering: the waiting time counts as measured time.
             Err(_) => measured.elapsed = longest.saturating_sub(warm_up),
         }
-        // Calls on streams of their own are answered in any order, so a client cannot tell.
+        // Answers on separate streams arrive in any order, so the client cannot detect overtaking.
         measured.overtakes = 0;
         Ok(measured)
     })
@@ -115,7 +115,7 @@ async fn walk(
     Ok(())
 }
 
-/// The daemon's unary calls; where workers wait in line, with a subscription each.
+/// Client for the daemon's unary calls. In hot-handoff it also subscribes to the worker's events.
 pub(crate) struct Unary {
     client: PathLockClient<Channel>,
     token: Option<tonic::metadata::MetadataValue<tonic::metadata::Ascii>>,

@@ -1,33 +1,34 @@
-//! The audit record of a call that acts on a hold of another owner: one line in the log, however the call ends.
+//! Audit log: one line for each call that acts on a hold of another owner, whatever its result.
 
 use std::net::SocketAddr;
 
 use crate::status::Failure;
 
-/// Whether calls of an RPC are audited, and how loud.
+/// Whether calls of an RPC are audited, and at which level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Audit {
-    /// They are not.
+    /// Not audited.
     No,
-    /// The owner is asked.
+    /// Level INFO: the owner gets a release request.
     Info,
-    /// The owner loses something.
+    /// Level WARN: the owner loses a hold.
     Warn,
 }
 
-/// What the line says. It is written when the record is dropped, so a call whose client has left is on record too.
+/// One audit line. Written when the record is dropped, so a call whose client has disconnected is
+/// recorded too.
 #[derive(Debug)]
 pub(crate) struct AuditRecord {
     pub(crate) audit: Audit,
     pub(crate) action: &'static str,
     pub(crate) victim: String,
     pub(crate) hold: Option<NamedHold>,
-    /// Where the call came from.
+    /// The client's address.
     pub(crate) peer: Option<SocketAddr>,
     result: &'static str,
 }
 
-/// The one hold that is ended, and why.
+/// The hold that is ended, and the reason that the caller gave.
 #[derive(Debug)]
 pub(crate) struct NamedHold {
     pub(crate) path: String,
@@ -37,7 +38,7 @@ pub(crate) struct NamedHold {
 }
 
 impl AuditRecord {
-    /// The record of a call that was read. Its row says whether it is kept.
+    /// Creates the record of a parsed call. `rpc::check` sets the level of its row.
     pub(crate) fn new(action: &'static str, victim: String) -> AuditRecord {
         AuditRecord {
             audit: Audit::No,
@@ -49,7 +50,7 @@ impl AuditRecord {
         }
     }
 
-    /// The call has ended: `OK`, or the code of the failure.
+    /// Sets the result, `OK` or the code of the failure, and writes the line.
     pub(crate) fn end<T>(mut self, result: &Result<T, Failure>) {
         self.result = match result {
             Ok(_) => "OK",
@@ -109,7 +110,7 @@ mod tests {
         }
     }
 
-    /// The lines that are written meanwhile.
+    /// Runs `work` and returns the log lines that it writes.
     fn lines(work: impl FnOnce()) -> Vec<Value> {
         let log = Log::default();
         let writer = log.clone();
@@ -131,7 +132,7 @@ mod tests {
         record
     }
 
-    /// One line however the call ends: answered, refused, or left by its client.
+    /// One line for every ending: answered, failed, or client disconnected.
     #[test]
     fn a_record_is_one_line_however_its_call_ends() {
         let written = lines(|| {
@@ -149,12 +150,12 @@ mod tests {
             ]
         );
         assert!(written.iter().all(|line| line["victim"] == "amy"));
-        // What is not known is not in the line.
+        // Unknown values are left out of the line.
         assert!(written.iter().all(|line| line.get("path").is_none()));
         assert_eq!(lines(|| record(Audit::No).end(&Ok(()))), [] as [Value; 0]);
     }
 
-    /// A line about one hold says which, who ended it, why, and from where.
+    /// A line about one hold contains path, fence, actor, reason and client address.
     #[test]
     fn a_named_hold_is_in_the_line() {
         let written = lines(|| {

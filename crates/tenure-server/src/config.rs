@@ -1,10 +1,12 @@
-//! Configuration: what was written, then what is meant.
+//! Configuration: merges file and environment, validates all keys, reports all mistakes at once.
 //!
-//!   defaults < TOML file < environment ──▶ `Written` ──▶ [`Config`], or all mistakes at once
+//! ```text
+//!   defaults < TOML file < environment ──▶ RawSettings ──▶ Config, or all mistakes
+//! ```
 //!
 //! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
-//! `PATHLOCKD_<KEY>` (R180, R182). Keys that mean nothing to this daemon are one list of names; they
-//! are accepted, and named once in the log.
+//! `PATHLOCKD_<KEY>` (R180, every key is accepted; R182, zero configuration). Keys without a
+//! meaning for this daemon are accepted, ignored and logged once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -15,9 +17,10 @@ mod raw;
 
 pub use raw::{ConfigError, ConfigMistake, Effective, RawSettings, ValueOrigin};
 
-/// Keys of the wire-compatible daemon that have no meaning here (R180): those of its storage and gossip,
-/// and the timing of elections, which is that of the node's own protocol and the same on all nodes. What has ended
-/// is found when it is due, not by looking around (R95).
+/// Keys of the wire-compatible daemon without a meaning here (R180): its storage engine and gossip;
+/// election timing, which is fixed by the node's protocol and equal on all nodes; garbage
+/// collection, because expiry here is driven by deadlines, not by scans (R95, expiry is noticed in
+/// time).
 const WITHOUT_MEANING: &[&str] = &[
     "gossip_foca_periodic",
     "gossip_manual_gossip_interval_ms",
@@ -40,127 +43,128 @@ const WITHOUT_MEANING: &[&str] = &[
     "rocksdb_write_buffer_mb",
 ];
 
-/// What the daemon runs with: complete and valid, grouped by who needs it.
+/// The complete and valid configuration of a daemon, grouped by component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Config {
-    /// Who this node is, and what it must agree on with the others.
+    /// Identity of this node, and settings that all nodes share.
     pub node: NodeConfig,
-    /// What it keeps on disk, and how.
+    /// Storage.
     pub disk: DiskConfig,
-    /// How nodes find each other and share the work.
+    /// Cluster membership and placement.
     pub cluster: ClusterConfig,
-    /// What clients meet.
+    /// Client transports.
     pub transports: TransportConfig,
-    /// Where logs go.
+    /// Logging.
     pub log: LogConfig,
-    /// Accepted keys that have no effect here, as they were written.
+    /// Accepted keys without effect, as written.
     pub ignored: Vec<String>,
-    /// Every key with its value and where that came from, for `--print-config`.
+    /// Every key with its value and origin, for `--print-config`.
     pub effective: Vec<Effective>,
 }
 
-/// Who this node is, and what it must agree on with the others.
+/// Identity of this node, and settings that all nodes share.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeConfig {
-    /// The name; ends in the node's number.
+    /// The name; it ends in the node's number.
     pub name: String,
-    /// Trailing digits of the name plus one (R162).
+    /// Trailing digits of the name plus one (R162, node ids).
     pub id: u64,
-    /// Fixed for the cluster's life, checked at start and against peers (R161).
+    /// Fixed for the lifetime of the cluster, checked at start and against peers (R161, settings
+    /// fixed per cluster).
     pub fixed: FixedConfig,
-    /// Commands that may wait per group (R151).
+    /// Maximum number of waiting commands per group (R151, backpressure per group).
     pub max_inflight_per_group: u64,
 }
 
-/// What is fixed at a cluster's birth (R161).
+/// Settings that are fixed when a cluster is created (R161).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixedConfig {
-    /// How many lock groups there are.
+    /// Number of lock groups.
     pub group_count: u64,
-    /// How many segments make the fallback namespace (R22).
+    /// Number of path segments of the fallback namespace (R22).
     pub routing_prefix_segments: usize,
-    /// The algorithm of namespaces without a row (R24).
+    /// Algorithm of namespaces without a policy row (R24).
     pub default_algorithm: Algorithm,
 }
 
-/// What the node keeps on disk, and how.
+/// Storage settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskConfig {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Whether an answer waits for the disk (R152).
+    /// Whether an answer waits for fsync (R152, acknowledged means durable).
     pub sync: SyncConfig,
-    /// Entries of a group between snapshots.
+    /// Log entries of a group between two snapshots.
     pub snapshot_entries: u64,
-    /// Entries kept behind a snapshot for slow followers.
+    /// Log entries kept behind a snapshot for slow followers.
     pub kept_entries: u64,
 }
 
-/// Whether an answer waits for the disk.
+/// Whether an answer waits for fsync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyncConfig {
-    /// It does: nothing acknowledged is lost.
+    /// It waits: nothing acknowledged is lost.
     Always,
-    /// It does not, by the operator's word: a power cut may lose answers.
+    /// It does not wait, by explicit setting: a power failure may lose acknowledged writes.
     Never,
 }
 
-/// How nodes find each other and share the work.
+/// Cluster membership and placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Whether this node begins a cluster (R167).
+    /// Whether this node creates a cluster (R167, bootstrap decision).
     pub start: BootstrapConfig,
-    /// Gossip addresses of others, `host:port`.
+    /// Gossip addresses of other nodes, `host:port`.
     pub seeds: Vec<String>,
-    /// The only cluster that this node may belong to.
+    /// The only cluster that this node may join.
     pub expected_cluster: Option<u64>,
-    /// The URL that peers use.
+    /// The URL that peers use to connect to this node.
     pub raft_addr: String,
-    /// Where gossip listens.
+    /// Address that gossip listens on.
     pub gossip_addr: SocketAddr,
-    /// The gossip address that others use, if it is not the one above.
+    /// Gossip address that peers use, if it differs from the one above.
     pub gossip_advertise: Option<String>,
     /// Expected number of nodes.
     pub gossip_cluster_size: u64,
-    /// Longest gossip packet.
+    /// Maximum size of a gossip packet, in bytes.
     pub gossip_max_packet_size: u64,
-    /// Time between announcements to the seeds.
+    /// Interval of announcements to the seeds.
     pub gossip_seed_announce_ms: u64,
-    /// Packets that may wait to be sent.
+    /// Accepted and validated (R180), but not used.
     pub gossip_send_queue: u64,
     /// Voters per group; odd.
     pub replication_factor: u64,
-    /// What peers prove to each other (R168).
+    /// Shared secret with which peers authenticate each other (R168, internal authentication).
     pub token: Option<Secret>,
-    /// How connections between peers are encrypted; `None` leaves them readable on the way.
+    /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
-    /// When a node counts as stable.
+    /// Uptime after which a node counts as stable.
     pub stability_window_secs: u64,
-    /// When a dead voter may be replaced.
+    /// Downtime after which a voter may be replaced.
     pub eviction_window_secs: u64,
-    /// Time between moves of leadership to the preferred voter.
+    /// Interval of leadership transfers to the preferred voters.
     pub leader_balance_secs: u64,
-    /// Membership changes at once.
+    /// Maximum number of concurrent membership changes.
     pub max_concurrent_reconciles: u64,
 }
 
-/// Whether this node begins a cluster (R167).
+/// Whether this node creates a cluster (R167).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BootstrapConfig {
-    /// It joins the cluster that its seeds know.
+    /// Joins the cluster of its seeds.
     Join,
-    /// It begins one, unless it has state or its seeds know one.
+    /// Creates a cluster, unless the node has data or its seeds have a cluster.
     Bootstrap,
-    /// It begins one even if no seed answers.
+    /// Creates a cluster even if no seed answers.
     ForceBootstrap,
 }
 
-/// A secret: never printed, never logged.
+/// A secret. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secret(String);
 
 impl Secret {
-    /// The secret itself, for the one place that needs it.
+    /// Returns the secret. Only for the code that sends or compares it.
     pub fn reveal(&self) -> &str {
         &self.0
     }
@@ -172,43 +176,43 @@ impl std::fmt::Debug for Secret {
     }
 }
 
-/// What clients meet.
+/// Client transports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TransportConfig {
-    /// Where gRPC listens.
+    /// Address of the gRPC port.
     pub listen: SocketAddr,
-    /// The URL that clients are told.
+    /// The URL that clients use, as told to other nodes.
     pub public_addr: String,
-    /// Where JSON, SSE and the console listen; `None` is off.
+    /// Address for JSON, SSE and metrics; `None` disables them.
     pub web_listen: Option<SocketAddr>,
-    /// Where HTTP/3 listens; `None` is off.
+    /// Address for HTTP/3; `None` disables it.
     pub h3_listen: Option<SocketAddr>,
-    /// Certificate and key; `None` makes a self-signed one at start.
+    /// Certificate and key; with `None` a self-signed certificate is made at start.
     pub tls: Option<TlsFiles>,
-    /// Whether HTTP/3 takes early data.
+    /// Whether HTTP/3 accepts early data.
     pub zero_rtt: ZeroRtt,
-    /// Events kept per owner for clients that come back.
+    /// Events kept per owner for clients that reconnect.
     pub web_event_log_capacity: u64,
-    /// Events that a subscriber may be behind (R123).
+    /// Events that a subscriber may lag behind (R123, slow subscribers are closed).
     pub event_buffer: u64,
-    /// The longest that a call may take.
+    /// Time limit of one call.
     pub request_timeout_ms: u64,
-    /// Unary calls of one connection that are handled at once.
+    /// Maximum number of concurrent calls per gRPC connection.
     pub max_concurrent_requests_per_connection: u64,
-    /// What every client must show; `None`: clients are not asked.
+    /// The token that every client must send; `None` admits all clients.
     pub client_token: Option<Secret>,
 }
 
-/// Whether HTTP/3 takes early data.
+/// Whether HTTP/3 accepts early data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroRtt {
-    /// Reads may come early.
+    /// For reads only.
     ReadsOnly,
-    /// Nothing may.
+    /// Not at all.
     Off,
 }
 
-/// Where certificate and key are.
+/// Certificate and key of the web transports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// PEM chain.
@@ -217,10 +221,10 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// Where peers' certificates are. All nodes have them, or none.
+/// Certificates for connections between peers. Either all nodes have them or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PeerTlsFiles {
-    /// PEM of the authority that signs all nodes' certificates.
+    /// PEM of the authority that signs the certificates of all nodes.
     pub authority: PathBuf,
     /// PEM chain of this node.
     pub certificate: PathBuf,
@@ -228,57 +232,58 @@ pub struct PeerTlsFiles {
     pub key: PathBuf,
 }
 
-/// Where logs go.
+/// Logging.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogConfig {
     /// A filter such as `info` or `tenure=debug`.
     pub level: String,
-    /// Appended to, in addition to standard output.
+    /// File to append to, in addition to standard output.
     pub file: Option<PathBuf>,
-    /// How a line looks.
+    /// Format of a line.
     pub format: LogFormat,
 }
 
-/// How a line of the log looks.
+/// Format of a log line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// JSON, but text on a terminal.
     Auto,
-    /// For people.
+    /// Text, for people.
     Text,
-    /// For programs.
+    /// JSON, for programs.
     Json,
 }
 
-/// What the machine offers where nothing is configured.
+/// Properties of the machine that determine defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MachineDefaults {
-    /// Whether `/var/lib/tenure` can be written or made.
+    /// Whether `/var/lib/tenure` can be written or created.
     pub system_directory: Writable,
     /// The user's state directory.
     pub user_state: Option<PathBuf>,
 }
 
-/// Whether a place can be written.
+/// Whether a directory can be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Writable {
-    /// It can.
+    /// Writable.
     Yes,
-    /// It cannot.
+    /// Not writable.
     No,
 }
 
-/// How a daemon is reached from its own machine.
+/// How to connect to a daemon from its own machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LocalEndpoint {
-    /// Where gRPC listens.
+    /// Address that gRPC listens on.
     pub listen: SocketAddr,
-    /// What clients must show.
+    /// The token that clients must send.
     pub client_token: Option<Secret>,
 }
 
 impl LocalEndpoint {
-    /// Reads only what a health check needs: whatever else is wrong is the daemon's business.
+    /// Reads only the keys that a health check needs. Mistakes in other keys are ignored: the
+    /// daemon reports them.
     pub fn from_settings(settings: RawSettings) -> Result<LocalEndpoint, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
         let bare = w.is_bare();
@@ -293,12 +298,14 @@ impl LocalEndpoint {
 }
 
 impl Config {
-    /// Turns what was written into what is meant, or reports every mistake.
+    /// Validates settings. Returns the configuration, or all mistakes.
     pub fn from_settings(
         settings: RawSettings,
         machine: &MachineDefaults,
     ) -> Result<Config, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
+        // R182: without a file and network settings the defaults stay on loopback; with them, ports
+        // listen on all addresses.
         let bare = w.is_bare();
         let bind = |port: u16| SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), port);
         let web_default = if bare { "127.0.0.1:8443" } else { "" };
@@ -325,6 +332,7 @@ impl Config {
         };
         let node = NodeConfig {
             name,
+            // A mistake is recorded already, so this value is never used.
             id: id.unwrap_or(1),
             fixed,
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
@@ -333,6 +341,7 @@ impl Config {
         let data_dir = w.text("data_dir", &default_data_dir(bare, machine));
         let disk = DiskConfig {
             data_dir: PathBuf::from(data_dir),
+            // Named after the wire-compatible daemon's storage engine (R180).
             sync: if w.flag("rocksdb_wal_sync", true) {
                 SyncConfig::Always
             } else {
@@ -364,6 +373,7 @@ impl Config {
             );
         }
         let bootstrap = bootstrap(&mut w, &seeds);
+        // `force_bootstrap` wins over `bootstrap`.
         let start = match (w.flag("force_bootstrap", false), bootstrap) {
             (true, _) => BootstrapConfig::ForceBootstrap,
             (false, true) => BootstrapConfig::Bootstrap,
@@ -382,6 +392,7 @@ impl Config {
                 hint,
             );
         }
+        // R168 (internal authentication): without a token a node cannot meet others.
         if token.is_none() && !seeds.is_empty() {
             let hint = "set the same internal_auth_token on all nodes";
             w.mistake(
@@ -470,6 +481,8 @@ impl Config {
             ),
             client_token: w.secret("client_auth_token"),
         };
+        // R182: a port beyond loopback needs a client token, or the explicit consent to anonymous
+        // clients.
         let anonymous = w.flag("allow_anonymous", false);
         for (key, address) in [
             ("listen", Some(transports.listen)),
@@ -493,6 +506,7 @@ impl Config {
             file: w.optional_text("log_file").map(PathBuf::from),
             format: log_format(&mut w),
         };
+        // Every key must be read before this line: `finish` reports keys that were not.
         let read = w.finish(WITHOUT_MEANING)?;
         let (ignored, effective) = (read.ignored, read.effective);
         Ok(Config {
@@ -523,7 +537,7 @@ fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
     }
 }
 
-/// Trailing digits of a node's name, plus one (R162).
+/// Returns the trailing digits of a node's name, plus one (R162).
 pub(crate) fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
@@ -554,7 +568,7 @@ fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {
     None
 }
 
-/// R167, R182: a node without seeds founds a cluster, unless `bootstrap` is written out as false.
+/// R167, R182: a node without seeds creates a cluster, unless `bootstrap` is explicitly false.
 fn bootstrap(w: &mut raw::SettingsReader, seeds: &[String]) -> bool {
     let bootstrap = w.flag("bootstrap", false);
     if bootstrap || !seeds.is_empty() {
@@ -564,12 +578,12 @@ fn bootstrap(w: &mut raw::SettingsReader, seeds: &[String]) -> bool {
         let hint = "name other nodes in seed_nodes, or leave bootstrap out";
         w.mistake("bootstrap", "false", "needs seed_nodes", hint);
     }
-    // What is printed is what is in force, and can be read back.
+    // `--print-config` shows the value in effect, so that its output can be used as a file.
     w.show("bootstrap", "true");
     true
 }
 
-/// The number of a cluster as `tenure cluster status` prints it.
+/// Parses a cluster id as `tenure cluster status` prints it.
 fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
     let text = w.optional_text("expected_cluster_id")?;
     let number = u64::from_str_radix(&text, 16).ok();

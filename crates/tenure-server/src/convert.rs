@@ -1,6 +1,7 @@
-//! Wire types to core's values and back. Validation of values happens here, before any effect.
+//! Conversion between wire types and the values of `tenure-core`, with validation.
 //!
-//! The generated types stop at this file and the handlers; nothing behind them knows protobuf.
+//! Invalid values are refused here, before anything has an effect. Generated types are used only
+//! here, in the handlers and in the transports; the node does not know protobuf.
 
 use std::num::NonZeroU32;
 
@@ -15,46 +16,46 @@ use tenure_wire::v1;
 
 use crate::status::{Code, Failure};
 
-/// Entries that one request may have (R13).
+/// Maximum number of entries of one request (R13, list length limits).
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
-/// R7.
+/// Parses an owner id (R7).
 pub(crate) fn owner(text: &str) -> Result<OwnerId, Failure> {
     Ok(OwnerId::new(text)?)
 }
 
-/// R8.
+/// Parses a lease time (R8, range of `ttl_ms`).
 pub(crate) fn ttl(millis: u64) -> Result<Ttl, Failure> {
     Ok(Ttl::from_millis(millis)?)
 }
 
-/// R10.
+/// Parses an idempotency key (R10). Empty means none.
 pub(crate) fn key(text: &str) -> Result<Option<Key>, Failure> {
     Ok(Key::new(text)?)
 }
 
-/// R1–R4.
+/// Parses a path (R1–R4).
 pub(crate) fn path(text: &str) -> Result<Path, Failure> {
     Path::parse(text).map_err(|invalid| {
         Failure::new(Code::InvalidArgument, format!("{invalid}: {}", shown(text)))
     })
 }
 
-/// R11.
+/// Parses a namespace (R11).
 pub(crate) fn namespace(text: &str) -> Result<Namespace, Failure> {
     Namespace::parse(text).map_err(|invalid| {
         Failure::new(Code::InvalidArgument, format!("{invalid}: {}", shown(text)))
     })
 }
 
-/// A caller's text in an answer: escaped, and not longer than a line.
+/// Quotes a client's text for an error message: escaped, at most 80 characters.
 fn shown(text: &str) -> String {
     let start: String = text.chars().take(80).collect();
     let dots = if start.len() < text.len() { "…" } else { "" };
     format!("{start:?}{dots}")
 }
 
-/// R13: no more entries than one request may have.
+/// Checks the number of entries (R13).
 pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
     if found > allowed {
         Err(Invalid::Count { found, allowed }.into())
@@ -63,7 +64,7 @@ pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
     }
 }
 
-/// R13, R126.
+/// Parses the list of namespaces that selects domains (R13; R126, selection by domains).
 pub(crate) fn domains(texts: &[String]) -> Result<Vec<Namespace>, Failure> {
     count(texts.len(), MAX_ENTRIES)?;
     texts.iter().map(|text| namespace(text)).collect()
@@ -76,7 +77,7 @@ fn unknown(what: &str, number: i32) -> Failure {
     )
 }
 
-/// R12.
+/// Parses a mode (R12, unknown enum numbers are refused).
 pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     match v1::Mode::try_from(number) {
         Ok(v1::Mode::Write) => Ok(Mode::Write),
@@ -86,7 +87,7 @@ pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     }
 }
 
-/// The number of a mode for clients that know all three (E6).
+/// Returns the number of a mode, for clients that know all three (E6, shared lock on a subtree).
 pub(crate) fn mode_number(mode: Mode) -> i32 {
     match mode {
         Mode::Write => v1::Mode::Write,
@@ -96,7 +97,7 @@ pub(crate) fn mode_number(mode: Mode) -> i32 {
     .into()
 }
 
-/// The number of a mode; a client that did not ask for the new one does not meet it (E6).
+/// Returns the number of a mode. A client that does not know READ_TREE gets READ (E6).
 pub(crate) fn mode_number_for(mode: Mode, knows_read_tree: bool) -> i32 {
     if mode == Mode::ReadTree && !knows_read_tree {
         return v1::Mode::Read.into();
@@ -104,7 +105,7 @@ pub(crate) fn mode_number_for(mode: Mode, knows_read_tree: bool) -> i32 {
     mode_number(mode)
 }
 
-/// R12.
+/// Parses an algorithm (R12).
 pub(crate) fn algorithm(number: i32) -> Result<Algorithm, Failure> {
     match v1::LockAlgorithm::try_from(number) {
         Ok(v1::LockAlgorithm::RecursiveRw) => Ok(Algorithm::RecursiveRw),
@@ -116,7 +117,7 @@ pub(crate) fn algorithm(number: i32) -> Result<Algorithm, Failure> {
     }
 }
 
-/// The number of an algorithm.
+/// Returns the number of an algorithm.
 pub(crate) fn algorithm_number(algorithm: Algorithm) -> i32 {
     match algorithm {
         Algorithm::RecursiveRw => v1::LockAlgorithm::RecursiveRw,
@@ -128,7 +129,8 @@ pub(crate) fn algorithm_number(algorithm: Algorithm) -> i32 {
     .into()
 }
 
-/// Lock requests without their enums, in the order of R17: first all paths, then all enum values.
+/// Parses lock requests without their enums: R17 (order of acquire checks) demands all paths first,
+/// then all enum values. `request_enums` completes them.
 pub(crate) fn requests(requests: &[v1::LockRequest]) -> Result<Vec<Request>, Failure> {
     requests
         .iter()
@@ -143,7 +145,7 @@ pub(crate) fn requests(requests: &[v1::LockRequest]) -> Result<Vec<Request>, Fai
         .collect()
 }
 
-/// The enum values of lock requests (R12).
+/// Parses the enum values of lock requests (R12).
 pub(crate) fn request_enums(
     parsed: &mut [Request],
     requests: &[v1::LockRequest],
@@ -159,7 +161,7 @@ pub(crate) fn request_enums(
     Ok(())
 }
 
-/// Holds to be dropped, paths before enum values as above.
+/// Parses the holds to release, without their enums as above.
 pub(crate) fn holds(requests: &[v1::ReleaseRequest]) -> Result<Vec<Hold>, Failure> {
     requests
         .iter()
@@ -172,7 +174,7 @@ pub(crate) fn holds(requests: &[v1::ReleaseRequest]) -> Result<Vec<Hold>, Failur
         .collect()
 }
 
-/// The enum values of holds (R12).
+/// Parses the enum values of holds (R12).
 pub(crate) fn hold_enums(
     parsed: &mut [Hold],
     requests: &[v1::ReleaseRequest],
@@ -183,7 +185,7 @@ pub(crate) fn hold_enums(
     Ok(())
 }
 
-/// R110: only reasons that name a blocker.
+/// Parses a reason. Only reasons with a blocker are accepted (R110, reasons that can block).
 pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
     match v1::ReasonCode::try_from(number) {
         Ok(v1::ReasonCode::AncestorLocked) => Ok(BlockReason::AncestorLocked),
@@ -204,7 +206,7 @@ pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
     }
 }
 
-/// The code of a reason.
+/// Returns the code of a reason.
 pub(crate) fn reason_number(reason: Reason) -> i32 {
     match reason {
         Reason::AncestorLocked => v1::ReasonCode::AncestorLocked,
@@ -221,7 +223,7 @@ pub(crate) fn reason_number(reason: Reason) -> i32 {
     .into()
 }
 
-/// The code of what is missing.
+/// Returns the code of what is missing.
 pub(crate) fn missing_number(missing: Missing) -> i32 {
     match missing {
         Missing::Alive => v1::ReasonCode::MissingAlive,
@@ -234,12 +236,13 @@ pub(crate) fn missing_number(missing: Missing) -> i32 {
     .into()
 }
 
-/// A fence on the wire; zero is none. Fences are below 2^53, so nothing is lost.
+/// Returns a fence for the wire; 0 means none. Fences are below 2^53, so the conversion is exact.
 pub(crate) fn fence_number(fence: Option<Fence>) -> i64 {
     fence.map_or(0, |fence| i64::try_from(fence.number()).unwrap_or(i64::MAX))
 }
 
-/// E3.
+/// Parses a holder description (E3). Labels are sorted, because the decoded map has a random order
+/// and equal requests must have equal content.
 pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
     let bytes = wire.encoded_len();
     if bytes > Holder::MAX_BYTES {
@@ -256,7 +259,7 @@ pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
     })
 }
 
-/// A holder on the wire.
+/// Converts a holder description to the wire type.
 pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
     v1::Holder {
         name: holder.name.clone(),
@@ -267,7 +270,7 @@ pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
     }
 }
 
-/// E4.
+/// Converts a blocker to the wire type (E4, blocker and queue position).
 pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::Blocker {
     v1::Blocker {
         owner: blocker.owner.as_str().to_owned(),
@@ -280,7 +283,7 @@ pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::
     }
 }
 
-/// An event on the wire, with Tenure's details (E12).
+/// Converts an event to the wire type, with Tenure's details (E12, event details).
 pub(crate) fn event_out(event: &Event) -> v1::Event {
     let (kind, fence) = match event.kind {
         EventKind::Grant { fence } => (v1::EventType::Grant, fence),

@@ -1,8 +1,8 @@
-//! The daemon put together: a node, its handlers, and the transports on their ports.
+//! Daemon: starts and stops a node with its transports.
 //!
-//! Start-up order: the data directory, then every port, then "ready". Whatever fails, fails before
-//! anybody was served. Shutdown order (R169): stop accepting, end streams, finish running calls,
-//! stop the node.
+//! Start-up order: the data directory, then every port, then "ready". Errors occur before the first
+//! client is served. Shutdown order (R169, shutdown within 10 s): stop accepting, end streams,
+//! finish running calls, stop the node.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -21,50 +21,51 @@ use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::Signals;
 use crate::transport::tls::TlsError;
 
-/// How often a node that waits for a cluster looks for an operator's order.
+/// How often a node that waits for a cluster checks for `tenure cluster init`.
 const ORDER_EVERY: Duration = Duration::from_millis(300);
 
-/// Why the daemon does not start.
+/// The reason why the daemon does not start, or has stopped.
 #[derive(Debug, Error)]
 pub enum DaemonError {
     /// The node does not start.
     #[error(transparent)]
     Node(#[from] StartError),
-    /// A port cannot be had.
+    /// A port cannot be bound.
     #[error("cannot listen on {address} ({key})")]
     Listen {
         /// The configuration key.
         key: &'static str,
         /// The address.
         address: SocketAddr,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
     /// TLS cannot be offered.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Peers cannot be met over TLS.
+    /// The TLS files for peer connections cannot be used.
     #[error(transparent)]
     PeerTls(#[from] tenure_cluster::PeerTlsError),
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),
-    /// The cluster does not take this node (R161).
+    /// The cluster refuses this node because its settings differ (R161, settings fixed per
+    /// cluster).
     #[error("this node does not fit in the cluster: {0}")]
     Excluded(String),
-    /// The internal address makes no sense.
+    /// `raft_addr` is not a host and a port.
     #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
     Internal(String),
     /// The node has stopped by itself.
     #[error("the node has stopped: {0}")]
     Stopped(String),
-    /// The description of the protocol cannot be offered.
+    /// gRPC reflection cannot be offered.
     #[error("server reflection cannot be offered: {0}")]
     Reflection(String),
 }
 
-/// The runtime of the transports. One core is left to the node's thread: where a core must serve both, every
-/// answer costs a switch more.
+/// Creates the runtime of the transports. It has one worker less than there are cores: the node's
+/// thread needs its own core, because sharing one costs an additional context switch per answer.
 pub fn runtime() -> std::io::Result<Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     Builder::new_multi_thread()
@@ -73,24 +74,24 @@ pub fn runtime() -> std::io::Result<Runtime> {
         .build()
 }
 
-/// A daemon that listens.
+/// A daemon whose ports are bound.
 pub struct Daemon {
     node: RunningNode,
     telemetry: Telemetry,
     transports: Vec<ServingTransport>,
     stop: watch::Sender<bool>,
-    /// Where gRPC listens.
+    /// Address of the gRPC port.
     pub grpc: SocketAddr,
-    /// Where the web transports listen.
+    /// Address of the web port.
     pub web: Option<SocketAddr>,
-    /// Where HTTP/3 listens.
+    /// Address of the HTTP/3 port.
     pub h3: Option<SocketAddr>,
-    /// Where peers and gossip are listened to, if they are.
+    /// Addresses of the peer port and the gossip port, if the node has peers.
     pub internal: Option<(SocketAddr, SocketAddr)>,
 }
 
 impl Daemon {
-    /// Opens the data directory and all ports.
+    /// Opens the data directory, waits until the node is part of a cluster, and binds all ports.
     pub async fn start(config: &Config, signals: Signals) -> Result<Daemon, DaemonError> {
         let node = joined_node(config).await?;
         say_without_effect(config, &node);
@@ -115,8 +116,8 @@ impl Daemon {
         })
     }
 
-    /// Serves until `shutdown` resolves, then ends in order. Fails if the node ends because its disk hangs: the
-    /// process has to end then.
+    /// Serves until `shutdown` resolves, then shuts down in order. Fails if the node's disk hangs:
+    /// the caller must then end the process.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let mut tasks = tokio::task::JoinSet::new();
         for transport in self.transports {
@@ -129,10 +130,10 @@ impl Daemon {
         };
         tracing::info!("stopping");
         let _ = self.stop.send(true);
-        // A node that has stopped answers every call at once, so this does not take long.
+        // If the node has stopped, every call fails at once, so this does not take long.
         while tasks.join_next().await.is_some() {}
         let (node, telemetry) = (self.node, self.telemetry);
-        // It joins threads.
+        // `stop` joins threads, so it must not run on a worker of the runtime.
         let stop = move || {
             telemetry.end_tracing();
             node.stop();
@@ -142,8 +143,9 @@ impl Daemon {
     }
 }
 
-/// Starts the node and waits until it has a cluster: it serves clients from then on, before it has
-/// replicas (R167). While it waits, `tenure cluster init` can order it to found one.
+/// Starts the node and waits until it is part of a cluster. From then on it serves clients, even
+/// without replicas of its own (R167, bootstrap decision). While it waits, the operator can run
+/// `tenure cluster init` to make it create a cluster.
 async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;
@@ -162,20 +164,21 @@ async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
             () = ordered_to_found(config), if node.origin() == DataOrigin::Joins => {}
         }
         tracing::info!("this node is ordered to found a cluster");
-        // It joins threads. A node that has no cluster has nothing to hand over.
+        // `stop` joins threads. A node without a cluster has nothing to hand over. The next
+        // iteration of the loop finds the order and creates the cluster.
         let _ = tokio::task::spawn_blocking(move || node.stop()).await;
     }
 }
 
-/// Waits for the order of an operator. It comes as a file, from another process that may run before the
-/// daemon does, so there is no event to wait for.
+/// Waits for the operator's order. It is a file written by another process, possibly before the
+/// daemon starts, so it is polled.
 async fn ordered_to_found(config: &Config) {
     while !tenure_cluster::offline::is_ordered_to_found(&config.disk.data_dir) {
         tokio::time::sleep(ORDER_EVERY).await;
     }
 }
 
-/// A setting that is for a node without data says nothing to one that has a cluster.
+/// Warns about bootstrap settings that have no effect because the node already has data.
 fn say_without_effect(config: &Config, node: &RunningNode) {
     if node.origin() != DataOrigin::Resumed {
         return;

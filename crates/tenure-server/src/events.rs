@@ -1,9 +1,10 @@
-//! Events for owners: subscriptions for gRPC, and for SSE a memory that a returning client can ask (R119–R124).
+//! Event subscriptions: live streams for gRPC and resumable ones for SSE (R119–R124).
 //!
-//! While a client is attached to an owner by SSE, and for 30 s after the last one left, this node
-//! remembers the owner's most recent events, so that `Last-Event-ID` finds what came meanwhile.
-//! An old GRANT is never replayed from that memory: whether one still stands only the node knows,
-//! and it tells every new subscription by itself (R122).
+//! While an SSE client is attached to an owner, and for 30 s after the last one disconnects, this
+//! node keeps the owner's most recent events. A client that reconnects with `Last-Event-ID` gets
+//! the events it missed. GRANT events are never replayed from this buffer: only the node knows
+//! whether a grant still stands, and it repeats a standing GRANT to every new subscription (R122,
+//! events are always delivered).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -24,33 +25,36 @@ use crate::convert;
 use crate::handlers;
 use crate::status::{Code, Failure};
 
-/// How long an owner's events are remembered after its last client left.
+/// How long an owner's events are kept after its last client disconnects.
 const MEMORY: Duration = Duration::from_secs(30);
 
-/// Subscriptions of all transports.
+/// Creates the event subscriptions of all transports.
 #[derive(Clone)]
 pub struct EventHub {
     node: Handle,
-    /// How far a subscriber may be behind.
+    /// Events that a subscriber may lag behind before its stream is closed (R123, slow subscribers
+    /// are closed).
     buffer: usize,
-    /// Events remembered per owner.
+    /// Events kept per owner.
     capacity: usize,
     remembered: Arc<Mutex<HashMap<OwnerId, OwnerEvents>>>,
 }
 
-/// What is remembered of one owner.
+/// The replay buffer of one owner.
 struct OwnerEvents {
     recent: RecentEvents,
-    /// What comes, to be written down; by a task, or by who wants to know.
+    /// The subscription that fills `recent`. The recording task drains it; `resume` also drains it
+    /// to get events that the task has not seen yet.
     news: tenure_cluster::EventStream<Event>,
     recording: AbortHandle,
     attached: usize,
-    /// Counts departures: the last one forgets, unless somebody came meanwhile.
+    /// Number of disconnects so far. A pending removal is void if this has changed, because a
+    /// client attached and left in between.
     departures: u64,
 }
 
-/// Events as they came. Ids of different groups are as good as their leaders' clocks (R121): nothing is
-/// old because its id is small.
+/// Events in the order of arrival. Ids of different groups follow their leaders' clocks (R121,
+/// event ids), so a smaller id does not mean an older event.
 #[derive(Default)]
 struct RecentEvents(VecDeque<Event>);
 
@@ -62,14 +66,14 @@ impl RecentEvents {
         }
     }
 
-    /// What a client at this position gets before anything new.
+    /// Returns the events to replay to a client whose last id is `position`.
     fn behind(&self, position: u64) -> Vec<Event> {
         let events = self.0.iter();
         let events = events.filter(|event| event.id > position && !is_grant(event));
         events.cloned().collect()
     }
 
-    /// What such a client then has, and need not get as news.
+    /// Returns the ids that this client then has; the live stream skips them.
     fn known(&self, position: u64) -> HashSet<u64> {
         let events = self.0.iter();
         let events = events.filter(|event| event.id <= position || !is_grant(event));
@@ -82,7 +86,8 @@ fn is_grant(event: &Event) -> bool {
 }
 
 impl EventHub {
-    /// Subscriptions to a node.
+    /// Creates the hub of a node's subscriptions. `buffer` is the lag limit per subscriber,
+    /// `capacity` the number of events kept per owner.
     pub fn new(node: Handle, buffer: usize, capacity: usize) -> EventHub {
         EventHub {
             node,
@@ -92,12 +97,12 @@ impl EventHub {
         }
     }
 
-    /// How far a subscriber may be behind.
+    /// Returns the number of events that a subscriber may lag behind.
     pub(crate) fn buffer(&self) -> usize {
         self.buffer
     }
 
-    /// An owner's events from now on, after the GRANT that still stands, if there is one.
+    /// Subscribes to an owner's events from now on. A GRANT that still stands comes first.
     pub fn subscribe(
         &self,
         owner: OwnerId,
@@ -112,7 +117,8 @@ impl EventHub {
         })
     }
 
-    /// An owner's events behind a position, and from now on; the memory is kept meanwhile.
+    /// Returns the buffered events after `after`, and a live stream that continues from there. The
+    /// owner's buffer is kept while the stream exists.
     pub async fn resume(
         &self,
         owner: OwnerId,
@@ -122,7 +128,8 @@ impl EventHub {
         impl Stream<Item = Result<Event, Failure>> + Send + use<>,
     ) {
         let attached = self.attach(owner.clone());
-        // Subscribed before the memory is read, and known to be, so nothing falls between the two.
+        // The node confirms the subscription before the buffer is read: an event is then in the
+        // buffer or in the stream, or in both (`known` removes duplicates), never in neither.
         let stream = self.node.subscribe(owner.clone(), self.buffer);
         self.node.reached().await;
         let (old, known) = match (after, self.lock().get_mut(&owner)) {
@@ -156,7 +163,7 @@ impl EventHub {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A client comes. The memory of its owner begins with the first one.
+    /// Attaches a client. The first client of an owner starts its buffer.
     fn attach(&self, owner: OwnerId) -> AttachedClient {
         let mut remembered = self.lock();
         let memory = remembered.entry(owner.clone()).or_insert_with(|| {
@@ -178,7 +185,7 @@ impl EventHub {
         AttachedClient { events, owner }
     }
 
-    /// Writes down what comes, until nothing more does.
+    /// Moves events to the buffer until the subscription ends. Polled by the recording task.
     fn record(&self, owner: &OwnerId, cx: &mut Context<'_>) -> Poll<()> {
         let mut remembered = self.lock();
         let Some(memory) = remembered.get_mut(owner) else {
@@ -190,7 +197,7 @@ impl EventHub {
         Poll::Ready(())
     }
 
-    /// A client leaves. The number of the departure, if nobody else is attached.
+    /// Detaches a client. Returns the number of this disconnect if it was the owner's last client.
     fn leave(&self, owner: &OwnerId) -> Option<u64> {
         let mut remembered = self.lock();
         let memory = remembered.get_mut(owner)?;
@@ -199,7 +206,7 @@ impl EventHub {
         (memory.attached == 0).then_some(memory.departures)
     }
 
-    /// Forgets an owner, unless somebody came since that departure.
+    /// Removes an owner's buffer, unless a client attached after that disconnect.
     fn forget(&self, owner: &OwnerId, departure: u64) {
         let mut remembered = self.lock();
         let unused = remembered
@@ -211,7 +218,7 @@ impl EventHub {
     }
 }
 
-/// One client attached by SSE; its departure starts the 30 s.
+/// One attached SSE client. Dropping it starts the 30 s.
 struct AttachedClient {
     events: EventHub,
     owner: OwnerId,
@@ -233,7 +240,7 @@ impl Drop for AttachedClient {
     }
 }
 
-/// Why a stream ended, as a status.
+/// Converts the end of a stream to a status.
 pub(crate) fn ended(end: StreamEnd) -> Failure {
     match end {
         StreamEnd::Overflow => Failure::new(
@@ -245,13 +252,13 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
     }
 }
 
-/// The changes under a prefix, numbered (E8).
+/// Streams the changes under a prefix, numbered from 1 (E8).
 pub fn watch(
     node: &Handle,
     prefix: Namespace,
     snapshot: bool,
 ) -> impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<> {
-    /// Changes that a watcher may be behind.
+    /// Changes that a watcher may lag behind before its stream is closed.
     const BUFFER: usize = 65_536;
     let start = if snapshot {
         WatchStart::Snapshot
@@ -272,10 +279,10 @@ pub fn watch(
     })
 }
 
-/// A watch, one change after the other.
+/// A watch stream that yields one change at a time.
 struct WatchStream {
     stream: tenure_cluster::EventStream<WatchEvent>,
-    /// What was there in a group, as far as it is not told yet.
+    /// Entries of a group's snapshot that are not sent yet.
     present: std::vec::IntoIter<LockChange>,
     last: u64,
 }
@@ -286,6 +293,8 @@ impl WatchStream {
         let id = self.last;
         loop {
             if let Some(change) = self.present.next() {
+                // A snapshot entry of a hold is a SNAPSHOT, not a grant that happens now. Waiters
+                // stay QUEUED.
                 let kind = match change_kind(&change) {
                     v1::ChangeKind::Granted => v1::ChangeKind::Snapshot,
                     other => other,
@@ -332,7 +341,7 @@ fn lock_change(id: u64, kind: v1::ChangeKind, change: &LockChange) -> v1::LockCh
             .owner
             .as_ref()
             .map_or_else(String::new, |o| o.as_str().to_owned()),
-        // A policy change concerns the namespace as a whole.
+        // A policy change has no path: it concerns the whole namespace.
         path: path.unwrap_or(change.namespace.as_str()).to_owned(),
         mode: change.mode.map_or(0, convert::mode_number),
         fence: convert::fence_number(change.fence),
@@ -354,7 +363,8 @@ mod tests {
         }
     }
 
-    /// R121, R122: one group runs ahead of the clock, another tells something later with a smaller id.
+    /// R121, R122: one group's clock runs ahead; another group sends a later event with a smaller
+    /// id.
     #[test]
     fn an_event_is_not_old_because_its_id_is_small() {
         let mut recent = RecentEvents::default();
@@ -370,11 +380,12 @@ mod tests {
         let ids: Vec<_> = recent.0.iter().map(|event| event.id).collect();
         assert_eq!(ids, [1, 9, 5, 7], "as they came");
         recent.add(event(8, grant()), 4);
-        // At 6: 9 comes from the memory; the grants, if one stands, from the node.
+        // At position 6: event 9 comes from the buffer. A grant that stands comes from the node.
         let behind: Vec<_> = recent.behind(6).iter().map(|event| event.id).collect();
         assert_eq!(behind, [9]);
         assert_eq!(recent.known(6), HashSet::from([5, 6, 9]));
-        // At 7, which is the client's, a grant that the node repeats is no news, and 4 is.
+        // At position 7: the client has grant 7, so a repeat by the node is dropped. Grant 8 is not
+        // known.
         assert_eq!(recent.known(7), HashSet::from([5, 7, 9]));
     }
 }

@@ -1,8 +1,11 @@
-//! The handlers: two pure functions per RPC, under every transport.
+//! RPC handlers: two pure functions per RPC, shared by all transports.
 //!
-//!   message ──parse──▶ what is asked of the node ──▶ node ──▶ its answer ──respond──▶ message
+//! ```text
+//!   message ──parse──▶ ClientRequest ──▶ node ──▶ Answer ──respond──▶ message
+//! ```
 //!
-//! What depends on state is decided by the node. `rpc.rs` says which functions belong to which RPC.
+//! Parsing checks everything that depends on the message alone; the node decides everything that
+//! depends on state. `rpc.rs` assigns the functions to the RPCs.
 
 use std::fmt::Display;
 use std::time::Duration;
@@ -25,7 +28,8 @@ pub(crate) mod renew;
 
 pub(crate) use inspect::HEALTH_TIMEOUT;
 
-/// Asks the node. It has the request when this returns; its answer is waited for.
+/// Submits a request to the node. The request is submitted when this function returns; the future
+/// waits for the answer.
 pub(crate) fn ask(
     node: &Handle,
     request: ClientRequest,
@@ -35,7 +39,7 @@ pub(crate) fn ask(
     async { answer.await.map_err(failure) }
 }
 
-/// The message of a call that succeeds without a word.
+/// Makes the empty message of a call that succeeds without a result.
 pub(crate) fn done<M: Default>(outcome: Outcome<'_>) -> Result<M, Failure> {
     match outcome.answer? {
         Answer::Done => Ok(M::default()),
@@ -43,7 +47,7 @@ pub(crate) fn done<M: Default>(outcome: Outcome<'_>) -> Result<M, Failure> {
     }
 }
 
-/// The code and text of what could not be decided.
+/// Converts a failure of the node to a status.
 pub(crate) fn failure(failure: NodeFailure) -> Failure {
     let text = failure.to_string();
     match failure {
@@ -66,12 +70,12 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
     }
 }
 
-/// An answer of another kind than its request: a bug of ours, never the client's business.
+/// An answer that does not fit its request: a bug in the daemon.
 pub(crate) fn mismatch(answer: &Answer) -> Failure {
     internal(&format_args!("an answer of the wrong kind: {answer:?}"))
 }
 
-/// A bug of ours: the log has the details.
+/// A bug in the daemon. The details go to the log, not to the client.
 pub(crate) fn internal(error: &dyn Display) -> Failure {
     tracing::error!(%error, "internal error");
     Failure::new(Code::Internal, "internal error: see the daemon's log")

@@ -1,4 +1,5 @@
-//! `--health-check`: asks the daemon on this machine whether it is ready, for orchestrators without a gRPC client.
+//! Health probe: `--health-check` asks the daemon on this machine whether it is ready, for
+//! orchestrators without a gRPC client.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -11,27 +12,27 @@ use tonic::transport::Endpoint;
 
 use crate::config::LocalEndpoint;
 
-/// The answer comes within this time, or it is no.
+/// Time limit of the probe. Without a response the daemon counts as unhealthy.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Why the daemon does not count as healthy.
+/// The reason why the daemon does not count as healthy.
 #[derive(Debug, Error)]
 pub enum Unhealthy {
-    /// Nobody answers.
+    /// No connection.
     #[error("nobody answers on {0}: is the daemon running?")]
     Unreachable(SocketAddr, #[source] tonic::transport::Error),
-    /// The answer is an error.
+    /// The daemon answers with an error.
     #[error("the daemon on {0} does not say how it is")]
     Refused(SocketAddr, #[source] Box<tonic::Status>),
-    /// The answer is no.
+    /// The daemon is not ready.
     #[error("the daemon on {0} is not ready: {1}")]
     NotReady(SocketAddr, String),
-    /// There is no answer.
+    /// The daemon does not answer in time.
     #[error("the daemon on {0} does not answer within 2 s")]
     Silent(SocketAddr),
 }
 
-/// Asks.
+/// Asks the daemon for its health. Returns `Ok` only if it is ready.
 pub async fn health(listen_endpoint: &LocalEndpoint) -> Result<(), Unhealthy> {
     let address = reachable(listen_endpoint.listen);
     tokio::time::timeout(PROBE_TIMEOUT, ask(listen_endpoint, address))
@@ -60,7 +61,7 @@ async fn ask(listen_endpoint: &LocalEndpoint, address: SocketAddr) -> Result<(),
     }
 }
 
-/// An unspecified address is asked on loopback.
+/// Returns the address to connect to: loopback if the daemon listens on an unspecified address.
 fn reachable(listen: SocketAddr) -> SocketAddr {
     let ip = match listen.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => IpAddr::V4(Ipv4Addr::LOCALHOST),

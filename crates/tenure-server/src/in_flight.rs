@@ -1,12 +1,12 @@
-//! What is in flight in one place that waits for many answers of the node: a list with free places, and the
-//! requests that came back.
+//! Slab of calls in flight, and a pool of request boxes. Used by sessions and gRPC connections,
+//! where one task waits for many answers of the node.
 
 use tenure_node::ClientRequest;
 
-/// Requests that are kept to be used again.
+/// Maximum number of boxes in the pool.
 const SPARE: usize = 256;
 
-/// Things in flight, by small numbers that are used again.
+/// Slab: values in numbered slots. Slots are reused, so the numbers stay small.
 pub(crate) struct InFlight<T> {
     slots: Vec<Option<T>>,
     free: Vec<u64>,
@@ -24,12 +24,12 @@ impl<T> Default for InFlight<T> {
 }
 
 impl<T> InFlight<T> {
-    /// How many there are.
+    /// Returns the number of values.
     pub(crate) fn len(&self) -> usize {
         self.used
     }
 
-    /// Keeps one, under the number that is returned.
+    /// Stores a value and returns its slot.
     pub(crate) fn take(&mut self, one: T) -> u64 {
         self.used += 1;
         match self.free.pop() {
@@ -44,7 +44,7 @@ impl<T> InFlight<T> {
         }
     }
 
-    /// Gives back what was kept under a number.
+    /// Removes and returns the value of a slot. Returns `None` if the slot is free.
     pub(crate) fn give_back(&mut self, slot: u64) -> Option<T> {
         let held = self.slots.get_mut(slot as usize)?.take()?;
         self.free.push(slot);
@@ -52,7 +52,7 @@ impl<T> InFlight<T> {
         Some(held)
     }
 
-    /// What is left.
+    /// Removes and returns all values.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> + '_ {
         self.free.clear();
         self.used = 0;
@@ -60,14 +60,14 @@ impl<T> InFlight<T> {
     }
 }
 
-/// Requests that came back from the node: the next ones take their places in memory.
+/// Pool of request boxes that came back from the node, to save an allocation per call.
 #[derive(Default)]
 pub(crate) struct SpareRequests(
     #[allow(clippy::vec_box, reason = "the boxes are what is kept")] Vec<Box<ClientRequest>>,
 );
 
 impl SpareRequests {
-    /// A request in a box.
+    /// Boxes a request, in a pooled box if there is one.
     pub(crate) fn boxed(&mut self, request: ClientRequest) -> Box<ClientRequest> {
         match self.0.pop() {
             Some(mut spare) => {
@@ -78,11 +78,12 @@ impl SpareRequests {
         }
     }
 
-    /// What is left of a request.
+    /// Returns a box to the pool. Drops it if the pool is full.
     pub(crate) fn keep(&mut self, request: Option<Box<ClientRequest>>) {
         if let Some(mut request) = request
             && self.0.len() < SPARE
         {
+            // `Health` has no heap data: the old request is freed now, not when the box is reused.
             *request = ClientRequest::Health;
             self.0.push(request);
         }

@@ -1,4 +1,7 @@
-//! The daemon: one table of RPCs, and the transports derived from it.
+//! Daemon: gRPC, HTTP and Server-Sent Events in front of a cluster node.
+//!
+//! `rpc` is the table of all RPCs; gRPC, JSON, Session, OpenAPI, telemetry and the audit log are
+//! derived from it. `daemon` starts and stops the process.
 
 pub mod audit;
 pub mod config;

@@ -1,4 +1,5 @@
-//! The ports: every transport on its listener, each a future that serves until the daemon stops.
+//! Listeners: binds the ports and connects each one with its transport. Every transport is a future
+//! that serves until the daemon stops.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -29,17 +30,18 @@ use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
 use crate::transport::tls::Certificate;
 use crate::transport::{auth, grpc_connection, h3, openapi};
 
-/// Open connections of the web transports together.
+/// Maximum number of open connections of all web transports.
 const WEB_CONNECTIONS: usize = 4096;
-/// Open connections of the gRPC port; the file limit is raised for them at start.
+/// Maximum number of open connections of the gRPC port. `tenure serve` raises the file limit at
+/// start.
 const GRPC_CONNECTIONS: usize = 65_536;
 /// Concurrent HTTP/2 streams of one web connection.
 const WEB_STREAMS: u32 = 1024;
 
-/// A transport that serves.
+/// A transport's future.
 pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What all ports share, and the transports opened so far.
+/// State shared by all ports, and the transports bound so far.
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
     fixed: &'a FixedConfig,
@@ -50,11 +52,11 @@ pub(crate) struct Listeners<'a> {
     guard: auth::Authenticator,
     admission: Admission,
     timeout: Duration,
-    /// What serves once it is run.
+    /// Futures of the bound transports. They serve when polled.
     pub(crate) running: Vec<ServingTransport>,
 }
 
-/// Where the web transports listen.
+/// Addresses of the web transports.
 pub(crate) struct WebAddresses {
     pub(crate) tcp: SocketAddr,
     pub(crate) quic: Option<SocketAddr>,
@@ -88,7 +90,7 @@ impl<'a> Listeners<'a> {
         }
     }
 
-    /// Opens the gRPC port.
+    /// Binds the gRPC port.
     pub(crate) async fn open_grpc(&mut self) -> Result<SocketAddr, DaemonError> {
         let listener = bind("listen", self.config.listen).await?;
         let address = local(&listener, self.config.listen);
@@ -124,7 +126,7 @@ impl<'a> Listeners<'a> {
         Ok(address)
     }
 
-    /// Opens the web ports, TCP and QUIC, if they are configured.
+    /// Binds the web ports, TCP and QUIC, if they are configured.
     pub(crate) async fn open_web(&mut self) -> Result<Option<WebAddresses>, DaemonError> {
         let Some(asked) = self.config.web_listen else {
             return Ok(None);
@@ -219,7 +221,8 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
     let bound = socket.and_then(|socket| {
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
-        // Room for many clients that come at once.
+        // Backlog for many clients that connect at the same time, for example after a node has
+        // failed.
         socket.listen(4096)
     });
     bound.map_err(|source| DaemonError::Listen {
@@ -229,12 +232,12 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
     })
 }
 
-/// The real port where 0 was asked for.
+/// Returns the bound address; it has the real port if 0 was requested.
 fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
     listener.local_addr().unwrap_or(asked)
 }
 
-/// The services beside the lock service.
+/// Builds the services beside the lock service: reflection, health, cluster administration.
 fn grpc_routes(service: &Grpc, operators: AdminService) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());

@@ -1,5 +1,5 @@
-//! What the operators' verbs of the command need beside a running daemon: backups as files, and data
-//! directories that no daemon runs on.
+//! Offline operations for the commands of operators: backup archives, and data directories without
+//! a running daemon.
 
 use tenure_core::policy::Algorithm;
 use tenure_node::ClusterConfig;
@@ -9,7 +9,8 @@ pub use tenure_cluster::archive::{Archive, ArchiveWriter, read_archive};
 pub use tenure_cluster::offline::{OldData, found, keep, recover, rejoin, restore};
 pub use tenure_node::NodeId;
 
-/// The facts of the cluster that gave this status, if they make sense.
+/// Returns the fixed settings of the cluster that gave this status. `None` if its algorithm is
+/// unknown.
 pub fn facts(status: &StatusResponse) -> Option<ClusterConfig> {
     let named = |algorithm: &Algorithm| algorithm_name(*algorithm) == status.default_lock_algorithm;
     Some(ClusterConfig {
@@ -19,18 +20,18 @@ pub fn facts(status: &StatusResponse) -> Option<ClusterConfig> {
     })
 }
 
-/// The number of the cluster that gave this status, if it says one.
+/// Returns the number of the cluster that gave this status, if it has one.
 pub fn cluster_of(status: &StatusResponse) -> Option<u64> {
     u64::from_str_radix(&status.cluster_id, 16).ok()
 }
 
-/// The node of this name: its trailing digits, plus one (R162).
+/// Returns the node of this name: its trailing digits, plus one (R162, node ids).
 pub fn node_of(name: &str) -> Option<NodeId> {
     let number = crate::config::node_number(name)?;
     NodeId::new(u32::try_from(number).ok()?)
 }
 
-/// As the configuration spells it.
+/// Returns the name of an algorithm in the configuration.
 pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::RecursiveRw => "recursive_rw",
@@ -45,7 +46,7 @@ pub(crate) fn algorithm_name(algorithm: Algorithm) -> &'static str {
 mod tests {
     use super::*;
 
-    /// R162: the digits at the end of a name, plus one; none is no name of a node.
+    /// R162: the trailing digits of a name, plus one; a name without digits is no node's.
     #[test]
     fn a_name_has_a_number() {
         let number = |name| node_of(name).map(NodeId::number);

@@ -1,4 +1,4 @@
-//! From the configuration to what a node needs to meet others.
+//! Converts the configuration to the peer options of a node.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -8,7 +8,8 @@ use tenure_cluster::{BootstrapMode, PeerOptions, PeerTls, PlacementRules, Secret
 use crate::config::{BootstrapConfig, Config, PeerTlsFiles};
 use crate::daemon::DaemonError;
 
-/// How the node meets others. Without a token it cannot know friend from foe, and stays alone (R168).
+/// Returns the peer options, or `None` without a cluster token: peers could not be authenticated,
+/// so the node stays alone (R168, internal authentication).
 pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonError> {
     let cluster = &config.cluster;
     let Some(token) = &cluster.token else {
@@ -56,7 +57,7 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
     }))
 }
 
-/// Host and port of the internal URL.
+/// Splits the internal URL into host and port.
 fn internal(url: &str) -> Option<(String, u16)> {
     let rest = url
         .strip_prefix("http://")
@@ -67,7 +68,7 @@ fn internal(url: &str) -> Option<(String, u16)> {
     (!host.is_empty() && !host.contains('/')).then(|| (host.to_owned(), port))
 }
 
-/// A node that is only known on this machine listens only there.
+/// Returns the address to listen on: a node with a loopback address listens on loopback only.
 fn listen_ip(host: &str) -> IpAddr {
     let literal = host.trim_start_matches('[').trim_end_matches(']');
     match literal.parse::<IpAddr>() {

@@ -1,14 +1,15 @@
-//! The RPC table: one row for each RPC of `pathlockd.v1.PathLock`, from which all transports are derived.
+//! RPC table: one row for each RPC of `pathlockd.v1.PathLock`; all transports are derived from it.
 //!
 //! ```text
-//!   gRPC message ──┐                                              ┌──▶ gRPC message
-//!   JSON body ─────┼─parse─▶ Asked ──▶ node ──▶ Outcome ─respond──┼──▶ JSON body
-//!   Session op ────┘                                              └──▶ Session result
+//!   gRPC message ──┐                                                ┌──▶ gRPC message
+//!   JSON body ─────┼─parse─▶ SessionOp ─▶ node ─▶ Outcome ─respond──┼──▶ JSON body
+//!   Session op ────┘                                                └──▶ Session result
 //! ```
 //!
-//! A new RPC is its lines in the proto file, one row here, and a pair of pure functions in `handlers/`: one checks the
-//! message and says what it asks, the other makes a message of the answer. gRPC, JSON, Session, OpenAPI, telemetry and
-//! the audit trail read the row.
+//! To add an RPC: its lines in the proto file, one row here, and a pair of pure functions in
+//! `handlers/`. The first validates the message and makes the node's request of it, the second
+//! makes the response message of the node's answer. gRPC, JSON, Session, OpenAPI, telemetry and the
+//! audit log read the row.
 
 use std::time::Duration;
 
@@ -30,44 +31,45 @@ use crate::handlers::{
 use crate::status::Failure;
 use crate::transport::framing;
 
-/// Whether an RPC changes anything. What does not may run in early data of HTTP/3.
+/// Whether an RPC changes state. Only RPCs that do not may run in early data (0-RTT) of HTTP/3,
+/// because early data can be replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
-    /// It does not.
+    /// The RPC changes nothing.
     Reads,
-    /// It may.
+    /// The RPC may change state.
     Writes,
 }
 
-/// How long the answer of an RPC can be.
+/// Size class of an RPC's response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Length {
     /// A few fields.
     Short,
-    /// A list: a connection has only a few of these unread at once.
+    /// A list. The number of unread long responses per connection is limited.
     Long,
 }
 
-/// The permission that an RPC needs. It is recorded here and not yet enforced.
+/// The permission that an RPC needs. Recorded in the table, not yet enforced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verb {
-    /// See what is held, and who waits.
+    /// See holders and waiters.
     Observe,
-    /// Take, keep and give back locks.
+    /// Acquire, renew and release locks.
     Lock,
-    /// Ask a holder to let go.
+    /// Ask a holder to release.
     Ask,
     /// End a hold of another owner.
     Break,
     /// Change the policy of a namespace.
     Policy,
-    /// Draw fencing tokens.
+    /// Mint fencing tokens.
     Fence,
-    /// See whether the node can serve.
+    /// See whether the node is ready.
     Status,
 }
 
-/// What a call asks, once its message is read and checked.
+/// A call of any transport whose message is decoded and validated.
 #[derive(Debug)]
 pub(crate) struct SessionOp {
     pub(crate) request: ClientRequest,
@@ -83,63 +85,63 @@ impl From<ClientRequest> for SessionOp {
     }
 }
 
-/// What a message asks, or which rule it breaks.
+/// The validated call, or the failure that names the rule the message breaks.
 pub(crate) type Checked = Result<SessionOp, Failure>;
 
-/// What of a request is needed again when the node has answered.
+/// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// Whether the client knows the mode READ_TREE (E6).
+    /// Whether the client knows the mode READ_TREE (E6, shared lock on a subtree).
     pub(crate) read_tree: bool,
-    /// Boxed: few calls have one, and every call in flight has room for it.
+    /// Boxed because few calls are audited, and every call in flight has room for it.
     pub(crate) audit: Option<Box<AuditRecord>>,
 }
 
-/// What has become of a call: all that a message of its answer is made from.
+/// A finished call: the input from which the response message is made.
 pub(crate) struct Outcome<'a> {
     pub(crate) answer: Result<Answer, Failure>,
     pub(crate) facts: Facts,
     pub(crate) node: &'a Handle,
 }
 
-/// One RPC.
+/// One row of the table: an RPC.
 #[derive(Debug)]
 pub struct Row {
-    /// Which.
+    /// The RPC of this row.
     pub rpc: Rpc,
-    /// The permission that it needs. An operation of a session needs that of its own row.
+    /// The permission that it needs. An operation of a session needs the permission of its own row.
     pub verb: Verb,
-    /// How it is called, unless it is a stream.
+    /// How it is called. `None` for streaming RPCs.
     pub unary: Option<Unary>,
 }
 
 /// An RPC with one request and one response.
 #[derive(Debug)]
 pub struct Unary {
-    /// Which.
+    /// The RPC.
     pub rpc: Rpc,
-    /// Its URL as JSON over HTTP.
+    /// Its URL for JSON over HTTP.
     pub url: &'static str,
     /// Whether it may run in early data.
     pub effect: Effect,
-    /// Whether its answers are limited in number.
+    /// Size class of its response.
     pub length: Length,
-    /// Whether it leaves a line in the audit trail.
+    /// Whether calls are written to the audit log, and at which level.
     pub audit: Audit,
     /// Its request and response messages, as the proto file names them.
     pub messages: (&'static str, &'static str),
-    /// What a protobuf message asks.
+    /// Decodes and validates a protobuf message.
     pub(crate) parse: fn(&[u8]) -> Result<Checked, DecodeError>,
-    /// What a JSON body asks.
+    /// Decodes and validates a JSON body.
     pub(crate) parse_json: fn(&[u8]) -> serde_json::Result<Checked>,
-    /// The answer as a gRPC message with its frame.
+    /// Encodes the answer as a gRPC message with its length prefix.
     pub(crate) respond: fn(Outcome<'_>) -> Result<Bytes, Failure>,
-    /// The answer as a JSON body.
+    /// Encodes the answer as a JSON body.
     pub(crate) respond_json: fn(Outcome<'_>) -> Result<Vec<u8>, Failure>,
 }
 
 impl Unary {
-    /// How long the node has for a call with so much time left.
+    /// Returns the time limit of the node for a call whose caller allows `left`.
     pub(crate) fn timeout(&self, left: Duration) -> Duration {
         match self.rpc {
             Rpc::Health => left.min(HEALTH_TIMEOUT),
@@ -148,7 +150,7 @@ impl Unary {
     }
 }
 
-/// Checks a message. The row says whether its call is audited.
+/// Validates a message and gives its audit record the level of the row.
 fn check<M, A: Into<SessionOp>>(
     audit: Audit,
     parse: impl FnOnce(M) -> Result<A, Failure>,
@@ -161,7 +163,7 @@ fn check<M, A: Into<SessionOp>>(
     Ok(asked)
 }
 
-/// Makes the message of an answer, and completes the audit record of the call.
+/// Makes the response message and writes the audit record of the call, if it has one.
 fn finish<M>(
     respond: impl FnOnce(Outcome<'_>) -> Result<M, Failure>,
     mut outcome: Outcome<'_>,
@@ -191,25 +193,25 @@ macro_rules! rpcs {
         pub enum Rpc { $($name),+ }
 
         impl Rpc {
-            /// All of them, in the order of their numbers.
+            /// All RPCs, in the order of the proto file.
             pub const ALL: &[Rpc] = &[$(Rpc::$name),+];
 
-            /// The name in the proto file.
+            /// Returns the name in the proto file.
             pub fn name(self) -> &'static str {
                 match self { $(Rpc::$name => stringify!($name)),+ }
             }
 
-            /// Service and name, as a span is called.
+            /// Returns service and name, used as the name of a span.
             pub fn full_name(self) -> &'static str {
                 match self { $(Rpc::$name => concat!("pathlockd.v1.PathLock/", stringify!($name))),+ }
             }
 
-            /// The RPC of this name in the proto file.
+            /// Returns the RPC of this name in the proto file.
             pub(crate) fn named(name: &str) -> Option<Rpc> {
                 match name { $(stringify!($name) => Some(Rpc::$name),)+ _ => None }
             }
 
-            /// Its row.
+            /// Returns the row of this RPC.
             pub fn row(self) -> &'static Row {
                 match self { $(Rpc::$name => {
                     static ROW: Row = Row {
@@ -224,14 +226,14 @@ macro_rules! rpcs {
             }
         }
 
-        /// What an operation of a session asks, and of which RPC.
+        /// Validates an operation of a session; also returns its RPC.
         pub(crate) fn parse_operation(op: Op) -> (Rpc, Checked) {
             match op {
                 $($($(Op::$op(message) => (Rpc::$name, check(Audit::$audit, $parse, message)),)?)?)+
             }
         }
 
-        /// The result of an operation of a session.
+        /// Makes the result of an operation of a session.
         pub(crate) fn respond_operation(rpc: Rpc, outcome: Outcome<'_>) -> Result<OpResult, Failure> {
             match rpc {
                 $($($(Rpc::$name => finish($respond, outcome).map(OpResult::$op),)?)?)+
@@ -323,12 +325,12 @@ rpcs! {
 }
 
 impl Rpc {
-    /// The RPCs with one request and one response.
+    /// Iterates over the RPCs with one request and one response.
     pub fn unary() -> impl Iterator<Item = &'static Unary> {
         Rpc::ALL.iter().filter_map(|rpc| rpc.row().unary.as_ref())
     }
 
-    /// The RPC of a URL.
+    /// Returns the RPC of a URL.
     pub(crate) fn at(url: &str) -> Option<&'static Unary> {
         Rpc::unary().find(|unary| unary.url == url)
     }
@@ -340,7 +342,7 @@ mod tests {
 
     use super::*;
 
-    /// The table says of every RPC of the proto file what the proto file says of it.
+    /// The table and the proto file agree on every RPC: name, order, messages, streaming.
     #[test]
     fn every_rpc_of_the_proto_file_has_its_row() {
         let set = FileDescriptorSet::decode(tenure_wire::DESCRIPTORS).unwrap();
@@ -359,7 +361,7 @@ mod tests {
         assert_eq!(rows.collect::<Vec<_>>(), declared.collect::<Vec<_>>());
     }
 
-    /// A row is found by its RPC, its name and its URL, and the URL is the name.
+    /// A row is found by its RPC, its name and its URL, and the URL is made of the name.
     #[test]
     fn a_row_is_found_by_every_name_of_its_rpc() {
         for rpc in Rpc::ALL {
@@ -376,7 +378,8 @@ mod tests {
         assert_eq!(Rpc::named("acquire"), None);
     }
 
-    /// Who may only look can change nothing, and what is done to the hold of another owner is audited.
+    /// Observing verbs change nothing, and every RPC that affects the hold of another owner is
+    /// audited.
     #[test]
     fn every_row_names_the_verb_that_fits_its_effect() {
         for unary in Rpc::unary() {
@@ -392,7 +395,7 @@ mod tests {
         }
     }
 
-    /// An audited call brings what its record says, and its level is that of the row.
+    /// An audited RPC makes an audit record, and its level is the one in the row.
     #[test]
     fn an_audited_row_makes_a_record() {
         let asked = [
@@ -414,7 +417,7 @@ mod tests {
         }
     }
 
-    /// The same message asks the same by either of its encodings.
+    /// A message means the same in both of its encodings.
     #[test]
     fn both_encodings_of_a_message_ask_the_same() {
         let renew = Rpc::Renew.row().unary.as_ref().unwrap();

@@ -1,13 +1,15 @@
-//! Session: many operations in flight on one stream (E10). Same rules, same results as unary calls.
+//! Session stream: many operations in flight on one gRPC stream (E10). Rules and results are those
+//! of unary calls.
 //!
 //! ```text
-//!   requests ──▶ parse ──▶ Calls ──▶ node ──▶ answers, events ──▶ responses
+//!   requests ──▶ parse ──▶ CallBatch ──▶ node ──▶ answers, events ──▶ responses
 //! ```
 //!
-//! The body of the response is the whole session: whoever polls it reads what has come, hands it to
-//! the node and takes what the node has said, all of it in one piece. So a session costs no task and no
-//! channel of its own, and a client that does not read its answers is not read either. Events of every
-//! owner that the session has used arrive on the same stream, with id 0.
+//! The response body drives the whole session: each poll reads the requests that have arrived,
+//! submits them to the node as one batch and encodes all completions. So a session needs no task
+//! and no channel of its own. It also gives back-pressure: while the client does not read
+//! responses, the body is not polled and no requests are read. Events of every owner that the
+//! session has used arrive on the same stream, with id 0.
 
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -33,30 +35,31 @@ use crate::status::{Code, Failure};
 use crate::telemetry::{Rpc, Telemetry, Transport};
 use crate::transport::framing::{self, Unreadable};
 
-/// Operations of one session that are in flight; further requests wait in the connection.
+/// Maximum number of operations in flight per session. Further requests stay in the connection,
+/// where HTTP/2 flow control holds the client back.
 const IN_FLIGHT: usize = 4096;
 
-/// So many bytes of responses are sent at once, when there are as many.
+/// Size of a response chunk: from here on the session sends before it reads more.
 const PIECE: usize = 32 << 10;
 
-/// What a session has of the daemon.
+/// The parts of the daemon that a session uses.
 pub(crate) struct SessionContext {
     pub(crate) calls: CallBatch,
     pub(crate) node: Handle,
     pub(crate) telemetry: Telemetry,
-    /// The longest that an operation may take.
+    /// Time limit of one operation.
     pub(crate) timeout: Duration,
-    /// Resolves when the daemon stops (R169).
+    /// Resolves when the daemon stops (R169, shutdown within 10 s).
     pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
-/// One session. It ends when the client ends its side and everything is answered.
+/// One session. It ends when the client has closed its side and every operation is answered.
 pub(crate) struct Session<B> {
     means: SessionContext,
     requests: SessionRequests<B>,
-    /// Ids are the client's business, so two may have the same one.
+    /// Keyed by slot, not by the client's id: a client may use the same id twice.
     slots: InFlight<PendingOp>,
-    /// Where the node puts what it has said, between two looks.
+    /// Buffer for the completions of one poll; kept to reuse its memory.
     heard: Vec<Completion>,
     spare: SpareRequests,
     responses: BytesMut,
@@ -79,7 +82,7 @@ where
         }
     }
 
-    /// Reads what has come, as far as there is room.
+    /// Reads the requests that have arrived, up to the limits, and submits them as one batch.
     fn read(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
         while self.slots.len() < IN_FLIGHT && self.responses.len() < PIECE {
@@ -94,8 +97,9 @@ where
         self.means.calls.flush();
     }
 
-    /// Answers fence checks that have come by looking, one after the other. Returns the first operation that has to be
-    /// called. Where something is in flight the node has a turn for all of it anyway.
+    /// Answers consecutive AssertFencing requests directly from the node's read view, without a
+    /// call. Returns the first operation that needs a call. With operations in flight this is
+    /// skipped: the node steps for those anyway, and answers the fence checks in the same step.
     fn read_view(&mut self, first: Operation, now: Instant) -> Option<Operation> {
         if self.slots.len() > 0 || !first.is_fence_check() {
             return Some(first);
@@ -184,7 +188,8 @@ where
         put(&mut self.responses, id, result);
     }
 
-    /// Says everything that was heard; waits if there is nothing to say.
+    /// Encodes all completions until a chunk is full or no more arrive. Pending if there is nothing
+    /// to send; ready without responses when the session has ended.
     fn go_on(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             self.read(cx);
@@ -227,6 +232,8 @@ where
             return Poll::Ready(None);
         }
         let mut last = Status::ok("");
+        // `stopped` is polled only when the session is idle: responses that are ready are sent
+        // first.
         if session.go_on(cx).is_pending() {
             ready!(session.means.stopped.as_mut().poll(cx));
             session.is_over = true;
@@ -237,7 +244,7 @@ where
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let mut trailers = HeaderMap::new();
-        // A status of ours can be written.
+        // Cannot fail: the message has no bytes that a header must not contain.
         let _ = last.add_header(&mut trailers);
         Poll::Ready(Some(Ok(Frame::trailers(trailers))))
     }
@@ -247,9 +254,9 @@ where
     }
 }
 
-/// The requests of a session, as they come.
+/// Incremental decoder of the session's requests.
 struct SessionRequests<B> {
-    /// Nothing when the client has ended its side, or sent what cannot be read.
+    /// `None` after the client has closed its side or sent bytes that cannot be decoded.
     body: Option<B>,
     bytes: BytesMut,
 }
@@ -269,7 +276,7 @@ where
         self.body.is_none()
     }
 
-    /// The first message, if all of it has come.
+    /// Returns the next operation if all of its message has arrived.
     fn next(&mut self) -> Option<Operation> {
         next(&mut self.bytes).unwrap_or_else(|Unreadable| {
             self.body = None;
@@ -278,7 +285,7 @@ where
         })
     }
 
-    /// Waits for more to come, unless it is all.
+    /// Waits for more bytes. Ready at once if the request body has ended.
     fn poll_more(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let Some(body) = &mut self.body else {
             return Poll::Ready(());
@@ -289,14 +296,14 @@ where
                     self.bytes.extend_from_slice(&data);
                 }
             }
-            // A request that breaks off ends the session; its operations still finish.
+            // A broken request body ends the session, but its operations still finish.
             Some(Err(_)) | None => self.body = None,
         }
         Poll::Ready(())
     }
 }
 
-/// What a message asks, under the client's id.
+/// A decoded request with the client's id.
 struct Operation {
     id: u64,
     asked: Result<(Rpc, SessionOp), Failure>,
@@ -308,7 +315,7 @@ impl Operation {
     }
 }
 
-/// What the first message asks, if all of it has come.
+/// Decodes and removes the first message, if all of it has arrived.
 fn next(bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
     let Some((message, end)) = framing::first(bytes)? else {
         return Ok(None);
@@ -321,13 +328,13 @@ fn next(bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
     }))
 }
 
-/// Writes a message.
+/// Appends one response message.
 fn put(responses: &mut BytesMut, id: u64, result: Response) {
     let result = Some(result);
     framing::put(responses, &v1::SessionResponse { id, result });
 }
 
-/// An operation in flight, under the client's id.
+/// An operation in flight with the client's id.
 struct PendingOp {
     id: u64,
     rpc: Rpc,
@@ -346,7 +353,7 @@ fn parse(request: v1::SessionRequest) -> Result<(Rpc, SessionOp), Failure> {
     Ok((rpc, asked?))
 }
 
-/// Whose events the session wants from now on.
+/// Returns the owner whose events the session receives from now on.
 fn owner_of(request: &ClientRequest) -> Option<&OwnerId> {
     match request {
         ClientRequest::Acquire(acquire) => Some(&acquire.owner),
@@ -368,7 +375,7 @@ mod tests {
 
     use super::*;
 
-    /// A message may come in any number of pieces.
+    /// A message may arrive in any number of pieces.
     #[test]
     fn requests_are_found_wherever_they_are_cut() {
         let mut sent = Vec::new();

@@ -1,6 +1,6 @@
-//! Why a call failed, once for every transport: a gRPC code and a sentence for people.
+//! Failures of calls, shared by all transports: a gRPC code and a message for people.
 //!
-//! A logical result (CONFLICT, QUEUED, LOST, …) is not an error and never comes here.
+//! A logical result (CONFLICT, QUEUED, LOST, …) is a response, not a failure.
 
 use std::fmt;
 
@@ -9,15 +9,15 @@ use http::StatusCode;
 /// The gRPC codes that this daemon uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Code {
-    /// The request breaks a rule, whatever the state is.
+    /// The request breaks a rule, independent of the state.
     InvalidArgument,
-    /// A limit was met.
+    /// A limit is exceeded.
     ResourceExhausted,
-    /// The namespace still has live locks; the hold is another one.
+    /// The namespace still has live locks, or the hold is not the one that was named.
     FailedPrecondition,
-    /// The policy changed under the request twice.
+    /// The policy changed twice while the request was handled.
     Aborted,
-    /// Not now: no leader, no quorum, budget spent, stopping.
+    /// Temporarily impossible: no leader, no quorum, limit reached, or stopping.
     Unavailable,
     /// The message is too large.
     OutOfRange,
@@ -27,14 +27,14 @@ pub enum Code {
     Unauthenticated,
     /// The credentials do not allow it.
     PermissionDenied,
-    /// No such call.
+    /// No such RPC.
     Unimplemented,
     /// A bug or corruption. The text is fixed; details are in the log.
     Internal,
 }
 
 impl Code {
-    /// The name on the wire.
+    /// Returns the name on the wire.
     pub fn name(self) -> &'static str {
         match self {
             Code::InvalidArgument => "INVALID_ARGUMENT",
@@ -51,7 +51,7 @@ impl Code {
         }
     }
 
-    /// The status of the JSON facade.
+    /// Returns the HTTP status of the JSON transport.
     pub fn http(self) -> StatusCode {
         match self {
             Code::InvalidArgument | Code::OutOfRange => StatusCode::BAD_REQUEST,
@@ -67,7 +67,7 @@ impl Code {
         }
     }
 
-    /// The code of gRPC.
+    /// Returns the gRPC code.
     pub fn grpc(self) -> tonic::Code {
         match self {
             Code::InvalidArgument => tonic::Code::InvalidArgument,
@@ -95,7 +95,7 @@ pub struct Failure {
 }
 
 impl Failure {
-    /// Puts a code and a sentence together.
+    /// Creates a failure.
     pub fn new(code: Code, message: impl Into<String>) -> Failure {
         Failure {
             code,
@@ -128,7 +128,7 @@ impl From<Failure> for tonic::Status {
 mod tests {
     use super::*;
 
-    /// The table of the wire contract: name, number of gRPC, status of HTTP.
+    /// The table of the wire contract: name, gRPC number, HTTP status.
     #[test]
     fn every_code_has_one_status() {
         for (code, name, grpc, http) in [

@@ -1,14 +1,14 @@
-//! What the daemon says about itself: logs, metrics, traces, and an audit trail of forced actions.
+//! Telemetry: logs, metrics, traces, and the export by Prometheus and OTLP.
 //!
 //! ```text
-//!   a call ──▶ Calls: plain atomics ─┐
-//!   the node ──▶ Vitals ─────────────┴─▶ families ──▶ GET /metrics (Prometheus)
-//!   a call ──▶ a span, if asked for ─┐              └▶ OTLP, if asked for
-//!                                    └─▶ OTLP
+//!   call ──▶ CallCounters (atomics) ─┐
+//!   node ──▶ NodeMetrics ────────────┴─▶ MetricFamily ──▶ GET /metrics (Prometheus)
+//!   call ──▶ span, if enabled ───────┐               └──▶ OTLP, if enabled
+//!                                    └──▶ OTLP
 //! ```
 //!
-//! A call costs two readings of the clock and two additions. Whatever leaves the process is made from
-//! the same families, so that two ways of looking cannot disagree.
+//! A call costs two clock readings and two atomic additions. Both exports are made from the same
+//! families, so they cannot disagree.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -44,7 +44,7 @@ struct Inner {
 }
 
 impl Telemetry {
-    /// Telemetry of a node and of the calls made to it.
+    /// Creates the telemetry of a node and of the calls made to it.
     pub fn new(node: Handle, tracing: Option<Tracing>) -> Telemetry {
         let calls = CallCounters::default();
         Telemetry {
@@ -56,7 +56,7 @@ impl Telemetry {
         }
     }
 
-    /// A call begins.
+    /// Starts to measure a call.
     pub(crate) fn begin(
         &self,
         transport: Transport,
@@ -73,7 +73,7 @@ impl Telemetry {
         }
     }
 
-    /// An operation of a session is over: counted, without a span of its own.
+    /// Counts a finished operation of a session. Operations have no span.
     pub(crate) fn record<T>(
         &self,
         transport: Transport,
@@ -84,13 +84,13 @@ impl Telemetry {
         self.end(transport, rpc, code_of(result), took, None);
     }
 
-    /// The span of a call that begins, if calls have spans.
+    /// Opens the span of a call, if tracing is enabled.
     pub(crate) fn span(&self, rpc: Rpc, headers: &HeaderMap) -> Span {
         let tracing = self.inner.tracing.as_ref();
         tracing.map(|tracing| Box::new(tracing.begin(rpc, headers)))
     }
 
-    /// A call is over.
+    /// Counts a finished call and ends its span.
     pub(crate) fn end(
         &self,
         transport: Transport,
@@ -105,7 +105,7 @@ impl Telemetry {
         }
     }
 
-    /// Everything there is to know, now.
+    /// Collects all metrics. Those of the node are missing if it has stopped.
     pub(crate) async fn families(&self) -> Vec<MetricFamily> {
         let mut families = families::of_calls(&self.inner.calls);
         if let Some(report) = self.inner.node.vitals().await {
@@ -115,7 +115,7 @@ impl Telemetry {
     }
 }
 
-/// Boxed: few ask for traces, and every call in flight has room for it.
+/// Boxed, because tracing is rarely enabled and every call in flight has room for it.
 pub(crate) type Span = Option<Box<OpenSpan>>;
 
 fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
@@ -125,7 +125,7 @@ fn code_of<T>(result: &Result<T, Failure>) -> tonic::Code {
     }
 }
 
-/// A call in flight. One that is dropped was left by its client.
+/// A call that is measured. If dropped without `end`, it is counted as cancelled by the client.
 pub(crate) struct MeasuredCall<'a> {
     telemetry: &'a Telemetry,
     transport: Transport,
@@ -136,12 +136,12 @@ pub(crate) struct MeasuredCall<'a> {
 }
 
 impl MeasuredCall<'_> {
-    /// The call is over.
+    /// Ends the call with this result.
     pub(crate) fn end<T>(self, result: &Result<T, Failure>) {
         self.end_with(code_of(result));
     }
 
-    /// The call is over with a code of gRPC.
+    /// Ends the call with this gRPC code.
     pub(crate) fn end_with(mut self, code: tonic::Code) {
         self.code = code;
     }

@@ -1,4 +1,5 @@
-//! The transports: how clients meet the handlers. Bytes in, bytes out; nothing is decided here.
+//! Transports: gRPC, JSON over HTTP/1.1, HTTP/2 and HTTP/3, Server-Sent Events. They convert bytes
+//! to requests and answers to bytes; all decisions are made by the handlers and the node.
 
 pub(crate) mod admin;
 pub mod admission;
@@ -21,5 +22,5 @@ pub mod tcp;
 pub mod tls;
 pub(crate) mod unary;
 
-/// The longest message on the gRPC port.
+/// Maximum size of a message on the gRPC port, in bytes.
 pub(crate) const MESSAGE: usize = 4 << 20;

@@ -1,4 +1,5 @@
-//! How fields are read from JSON: generously. How they are written is serde's own way.
+//! JSON deserializers for proto fields. Requests may use several forms; responses use serde's
+//! default.
 //!
 //! | proto type | accepted |
 //! |---|---|
@@ -13,7 +14,7 @@ use std::marker::PhantomData;
 use serde::de::value::MapAccessDeserializer;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 
-/// A text or truth value; `null` is its default.
+/// Reads a string or boolean; `null` is the default.
 pub(crate) fn plain<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -22,7 +23,7 @@ where
     Option::<T>::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
-/// A list or map; `null` is an empty one.
+/// Reads a list or map; `null` is an empty one.
 pub(crate) fn list<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: Deserialize<'de> + Default,
@@ -31,7 +32,8 @@ where
     plain(deserializer)
 }
 
-/// A message is a JSON object and nothing else: serde by itself would also take a list of its fields.
+/// Reads a message from a JSON object only: serde's derive would also accept an array of its
+/// fields.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JsonObject<T>(pub T);
 
@@ -53,7 +55,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for JsonObject<T> {
     }
 }
 
-/// A message in a message; `null` is none.
+/// Reads a nested message; `null` is `None`.
 pub(crate) fn message<'de, T, D>(deserializer: D) -> Result<Option<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -63,7 +65,7 @@ where
     Ok(found.map(|JsonObject(message)| message))
 }
 
-/// A list of messages; `null` is an empty one.
+/// Reads a list of messages; `null` is an empty one.
 pub(crate) fn messages<'de, T, D>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     T: Deserialize<'de>,
@@ -76,7 +78,7 @@ where
         .collect())
 }
 
-/// An integer as a number or a decimal string.
+/// Reads an integer from a number or a decimal string.
 pub(crate) fn integer<'de, T, D>(deserializer: D) -> Result<T, D::Error>
 where
     T: TryFrom<i128> + Default,
@@ -112,9 +114,9 @@ where
     deserializer.deserialize_any(Integer(PhantomData))
 }
 
-/// An enum of the protocol, known by number and by name.
+/// A protobuf enum that can be looked up by name.
 pub trait NamedEnum: Sized + Into<i32> {
-    /// The value with this name.
+    /// Returns the value with this name.
     fn from_name(name: &str) -> Option<Self>;
 }
 
@@ -140,7 +142,8 @@ named!(
     ChangeKind,
 );
 
-/// An enum as its number or its name. An unknown number is left for the handler, which refuses it (R12).
+/// Reads an enum from its number or its name. Unknown numbers are kept; the handler refuses them
+/// (R12, unknown enum numbers are refused).
 pub(crate) fn enumeration<'de, T, D>(deserializer: D) -> Result<i32, D::Error>
 where
     T: NamedEnum,
@@ -175,7 +178,7 @@ where
     deserializer.deserialize_any(Enumeration::<T>(PhantomData))
 }
 
-/// Bytes as an array of numbers or a base64 text.
+/// Reads bytes from an array of numbers or a base64 string.
 pub(crate) fn octets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u8>, D::Error> {
     struct Octets;
 
@@ -202,7 +205,7 @@ pub(crate) fn octets<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<u
     deserializer.deserialize_any(Octets)
 }
 
-/// Decodes base64 in either alphabet, with or without padding.
+/// Decodes base64 in the standard or URL-safe alphabet, with or without padding.
 fn base64(text: &str) -> Option<Vec<u8>> {
     let text = text.trim_end_matches('=');
     let mut bytes = Vec::with_capacity(text.len() * 3 / 4);
@@ -223,7 +226,7 @@ fn base64(text: &str) -> Option<Vec<u8>> {
             bytes.push((bits >> count & 0xff) as u8);
         }
     }
-    // Left-over bits must be padding: fewer than a symbol's, and zero.
+    // The remaining bits must be padding: fewer than one symbol, and zero.
     (count < 6 && bits & ((1 << count) - 1) == 0).then_some(bytes)
 }
 

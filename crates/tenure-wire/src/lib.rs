@@ -1,11 +1,12 @@
-//! The wire types of Tenure: `pathlockd.v1` and Tenure's additions as Rust types.
+//! Protobuf types of Tenure: `pathlockd.v1` with Tenure's additions, and `tenure.cluster.v1`.
 //!
-//! Generated from the files under `proto/` when the crate is built. The same types serve
-//! gRPC (prost) and the JSON facade (serde): JSON answers have every field, enums and integers as
-//! numbers; JSON requests may also use names, decimal strings, `null` and snake_case (see [`json`]).
+//! Generated from the files under `proto/` when the crate is built. The same types serve gRPC
+//! (prost) and JSON (serde): JSON responses contain every field, with enums and integers as
+//! numbers; JSON requests may also use enum names, decimal strings, `null` and snake_case (see
+//! [`json`]).
 //!
-//! These types stop at the edges: the daemon's faces and the client convert them to and from the
-//! values of `tenure-core`.
+//! These types are used only at the boundaries: the daemon's transports and handlers, and the
+//! client, convert them to and from the values of `tenure-core`.
 
 pub mod json;
 
@@ -22,7 +23,7 @@ pub mod v1 {
     tonic::include_proto!("pathlockd.v1");
 }
 
-/// Package `tenure.cluster.v1`: how an operator looks at a cluster and changes it.
+/// Package `tenure.cluster.v1`: cluster status and administration.
 #[allow(
     missing_docs,
     unreachable_pub,
@@ -34,8 +35,8 @@ pub mod cluster {
     tonic::include_proto!("tenure.cluster.v1");
 }
 
-/// The encoded descriptors of the lock service, for server reflection and the OpenAPI document.
+/// Encoded descriptors of the lock service, for gRPC reflection and the OpenAPI document.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Those of the operators' service.
+/// Encoded descriptors of the cluster administration service.
 pub const CLUSTER_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cluster.bin"));

@@ -1,8 +1,8 @@
-//! Three nodes of Tenure beside three of etcd, each durable, all on this machine.
+//! Cluster comparison: three nodes of Tenure and three of etcd, all durable, on this machine.
 //!
-//! The load talks to one node of each, as a client does that was given one address. Figures of one
-//! run are worth something as ratios; how long a failure lasts is the time until a fresh client is
-//! served in 64 namespaces by a node that was left alone.
+//! The load uses one node of each, as a client with one configured address does. Only ratios of
+//! figures from one run are meaningful. Failover time is the time until a new client is served in
+//! 64 namespaces by a surviving node.
 
 use std::cell::Cell;
 use std::fs::File;
@@ -20,26 +20,28 @@ use super::process::Usage;
 use crate::CompareOptions;
 
 const NODES: usize = 3;
+/// Time limit for a cluster to become ready, and for a failover.
 const START_TIMEOUT: Duration = Duration::from_secs(180);
-/// Twice as long as between two looks at who should lead.
+/// Time without a leadership change after which the cluster counts as balanced: twice the balance
+/// interval that the nodes are started with.
 const CALM: Duration = Duration::from_secs(10);
 const TOKEN: &str = "the-token-of-a-cluster-that-lives-for-a-minute";
 
-/// Scenario, requests in flight, and what etcd's rate is to be multiplied by: unary, Session.
+/// Scenario, requests in flight, and the factor over etcd's rate to reach: unary, Session.
 const LINES: [(Scenario, u32, [Option<f64>; 2]); 4] = [
     (Scenario::UniqueLock, 256, [Some(4.0), Some(10.0)]),
     (Scenario::Renew, 256, [Some(2.0), None]),
     (Scenario::FenceCheck, 256, [Some(2.0), None]),
     (Scenario::HotHandoff, 64, [None, None]),
 ];
-/// Namespaces that must be served after a failure, and the clients that ask.
+/// Number of namespaces that must be served after a failure, and of the clients that try.
 const NAMESPACES: u64 = 64;
 const CLIENTS: u64 = 8;
 const HANDOFFS: f64 = 1_000.0;
 const FAILOVER_S: f64 = 0.5;
 const IDLE_PERCENT: f64 = 2.0;
 
-/// Runs this part. `arguments.directory` is there and empty.
+/// Runs this part. `arguments.directory` exists and is empty.
 pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
     let mut tenure = ServerCluster::tenure(&arguments.tenure, &arguments.directory)?;
     let mut etcd = match ServerCluster::etcd(&arguments.directory) {
@@ -88,12 +90,15 @@ pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
         ];
         if let Some(etcd) = &etcd {
             targets.insert(0, ("etcd", Target::Etcd, etcd.address(), None));
-            // A call is compared with a call, a stream with a stream.
+            // A unary call is compared with `etcd-once`, a Session with etcd's open stream. Order:
+            // etcd-once, unary, etcd, session; each rate is divided by the last etcd rate before
+            // it.
             if scenario == Scenario::Renew {
                 targets.swap(0, 1);
                 targets.insert(0, ("etcd-once", Target::EtcdOnce, etcd.address(), None));
             }
         }
+        // etcd's rate: the divisor for the targets that follow it.
         let mut base = None;
         for (name, target, address, aim) in targets {
             run += 1;
@@ -111,7 +116,7 @@ pub(crate) fn run(arguments: &CompareOptions) -> Result<(), String> {
                 timeout: Duration::MAX,
                 run,
             };
-            // A peer that fails is left out, and said to be; the daemon may not.
+            // A peer that fails is skipped with a message; a failure of the daemon ends the run.
             let report = match tenure_bench::run(plan.clone(), &target, address) {
                 Ok(measured) => BenchReport::new(&plan, name, &measured),
                 Err(error) if name.starts_with("etcd") => {
@@ -172,21 +177,21 @@ struct ServerCluster {
     name: &'static str,
     children: Vec<Child>,
     clients: Vec<SocketAddr>,
-    /// What they say, a file each.
+    /// Standard error of each server.
     logs: Vec<PathBuf>,
 }
 
 impl Drop for ServerCluster {
     fn drop(&mut self) {
         for child in &mut self.children {
-            // It may have ended already.
+            // It may have exited already.
             let _ = child.kill();
             let _ = child.wait();
         }
     }
 }
 
-/// Addresses that nobody listens on now.
+/// Returns free addresses. Another process can still take them before they are used.
 fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
     let listeners: Result<Vec<_>, _> = (0..count)
         .map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))
@@ -198,7 +203,7 @@ fn free(count: usize) -> Result<Vec<SocketAddr>, String> {
 
 impl ServerCluster {
     fn tenure(binary: &Path, directory: &Path) -> Result<ServerCluster, String> {
-        // All at once: what was let go may be offered again.
+        // Reserved together: a port that was released may be returned again.
         let ports = free(4 * NODES)?;
         let (clients, rest) = ports.split_at(NODES);
         let (webs, rest) = rest.split_at(NODES);
@@ -220,7 +225,7 @@ impl ServerCluster {
                 .env("TENURE_RAFT_ADDR", format!("http://{}", peers[node]))
                 .env("TENURE_GOSSIP_ADDR", gossip[node].to_string())
                 .env("TENURE_INTERNAL_AUTH_TOKEN", TOKEN)
-                // What moves once is moved before anything is measured.
+                // Short intervals, so that placement is finished before the measurement starts.
                 .env("TENURE_STABILITY_WINDOW_SECS", "1")
                 .env("TENURE_LEADER_BALANCE_INTERVAL_SECS", "5")
                 .env("TENURE_MAX_CONCURRENT_RECONCILES", "64")
@@ -236,7 +241,8 @@ impl ServerCluster {
                 .map_err(|error| format!("tenure: {error}"))?;
             cluster.children.push(child);
         }
-        // Leaders move a few at a time: it is calm when nobody has moved for longer than that takes.
+        // Leaderships move a few at a time. The cluster counts as balanced after `CALM` without a
+        // change.
         let led = Cell::new((0, Instant::now()));
         cluster.until("balanced", |cluster| {
             let output = Command::new(binary)
@@ -249,6 +255,7 @@ impl ServerCluster {
             let nodes = status["nodes"].as_array().map_or(&[][..], Vec::as_slice);
             let groups = status["groups"].as_array().map_or(0, Vec::len) as u64;
             let leads = |node: &Value| node["leads"].as_u64().unwrap_or_default();
+            // Encodes the leader counts of all nodes as one number, to detect any change.
             let now = nodes
                 .iter()
                 .fold(0, |all, node| all * (groups + 1) + leads(node));
@@ -308,12 +315,12 @@ impl ServerCluster {
         Ok(cluster)
     }
 
-    /// The node that the load talks to.
+    /// Returns the address of the node that the load uses.
     fn address(&self) -> SocketAddr {
         self.clients[0]
     }
 
-    /// Where the next one says what it has to say.
+    /// Creates the log file of the next server.
     fn log(&mut self, directory: &Path) -> Result<File, String> {
         let path = directory.join(format!("{}-{}.log", self.name, self.logs.len()));
         let file = File::create(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -337,7 +344,7 @@ impl ServerCluster {
                     self.name
                 ));
             }
-            // Servers tell nobody when they are ready.
+            // The servers do not announce that they are ready, so poll.
             std::thread::sleep(Duration::from_millis(200));
         }
         Ok(())
@@ -348,7 +355,7 @@ impl ServerCluster {
         self.children.iter().map(usage).collect()
     }
 
-    /// What all nodes together use of one core when nobody asks for anything.
+    /// Returns the CPU time of all nodes together while idle, in per cent of one core.
     fn idle(&self, time: Duration, data: &Path) -> f64 {
         let before = self.usages(data);
         std::thread::sleep(time);
@@ -357,7 +364,7 @@ impl ServerCluster {
         cpu.as_secs_f64() / time.as_secs_f64() * 100.0
     }
 
-    /// The memory of the largest node, in megabytes.
+    /// Returns the memory of the largest node, in megabytes.
     fn memory(&self, data: &Path) -> f64 {
         let usages = self.usages(data);
         let largest = usages.iter().map(|usage| usage.resident).max();
@@ -371,14 +378,14 @@ impl ServerCluster {
         self.clients.iter().position(leads)
     }
 
-    /// Kills a node that leads and returns how long it took until another serves everybody.
+    /// Kills a leader and returns the time until another node serves all namespaces.
     fn failover(&mut self) -> Result<Duration, String> {
         let (victim, target) = match self.name {
             "etcd" => (
                 self.etcd_leader().ok_or("etcd has no leader")?,
                 Target::Etcd,
             ),
-            // A third of the groups is led by each.
+            // Every node leads a third of the groups, so any node will do.
             _ => (1, Target::Unary { token: None }),
         };
         let survivor = self.clients[(victim + 1) % NODES];
@@ -399,7 +406,7 @@ impl ServerCluster {
             match tenure_bench::run(plan(number), &target, survivor) {
                 Ok(_) => return Ok(()),
                 Err(error) if struck.elapsed() > START_TIMEOUT => return Err(chain(&error)),
-                // Nothing tells a client when it is worth trying again.
+                // Clients have no signal when to retry, so poll.
                 Err(_) => std::thread::sleep(Duration::from_millis(5)),
             }
         };

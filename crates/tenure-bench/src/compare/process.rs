@@ -1,26 +1,28 @@
-//! What a process uses, as the kernel counts it.
+//! Resource usage of a process, from `/proc`.
 
 use std::path::Path;
 use std::time::Duration;
 
-/// A look at one process.
+/// Resource usage at one moment.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
-    /// Processor time, of all its threads.
+    /// CPU time of all threads.
     pub(crate) cpu: Duration,
-    /// Bytes in memory.
+    /// Resident memory in bytes.
     pub(crate) resident: u64,
-    /// Bytes the disk under its data has written, for whomever: the kernel counts for a process
-    /// whole folios of its cache, which may be hundreds of times what reaches the disk.
+    /// Bytes written by the disk that holds the data, by all processes. The per-process counter of
+    /// the kernel counts whole page-cache folios, which can be hundreds of times what reaches the
+    /// disk.
     pub(crate) written: u64,
 }
 
 impl Usage {
-    /// A process that is gone uses nothing.
+    /// Reads the usage of a process. All values are 0 if it has exited.
     pub(crate) fn of(pid: u32, data: &Path) -> Usage {
         let read = |file: &str| std::fs::read_to_string(format!("/proc/{pid}/{file}"));
         let stat = read("stat").unwrap_or_default();
-        // The name is in brackets and may hold anything; 12 and 13 fields behind it are the times.
+        // The name is in parentheses and may contain any character. After it, fields 12 and 13 are
+        // the user and system time.
         let ticks: u64 = stat
             .rsplit_once(") ")
             .map(|(_, rest)| rest.split(' ').skip(11).take(2))
@@ -41,7 +43,7 @@ impl Usage {
         }
     }
 
-    /// What it used since an earlier look.
+    /// Returns the usage since an earlier moment. Memory is the current value.
     pub(crate) fn since(&self, before: &Usage) -> Usage {
         Usage {
             cpu: self.cpu.saturating_sub(before.cpu),
@@ -50,7 +52,7 @@ impl Usage {
         }
     }
 
-    /// With what it used at another time.
+    /// Adds the usage of another period. Memory is the later value.
     pub(crate) fn and(&self, later: &Usage) -> Usage {
         Usage {
             cpu: self.cpu + later.cpu,
@@ -60,7 +62,7 @@ impl Usage {
     }
 }
 
-/// Bytes written by the device that a directory is on, since the machine started.
+/// Returns the bytes that a directory's device has written since boot.
 fn written_under(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let device = std::fs::metadata(directory).map_or(0, |data| data.dev());
@@ -69,12 +71,12 @@ fn written_under(directory: &Path) -> u64 {
     all.lines()
         .map(|line| line.split_whitespace().collect::<Vec<_>>())
         .find(|fields| fields.len() > 9 && fields[0] == number[0] && fields[1] == number[1])
-        // In sectors of 512 bytes, whatever the device's own are.
+        // In sectors of 512 bytes, independent of the device's own sector size.
         .and_then(|fields| fields[9].parse::<u64>().ok())
         .map_or(0, |sectors| sectors * 512)
 }
 
-/// The bytes that a directory's files occupy.
+/// Returns the disk space that the files of a directory occupy.
 pub(crate) fn disk(directory: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     let Ok(entries) = std::fs::read_dir(directory) else {

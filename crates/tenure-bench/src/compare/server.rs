@@ -1,4 +1,4 @@
-//! The servers: each durable, on loopback, in a directory of its own, killed when dropped.
+//! Server processes: each durable, on loopback, in its own directory, killed when dropped.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, set_parent_process_death_signal};
 
-/// How long a server may take to answer.
+/// Time limit for a server to start.
 const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) struct PeerServer {
@@ -36,7 +36,7 @@ fn make(directory: &Path) -> Result<(), String> {
 
 fn spawn(command: &mut Command) -> Result<Child, String> {
     let name = command.get_program().to_string_lossy().into_owned();
-    // Nothing is dropped when the comparison itself is killed.
+    // If the comparison itself is killed, `Drop` does not run; the kernel then kills the servers.
     let die_too = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     #[allow(unsafe_code, reason = "the only way to say it between fork and exec")]
     // SAFETY: one system call, which touches no memory.
@@ -55,7 +55,7 @@ impl PeerServer {
     }
 
     pub(crate) fn kill(&mut self) {
-        // It may have ended already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -76,7 +76,7 @@ impl PeerServer {
         PeerServer::with("tenure", child, address)
     }
 
-    /// The bare echo is this program under another word.
+    /// Starts the echo server: this program with the argument `echo`.
     pub(crate) fn echo() -> Result<PeerServer, String> {
         let me = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut child = spawn(Command::new(me).arg("echo").stdout(Stdio::piped()))?;
@@ -124,7 +124,7 @@ impl PeerServer {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null()),
         )?;
-        // It listens before it has loaded what it knows.
+        // Redis listens before it has loaded its data, so wait for PONG.
         answers("redis", child, address, b"PING\r\n", b"+PONG")
     }
 
@@ -175,12 +175,12 @@ impl PeerServer {
                 .stdout(Stdio::null())
                 .stderr(Stdio::null()),
         )?;
-        // It listens before it serves, and says so until it does.
+        // ZooKeeper listens before it serves; `srvr` reports a mode once it does.
         answers("zookeeper", child, address, b"srvr", b"Mode: ")
     }
 }
 
-/// The address behind a word in what a server says.
+/// Returns the address after `word` in the line of output that says "ready".
 fn said_in(output: impl Read + Send + 'static, word: &str) -> Result<SocketAddr, String> {
     let mut lines = BufReader::new(output);
     let mut said = String::new();
@@ -200,13 +200,13 @@ fn said_in(output: impl Read + Send + 'static, word: &str) -> Result<SocketAddr,
         let Some(address) = address else {
             return Err(said);
         };
-        // Somebody must read on, or the server stops when the pipe is full.
+        // The rest must be read too: the server would block on a full pipe.
         std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
         return Ok(address);
     }
 }
 
-/// Waits until the server gives the answer that says it is up.
+/// Waits until the server gives the expected answer.
 fn answers(
     name: &'static str,
     mut child: Child,
@@ -226,7 +226,7 @@ fn answers(
                 child,
             });
         }
-        // There is nothing to wait on but the socket, and it may not be there yet.
+        // The socket may not exist yet, so poll.
         std::thread::sleep(Duration::from_millis(10));
     }
     let _ = child.kill();
@@ -252,7 +252,7 @@ fn asks(address: SocketAddr, question: &[u8], answer: &[u8]) -> std::io::Result<
     }
 }
 
-/// The token that Redis' waiters pass on.
+/// Adds the token that the waiters of Redis pass on.
 pub(crate) fn push_token(server: &PeerServer, run: u64) -> Result<(), String> {
     let command = format!("RPUSH bench:/{run:x}-0/hot token\r\n");
     match asks(server.address, command.as_bytes(), b":1") {

@@ -1,14 +1,14 @@
-//! One scenario on all targets, as lines of a table.
+//! Speed table: one scenario on all targets.
 
 use serde_json::{Value, json};
 use tenure_bench::BenchReport;
 
-/// What one target did.
+/// The result of one target.
 pub(crate) struct Row {
     pub(crate) report: BenchReport,
-    /// The server's processor time per unit, in microseconds.
+    /// CPU time of the server per unit, in microseconds.
     pub(crate) cpu_us: f64,
-    /// Bytes the server wrote per unit.
+    /// Bytes that the server wrote per unit.
     pub(crate) written: f64,
 }
 
@@ -22,13 +22,13 @@ impl Row {
     }
 }
 
-/// The rate of a target, if it ran.
+/// Returns the rate of a target, if it was measured.
 pub(super) fn rate(rows: &[Row], target: &str) -> Option<f64> {
     let row = rows.iter().find(|row| row.report.target == target)?;
     Some(row.report.rate)
 }
 
-/// Prints a scenario.
+/// Prints the table of a scenario.
 pub(crate) fn speed(rows: &[Row]) {
     let Some(first) = rows.first() else { return };
     println!(

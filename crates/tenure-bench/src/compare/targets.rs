@@ -1,11 +1,11 @@
-//! What Tenure is meant to reach, and whether it did.
+//! Performance targets, and whether a run meets them.
 
 use serde_json::json;
 use tenure_bench::Scenario;
 
 use super::table::{Row, rate};
 
-/// How many times as fast as another a way to call the daemon must be.
+/// Minimum ratio between the rates of two targets.
 struct SpeedTarget {
     scenario: Scenario,
     in_flight: u32,
@@ -45,9 +45,9 @@ const AIMS: [SpeedTarget; 12] = [
     aim(Scenario::FenceCheck, 256, "session", "redis-lib", 1.0),
 ];
 
-/// Handoffs of a session a second, at any number of waiters.
+/// Minimum handoffs per second of a session, for any number of waiters.
 pub(super) const HANDOFFS: f64 = 2_000.0;
-/// With so many locks held: what, in which unit, at most.
+/// Maximum cost of many held locks: number of locks, kind of cost, limit.
 pub(super) const HELD: [(u64, MemoryCost, f64); 4] = [
     (100_000, MemoryCost::Memory, 60.0),
     (100_000, MemoryCost::Disk, 30.0),
@@ -55,7 +55,7 @@ pub(super) const HELD: [(u64, MemoryCost, f64); 4] = [
     (1_000_000, MemoryCost::Restart, 3.0),
 ];
 
-/// What many locks cost.
+/// Kind of cost.
 #[derive(Clone, Copy)]
 pub(super) enum MemoryCost {
     Memory,
@@ -73,12 +73,12 @@ impl MemoryCost {
     }
 }
 
-/// Per cent of a core when idle.
+/// Maximum CPU usage when idle, in per cent of one core.
 pub(super) const IDLE: f64 = 0.5;
-/// Per cent that a minute of load may change.
+/// Maximum change after the load, in per cent.
 pub(super) const WEAR: f64 = 10.0;
 
-/// What was aimed at, and what came of it.
+/// A target and the measured value.
 pub(super) struct TargetResult {
     what: String,
     found: f64,
@@ -86,17 +86,17 @@ pub(super) struct TargetResult {
     met: bool,
 }
 
-/// The aims so far.
+/// The targets checked so far.
 #[derive(Default)]
 pub(super) struct TargetResults(Vec<TargetResult>);
 
 impl TargetResults {
-    /// Something that must not be below.
+    /// Checks a value with a minimum.
     pub(super) fn at_least(&mut self, what: impl Into<String>, found: f64, wanted: f64) {
         self.add(what.into(), found, wanted, found >= wanted);
     }
 
-    /// Something that must not be above.
+    /// Checks a value with a maximum.
     pub(super) fn at_most(&mut self, what: impl Into<String>, found: f64, wanted: f64) {
         self.add(what.into(), found, wanted, found <= wanted);
     }
@@ -110,7 +110,7 @@ impl TargetResults {
         });
     }
 
-    /// The aims of one line of the speed table.
+    /// Checks the targets of one row of the speed table.
     pub(super) fn assess(&mut self, scenario: Scenario, in_flight: u32, rows: &[Row]) {
         for aim in &AIMS {
             if aim.scenario != scenario || aim.in_flight != in_flight {
@@ -128,7 +128,7 @@ impl TargetResults {
         }
     }
 
-    /// Prints them, for people or as JSON.
+    /// Prints all results, as text or as JSON.
     pub(super) fn print(&self, as_json: bool) {
         if !as_json && !self.0.is_empty() {
             println!("\naims");

@@ -1,7 +1,8 @@
-//! etcd: a lock is a key under a lease, created in a transaction that wants it absent.
+//! etcd client: a lock is a key with a lease, created in a transaction that requires the key to be
+//! absent.
 //!
-//! Waiting in line is etcd's own lock service on the server. Only the few messages that are needed
-//! are declared here, with the field numbers of etcd's protocol.
+//! Queueing uses etcd's server-side lock service. Only the needed messages are declared, with the
+//! field numbers of etcd's protocol.
 
 use http::uri::PathAndQuery;
 use prost::Message;
@@ -88,7 +89,7 @@ struct RangeResult {
 
 #[derive(Clone, PartialEq, Message)]
 struct LeaseRequest {
-    /// In a request the seconds, in an answer the number.
+    /// Time to live in seconds.
     #[prost(int64, tag = "1")]
     first: i64,
     #[prost(int64, tag = "2")]
@@ -127,16 +128,16 @@ struct LockReply {
     key: Vec<u8>,
 }
 
-/// Nothing that we look at.
+/// A response whose fields are not used.
 #[derive(Clone, PartialEq, Message)]
 struct Ignored {}
 
-/// One worker's client, with a lease of its own.
+/// The client of one worker, with its own lease.
 pub(crate) struct Etcd {
     grpc: tonic::client::Grpc<Channel>,
     lease: i64,
     beats: Option<KeepAliveStream>,
-    /// The key that the lock service gave us.
+    /// The key that the lock service returned.
     held: Vec<u8>,
 }
 
@@ -152,7 +153,7 @@ impl KeepAliveStream {
         lease: i64,
     ) -> Result<KeepAliveStream, Status> {
         let (requests, stream) = mpsc::unbounded_channel();
-        // etcd says nothing, not even that it listens, before the first renewal.
+        // etcd does not send response headers before the first renewal, so one is sent first.
         let _ = requests.send(KeepAlive { id: lease });
         grpc.ready().await.map_err(failed)?;
         let answers = grpc
@@ -206,7 +207,7 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// Without a stream that stays open for renewals.
+    /// Creates a client that opens a new stream for each renewal.
     pub(crate) async fn once(channel: Channel) -> Result<Etcd, Status> {
         let mut grpc = tonic::client::Grpc::new(channel);
         let lease: LeaseAnswer = unary(

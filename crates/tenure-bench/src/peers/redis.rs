@@ -1,7 +1,7 @@
-//! Redis as people lock with it: `SET NX PX`, and scripts that compare the owner first.
+//! Redis client in the common lock pattern: `SET NX PX`, and scripts that compare the owner first.
 //!
-//! Waiting in line is `BLPOP` of one token, the fastest fair way there is: it has no lease and no
-//! fence, so it promises less than it is compared with.
+//! Queueing is `BLPOP` of one token, the fastest fair way. It has no lease and no fence, so it
+//! guarantees less than the systems it is compared with.
 
 use std::collections::VecDeque;
 
@@ -9,16 +9,16 @@ use crate::message::TTL_MS;
 use crate::pipeline::Wire;
 use crate::scenario::{LoadWorker, WorkerReply, WorkerRequest};
 
-/// Deletes the key if the owner has it.
+/// Deletes the key if the owner holds it.
 pub(super) const RELEASE: &str =
     "if redis.call('get',KEYS[1])==ARGV[1] then return redis.call('del',KEYS[1]) else return 0 end";
-/// Extends it if the owner has it.
+/// Extends the expiry if the owner holds the key.
 pub(super) const RENEW: &str = "if redis.call('get',KEYS[1])==ARGV[1] then \
      return redis.call('pexpire',KEYS[1],ARGV[2]) else return 0 end";
 
 #[derive(Default)]
 pub(crate) struct Redis {
-    /// Digests of the two scripts, once they are loaded.
+    /// SHA1 digests of the two scripts, once they are loaded.
     scripts: Vec<String>,
     waiting: VecDeque<(u32, WorkerRequest, String)>,
 }
@@ -34,7 +34,7 @@ impl Redis {
     }
 }
 
-/// One value of the protocol.
+/// A value of the RESP protocol.
 enum Value<'a> {
     Text(&'a [u8]),
     Number(i64),
@@ -43,7 +43,8 @@ enum Value<'a> {
     List,
 }
 
-/// The value at the front and its length, if it is complete. Of a list, only the fact.
+/// Decodes the value at the front and its length, if it is complete. The items of a list are
+/// skipped.
 fn value(input: &[u8]) -> Option<(Value<'_>, usize)> {
     let end = input.windows(2).position(|two| two == b"\r\n")?;
     let line = &input[1..end];
@@ -90,7 +91,7 @@ impl Wire for Redis {
                 Redis::command(out, &["SET", &worker.path, &worker.owner, "NX", "PX", &ttl]);
             }
             WorkerRequest::Wait => Redis::command(out, &["BLPOP", &worker.path, "0"]),
-            // The token of the line has no owner to compare.
+            // The token of the queue has no owner to compare.
             WorkerRequest::Release if worker.path.ends_with("/hot") => {
                 Redis::command(out, &["RPUSH", &worker.path, "token"]);
             }
@@ -142,6 +143,7 @@ impl Wire for Redis {
                     .push(String::from_utf8_lossy(digest).into_owned());
                 continue;
             }
+            // Redis answers in the order of the requests.
             let Some((worker, ask, owner)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };

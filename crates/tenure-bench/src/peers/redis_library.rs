@@ -1,8 +1,8 @@
-//! Redis over a client library, as a program in Rust would use it: the `redis` crate, one multiplexed
-//! connection for many callers.
+//! Redis through the `redis` crate, as a Rust program would use it: one multiplexed connection for
+//! many callers.
 //!
-//! `redis` measures what the server can do when a client costs nothing: hundreds of commands are sent and
-//! answered with one system call. No program that locks has that; this is the figure for those.
+//! The module `redis` shows the upper bound of the server, with hundreds of commands per system
+//! call. Real programs do not reach that; this module shows what they get.
 
 use std::net::SocketAddr;
 
@@ -19,7 +19,7 @@ use crate::unary::{self, Caller};
 /// A server to connect to.
 pub(crate) struct Library(Client);
 
-/// Where the server is; it is called later.
+/// Prepares a client. It connects when a plan runs.
 pub(crate) fn connect(server: SocketAddr) -> Result<Library, BenchError> {
     let client = Client::open(format!("redis://{server}/"));
     client
@@ -31,7 +31,7 @@ impl Library {
     /// Runs a plan.
     pub(crate) fn run(self, plan: LoadPlan) -> Result<Measured, BenchError> {
         let connect = async || {
-            // Patient, as the other clients are: a slow answer is measured, not given up.
+            // No timeout, as with the other clients: a slow answer is measured, not dropped.
             let patient = AsyncConnectionConfig::new().set_response_timeout(None);
             let connection = self
                 .0
@@ -45,7 +45,7 @@ impl Library {
     }
 }
 
-/// One worker's client.
+/// The client of one worker.
 struct LibraryClient {
     connection: MultiplexedConnection,
     release: Script,

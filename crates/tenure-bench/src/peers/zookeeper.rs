@@ -1,7 +1,7 @@
-//! ZooKeeper: a lock is an ephemeral node, created and deleted; a check reads it.
+//! ZooKeeper client: a lock is an ephemeral node that is created and deleted; a check reads it.
 //!
-//! Waiting in line and renewing have no single operation there: a session renews itself, and a line
-//! is a recipe of several calls on the client's side.
+//! Queueing and renewal have no single operation: a queue is a client-side recipe of several calls,
+//! and a session renews itself.
 
 use std::collections::VecDeque;
 
@@ -26,17 +26,18 @@ pub(crate) struct ZooKeeper {
 enum ZnodeState {
     #[default]
     Connecting,
-    /// The parent of all locks is made.
+    /// The parent node of all locks is being created.
     Preparing,
     Ready,
 }
 
-/// `bench:/run-3/item/9-1` becomes the flat name `/bench-run-3-item-9-1`: a node needs its parents.
+/// Returns a flat name, because a node needs its parents: `bench:/run-3/item/9-1` becomes
+/// `/bench/bench__run-3_item_9-1`.
 fn node(path: &str) -> String {
     format!("/bench/{}", path.replace([':', '/'], "_"))
 }
 
-/// The fields of one request, behind their length.
+/// Writes one request with its length prefix.
 fn packet(out: &mut Vec<u8>, write: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend_from_slice(&[0; 4]);
@@ -63,7 +64,7 @@ impl ZooKeeper {
             int(out, CREATE);
             text(out, path);
             text(out, data);
-            // One access rule: everybody may do everything.
+            // One access rule: all permissions for everyone.
             int(out, 1);
             int(out, 31);
             text(out, "world");
@@ -130,12 +131,13 @@ impl Wire for ZooKeeper {
                 break;
             };
             at += 4 + length;
+            // The first packet is the answer to the connect request and has no header.
             if self.state == ZnodeState::Connecting {
                 self.state = ZnodeState::Preparing;
                 self.create(out, "/bench", "", 0);
                 continue;
             }
-            // xid, zxid, error.
+            // Header of an answer: xid (4 bytes), zxid (8), error (4).
             let error = body
                 .get(12..16)
                 .and_then(|four| four.try_into().ok())
@@ -148,6 +150,7 @@ impl Wire for ZooKeeper {
                 self.state = ZnodeState::Ready;
                 continue;
             }
+            // ZooKeeper answers in the order of the requests.
             let Some((worker, ask)) = self.waiting.pop_front() else {
                 return Err("an answer without a question".to_owned());
             };

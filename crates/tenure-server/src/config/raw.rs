@@ -1,7 +1,7 @@
-//! What was written, key by key: TOML and environment merged, read with a range and a hint.
+//! Raw settings: TOML file and environment, merged and parsed key by key.
 //!
-//! Every reading method takes the value if it is there, remembers what came out of it for
-//! `--print-config`, and collects a [`ConfigMistake`] instead of failing, so that all are reported at once.
+//! Every reading method parses one key, records the value in effect for `--print-config`, and
+//! collects a [`ConfigMistake`] instead of failing, so that all mistakes are reported at once.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -13,7 +13,8 @@ use toml::Value;
 
 use super::Secret;
 
-/// Keys whose presence means that somebody thought about the network (R182).
+/// Keys that make the daemon leave the loopback defaults when set in the environment (R182, zero
+/// configuration).
 const NETWORK_KEYS: &[&str] = &[
     "listen",
     "web_listen",
@@ -28,10 +29,10 @@ const NETWORK_KEYS: &[&str] = &[
     "expected_cluster_id",
 ];
 
-/// Where a value came from.
+/// Origin of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ValueOrigin {
-    /// Nobody set it.
+    /// Not set.
     Default,
     /// The TOML file.
     File,
@@ -49,27 +50,27 @@ impl fmt::Display for ValueOrigin {
     }
 }
 
-/// A key as the daemon uses it. Secrets show only that they are set.
+/// The value of a key in effect. Secrets show only that they are set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Effective {
     /// The key.
     pub key: &'static str,
     /// Its value as TOML.
     pub value: String,
-    /// Where it came from.
+    /// Where the value comes from.
     pub origin: ValueOrigin,
 }
 
-/// One thing that is wrong, and what to do.
+/// One mistake in the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigMistake {
     /// The key.
     pub key: String,
-    /// What was written.
+    /// The value as written. Empty if the key is missing.
     pub value: String,
-    /// What is allowed.
+    /// What is wrong, or what is allowed.
     pub problem: String,
-    /// What to do.
+    /// What to do. May be empty.
     pub hint: String,
 }
 
@@ -87,10 +88,10 @@ impl fmt::Display for ConfigMistake {
     }
 }
 
-/// All that is wrong with a configuration.
+/// All mistakes of a configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
-    /// Every mistake, in the order of the keys' use.
+    /// The mistakes, in the order in which the keys are read.
     pub mistakes: Vec<ConfigMistake>,
 }
 
@@ -110,7 +111,7 @@ impl fmt::Display for ConfigError {
 
 impl std::error::Error for ConfigError {}
 
-/// A file and an environment, not yet looked at.
+/// File and environment, not yet validated.
 #[derive(Clone, Debug, Default)]
 pub struct RawSettings {
     file: Option<toml::Table>,
@@ -118,7 +119,8 @@ pub struct RawSettings {
 }
 
 impl RawSettings {
-    /// Takes the text of a TOML file, if there is one, and the environment's variables.
+    /// Parses the text of a TOML file, if there is one, and takes the environment variables. Fails
+    /// if the text is not TOML.
     pub fn new(
         file: Option<&str>,
         environment: impl IntoIterator<Item = (String, String)>,
@@ -155,7 +157,7 @@ impl RawSettings {
     }
 }
 
-/// What [`SettingsReader::finish`] gives when nothing was wrong.
+/// Result of [`SettingsReader::finish`] without mistakes.
 pub(super) struct ReadSettings {
     pub(super) ignored: Vec<String>,
     pub(super) effective: Vec<Effective>,
@@ -168,7 +170,7 @@ pub(super) struct SettingsReader {
     effective: Vec<Effective>,
 }
 
-/// A value as found: TOML keeps its type, a variable is a text.
+/// A value as found: TOML values are typed, variables are strings.
 enum RawValue<'a> {
     Toml(&'a Value),
     Variable(&'a str),
@@ -199,7 +201,8 @@ impl SettingsReader {
         }
     }
 
-    /// No file, and no variable that concerns the network: the daemon stays on this machine (R182).
+    /// Returns whether there is no file and no variable of `NETWORK_KEYS`: the daemon then stays on
+    /// loopback (R182).
     pub(super) fn is_bare(&self) -> bool {
         self.settings.file.is_none()
             && NETWORK_KEYS
@@ -207,13 +210,13 @@ impl SettingsReader {
                 .all(|key| self.settings.variable(key).is_none())
     }
 
-    /// Whether a key was set in the file or in the environment.
+    /// Returns whether a key that was read is set in the file or the environment.
     pub(super) fn is_written(&self, key: &str) -> bool {
         let entry = self.effective.iter().find(|entry| entry.key == key);
         entry.is_some_and(|entry| entry.origin != ValueOrigin::Default)
     }
 
-    /// Shows another value of a key than the one that was read: the one in force.
+    /// Replaces the recorded value of a key by the one in effect.
     pub(super) fn show(&mut self, key: &str, value: &str) {
         let entry = self.effective.iter_mut().find(|entry| entry.key == key);
         if let Some(entry) = entry {
@@ -274,7 +277,7 @@ impl SettingsReader {
 
     pub(super) fn secret(&mut self, key: &'static str) -> Option<Secret> {
         let value = self.optional_text(key);
-        // Keep the value out of `--print-config`.
+        // Keeps the secret out of `--print-config`. `optional_text` has just pushed its entry.
         if let (Some(_), Some(entry)) = (&value, self.effective.last_mut()) {
             entry.value = "\"(secret)\"".into();
         }
@@ -347,7 +350,8 @@ impl SettingsReader {
         }
     }
 
-    /// Takes one key: the variable if set, else the file's, else the default.
+    /// Reads one key: the variable if set, else the file, else the default. On a parse error it
+    /// records a mistake and continues with the default.
     fn read<T: fmt::Display>(
         &mut self,
         key: &'static str,
@@ -387,7 +391,7 @@ impl SettingsReader {
         value
     }
 
-    /// Fails if anything that was read so far is wrong. Keys that were not read do not count.
+    /// Fails if a key read so far has a mistake. Keys that were not read are not checked.
     pub(super) fn so_far(self) -> Result<(), ConfigError> {
         match self.mistakes {
             mistakes if mistakes.is_empty() => Ok(()),
@@ -395,7 +399,8 @@ impl SettingsReader {
         }
     }
 
-    /// What is left in the file must be a key without meaning; anything else is a mistake.
+    /// Ends reading. A key of the file that was not read must be in `without_meaning`; otherwise it
+    /// is a mistake. Variables with unknown names are not reported.
     pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<ReadSettings, ConfigError> {
         let mut ignored = Vec::new();
         for key in self.settings.file.iter().flat_map(|file| file.keys()) {
@@ -436,7 +441,7 @@ fn text(found: &RawValue<'_>) -> Option<String> {
     }
 }
 
-/// Shown between quotes, as TOML wants it.
+/// Displayed as a quoted TOML string.
 struct TomlQuoted<T>(T);
 
 impl<T: fmt::Display> fmt::Display for TomlQuoted<T> {
@@ -453,15 +458,17 @@ impl fmt::Display for ListValue {
     }
 }
 
-/// The key that differs in the fewest letters, if it is close.
+/// Returns the key with the smallest edit distance, if that is at most 3.
 fn nearest<'a>(key: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let (distance, name) = known.map(|name| (distance(key, name), name)).min()?;
     (distance <= 3).then_some(name)
 }
 
-/// How many letters must be changed, added or removed.
+/// Returns the Levenshtein distance: letters to change, add or remove.
 fn distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
+    // One row of the dynamic-programming table; `diagonal` is the old value of the cell to the
+    // left.
     let mut row: Vec<usize> = (0..=b.len()).collect();
     for (i, x) in a.chars().enumerate() {
         let mut diagonal = row[0];

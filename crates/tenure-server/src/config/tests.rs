@@ -1,4 +1,4 @@
-//! R180–R182: every key in both forms, all mistakes at once, loopback unless told otherwise.
+//! R180–R182: every key in both forms, all mistakes at once, loopback by default.
 
 use super::*;
 
@@ -25,7 +25,8 @@ fn mistakes(file: Option<&str>, environment: &[(&str, &str)]) -> Vec<String> {
         .collect()
 }
 
-/// R182: nothing configured stays on this machine and begins a cluster of one.
+/// R182 (zero configuration): without settings the daemon listens on loopback and creates a
+/// one-node cluster.
 #[test]
 fn nothing_configured_is_loopback() {
     let config = read(None, &[]).unwrap();
@@ -43,7 +44,7 @@ fn nothing_configured_is_loopback() {
     assert_eq!(config.node.id, 1);
 }
 
-/// R182: without the right to write there, data goes to the user's state directory.
+/// R182: without permission for `/var/lib`, data goes to the user's state directory.
 #[test]
 fn a_user_without_rights_gets_the_state_directory() {
     let machine = MachineDefaults {
@@ -57,7 +58,8 @@ fn a_user_without_rights_gets_the_state_directory() {
     );
 }
 
-/// R182: `TENURE_` wins over `PATHLOCKD_`, both win over the file, empty counts as unset.
+/// R182: `TENURE_` wins over `PATHLOCKD_`, both win over the file, an empty variable counts as
+/// unset.
 #[test]
 fn the_environment_wins_over_the_file() {
     let file = "listen = '127.0.0.1:1'\ngroup_count = 4\nevent_buffer = 7\n";
@@ -76,7 +78,7 @@ fn the_environment_wins_over_the_file() {
     assert_eq!(config.transports.listen.to_string(), "127.0.0.1:1");
 }
 
-/// R182: beyond loopback somebody must have said who may come.
+/// R182: listening beyond loopback needs a client token or `allow_anonymous`.
 #[test]
 fn exposure_needs_a_word() {
     assert_eq!(mistakes(Some(""), &[]), ["listen"]);
@@ -94,7 +96,8 @@ fn exposure_needs_a_word() {
     assert!(read(Some(""), &[("TENURE_CLIENT_AUTH_TOKEN", "s3cret")]).is_ok());
 }
 
-/// R167: `bootstrap = false` needs seeds when it is written out; where it is not set it is implied.
+/// R167 (bootstrap decision): an explicit `bootstrap = false` needs seeds; without seeds the
+/// default is true.
 #[test]
 fn a_node_that_may_not_found_needs_seeds() {
     let file = "allow_anonymous = true\nbootstrap = false\n";
@@ -112,7 +115,7 @@ fn a_node_that_may_not_found_needs_seeds() {
     assert_eq!(config.cluster.start, BootstrapConfig::Bootstrap);
 }
 
-/// A cluster's number is 16 hexadecimal digits, and means nothing to a node that meets no others.
+/// A cluster id is 16 hexadecimal digits, and needs a cluster token.
 #[test]
 fn the_expected_cluster_is_a_number() {
     let token = (
@@ -137,7 +140,7 @@ fn the_expected_cluster_is_a_number() {
     assert_eq!(mistakes(Some(file), &[]), ["expected_cluster_id"]);
 }
 
-/// R180: every mistake is reported, each with its key; nothing is guessed.
+/// R180 (every key is accepted): every mistake is reported with its key.
 #[test]
 fn all_mistakes_are_reported_at_once() {
     let file = "listen = 'here'\ngroup_count = 0\nreplication_factor = 2\nlistenn = 'x'\n\
@@ -170,7 +173,8 @@ fn all_mistakes_are_reported_at_once() {
     );
 }
 
-/// R180: keys of the other storage engine, and of a timing that is fixed here, are accepted and named.
+/// R180: keys of the other storage engine, and of timing that is fixed here, are accepted and
+/// listed.
 #[test]
 fn keys_without_meaning_are_accepted() {
     let file = "allow_anonymous = true\nrocksdb_block_cache_mb = 64\npeers = []\n\
@@ -187,7 +191,8 @@ fn keys_without_meaning_are_accepted() {
     );
 }
 
-/// R181 concerns standard variables only: none of ours is read for telemetry, and a secret is never shown.
+/// Secrets appear neither in `Debug` output nor in errors. (R181, OpenTelemetry variables: telemetry
+/// reads standard variables only, none of these.)
 #[test]
 fn secrets_are_never_printed() {
     let token = "0123456789abcdef0123456789abcdef";
@@ -210,7 +215,7 @@ fn algorithms_are_read_generously() {
     );
 }
 
-/// Every key can be printed and read back.
+/// The printed configuration can be read back.
 #[test]
 fn what_is_printed_can_be_read() {
     let config = read(None, &[]).unwrap();
@@ -225,7 +230,7 @@ fn what_is_printed_can_be_read() {
     assert_eq!(again.cluster, config.cluster);
 }
 
-/// A health check reads where to ask, and nothing else.
+/// A health check reads only the address and the token.
 #[test]
 fn a_health_check_does_not_mind_other_mistakes() {
     let file = "listen = '127.0.0.1:9'\nseed_nodes = ['x:1']\nreplication_factor = 2\nno_key = 1\n";

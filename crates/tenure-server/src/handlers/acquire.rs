@@ -1,4 +1,5 @@
-//! Acquire and AcquireStream: the order of checks (R17), chunks as one (R18), the answer (R60–R63, E1–E5).
+//! Acquire and AcquireStream: validation in the order of R17 (order of acquire checks), joining the
+//! chunks of a stream (R18, AcquireStream is one acquire), and the response (R60–R63, E1–E5).
 
 use prost::Message;
 use tenure_core::command::WaitMode;
@@ -13,17 +14,17 @@ use crate::convert::{self, MAX_ENTRIES};
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
-/// Entries of a whole stream (R18).
+/// Maximum number of entries of a whole stream (R18).
 const MAX_STREAM_ENTRIES: usize = 65_536;
-/// Encoded bytes of a whole stream (R18).
+/// Maximum encoded size of a whole stream in bytes (R18).
 const MAX_STREAM_BYTES: usize = 4 << 20;
 
-/// Takes, re-validates and gives back paths of one namespace, atomically.
+/// Parses an Acquire: acquires, re-validates and releases paths of one namespace atomically.
 pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?))
 }
 
-/// The same of a whole AcquireStream.
+/// Parses the joined chunks of an AcquireStream.
 pub(crate) fn acquire_chunks(chunks: Chunks) -> Result<ClientRequest, Failure> {
     let request = parse(chunks.finish()?, MAX_STREAM_ENTRIES)?;
     Ok(ClientRequest::Acquire(request))
@@ -36,7 +37,7 @@ pub(crate) fn acquired(outcome: Outcome<'_>) -> Result<v1::AcquireResponse, Fail
     }
 }
 
-/// The checks of R17, in its order.
+/// Validates in the order of R17: the first mistake in that order is the one reported.
 fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failure> {
     let owner = convert::owner(&wire.owner_id)?;
     let ttl = convert::ttl(wire.ttl_ms)?;
@@ -45,6 +46,7 @@ fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failur
     convert::count(wire.requests.len() + wire.release_requests.len(), most)?;
     let mut requests = convert::requests(&wire.requests)?;
     let mut releases = convert::holds(&wire.release_requests)?;
+    // Enum numbers come after all paths, including those of the releases.
     convert::request_enums(&mut requests, &wire.requests)?;
     convert::hold_enums(&mut releases, &wire.release_requests)?;
     let fence = Fence::supplied(wire.fencing_token)?;
@@ -113,11 +115,12 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
     }
 }
 
-/// Path, owner and reason of a conflict (R48), and who it is (E4).
+/// Fills path, owner and reason of a conflict (R48, reported path and owner) and the blocker's
+/// details (E4, blocker and queue position).
 fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireResponse {
     let owner = match (&conflict.blocker, conflict.reason) {
         (Some(blocker), _) => blocker.owner.as_str().to_owned(),
-        // R48: the established capacity, in decimal.
+        // R48: without a blocker, `owner` is the established capacity in decimal.
         (
             None,
             Reason::InvalidPermits {
@@ -143,7 +146,7 @@ fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireRes
     }
 }
 
-/// The chunks of an AcquireStream, put together as they come (R18).
+/// Joins the chunks of an AcquireStream as they arrive (R18).
 #[derive(Default)]
 pub(crate) struct Chunks {
     whole: Option<v1::AcquireRequest>,
@@ -151,7 +154,8 @@ pub(crate) struct Chunks {
 }
 
 impl Chunks {
-    /// Takes the next chunk.
+    /// Adds the next chunk. Limits are checked here, so a stream that is too long is refused before
+    /// all of it is in memory.
     pub(crate) fn push(&mut self, chunk: v1::AcquireRequest) -> Result<(), Failure> {
         self.bytes += chunk.encoded_len();
         if self.bytes > MAX_STREAM_BYTES {
@@ -160,6 +164,8 @@ impl Chunks {
                 format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
             ));
         }
+        // Each chunk obeys the limit of a single message (R13, list length limits), the whole
+        // stream its own limit.
         convert::count(
             chunk.requests.len() + chunk.release_requests.len(),
             MAX_ENTRIES,
@@ -211,7 +217,7 @@ impl Chunks {
     }
 }
 
-/// A scalar may come in any chunk, but not with two values.
+/// Merges a scalar: any chunk may set it, but two chunks must not set different values.
 fn agree<T: Default + PartialEq>(name: &str, whole: &mut T, chunk: T) -> Result<(), Failure> {
     if chunk == T::default() || chunk == *whole {
         return Ok(());
@@ -244,7 +250,7 @@ mod tests {
         }
     }
 
-    /// R18: lists are concatenated in order, scalars may come once.
+    /// R18: lists are concatenated in order; a scalar may be set by one chunk.
     #[test]
     fn chunks_become_one_request() {
         let mut chunks = Chunks::default();
@@ -256,7 +262,8 @@ mod tests {
         assert_eq!(whole.requests[2].path, "t:/a/0");
     }
 
-    /// R18: contradicting scalars, too many entries, too many bytes, no chunk at all.
+    /// R18: refuses contradicting scalars, too many entries, too many bytes, and a stream without
+    /// chunks.
     #[test]
     fn bad_streams_are_refused() {
         let mut chunks = Chunks::default();
@@ -280,7 +287,8 @@ mod tests {
         assert_eq!(long.push(big).unwrap_err().code, Code::ResourceExhausted);
     }
 
-    /// R17: owner, ttl, queue ttl, key, count, paths, releases, enums: the first mistake is reported.
+    /// R17: owner, ttl, queue ttl, key, count, paths, releases, enums: the first mistake is
+    /// reported.
     #[test]
     fn checks_come_in_order() {
         let mut wire = v1::AcquireRequest {

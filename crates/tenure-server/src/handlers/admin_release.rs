@@ -1,4 +1,5 @@
-//! What is done to a hold of another owner: ForceRelease, RequestRevoke, Break. Each leaves a line in the audit log.
+//! Operations on the holds of another owner: ForceRelease, RequestRevoke, Break. Each call writes a
+//! line to the audit log.
 
 use tenure_core::outcome::BreakOutcome;
 use tenure_core::value::Fence;
@@ -11,7 +12,7 @@ use crate::convert;
 use crate::rpc::{Facts, Outcome, SessionOp};
 use crate::status::{Code, Failure};
 
-/// Takes everything away from an owner (R101).
+/// Parses a ForceRelease: drops everything that an owner has (R101, always notifies the victim).
 pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionOp, Failure> {
     let force = ClientRequest::ForceRelease {
         victim: convert::owner(&request.victim_id)?,
@@ -21,14 +22,14 @@ pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionO
     Ok(audited(force, record))
 }
 
-/// Asks an owner to let go (R115).
+/// Parses a RequestRevoke: asks an owner to release (R115, sends an event).
 pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<SessionOp, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let record = AuditRecord::new("request_revoke", request.owner_id);
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
 }
 
-/// Ends one hold, if it is still the one named (E9).
+/// Parses a Break: ends one hold if path, owner and fence still match (E9, Break one hold).
 pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<SessionOp, Failure> {
     let path = convert::path(&request.path)?;
     let owner = convert::owner(&request.owner_id)?;

@@ -1,4 +1,4 @@
-//! Wait edges and cycles (R107–R114).
+//! Deadlock detection: wait edges and cycles (R107–R114).
 
 use tenure_core::deadlock::Detection;
 use tenure_core::value::OwnerId;
@@ -10,7 +10,7 @@ use crate::convert;
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
-/// Follows wait edges from an owner.
+/// Parses a DetectCycle: follows wait edges from an owner.
 pub(crate) fn detect_cycle(request: v1::DetectCycleRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::DetectCycle {
         start: convert::owner(&request.start_owner_id)?,
@@ -31,7 +31,7 @@ pub(crate) fn detected(outcome: Outcome<'_>) -> Result<v1::DetectCycleResponse, 
     })
 }
 
-/// Does this conflict still exist?
+/// Parses a query whether a conflict still exists.
 pub(crate) fn is_blocking(request: v1::IsBlockingRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::IsBlocking {
         path: convert::path(&request.conflict_path)?,
@@ -47,9 +47,9 @@ pub(crate) fn blocking(outcome: Outcome<'_>) -> Result<v1::IsBlockingResponse, F
     }
 }
 
-/// Records for whom an owner waits.
+/// Parses a SetWaitEdge: records which owner an owner waits for.
 pub(crate) fn set_wait_edge(request: v1::SetWaitEdgeRequest) -> Result<ClientRequest, Failure> {
-    // R16: both or neither.
+    // R16 (SetWaitEdge path and reason): both or neither.
     let why = match (request.conflict_path.as_str(), request.reason) {
         ("", 0) => None,
         ("", _) | (_, 0) => {
@@ -69,7 +69,7 @@ pub(crate) fn set_wait_edge(request: v1::SetWaitEdgeRequest) -> Result<ClientReq
     })
 }
 
-/// Forgets for whom an owner waits.
+/// Parses a ClearWaitEdge: removes the record of what an owner waits for.
 pub(crate) fn clear_wait_edge(request: v1::ClearWaitEdgeRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::ClearWaitEdge {
         owner: convert::owner(&request.owner_id)?,

@@ -1,4 +1,4 @@
-//! Explain: would this acquire succeed now, and if not, why not (E7).
+//! Explain: whether an acquire would succeed now, and what blocks it otherwise (E7).
 
 use tenure_core::query::WaiterView;
 use tenure_node::{Answer, ClientRequest};
@@ -10,7 +10,7 @@ use crate::convert;
 use crate::rpc::Outcome;
 use crate::status::Failure;
 
-/// Would this acquire succeed now, and if not, why not?
+/// Parses an Explain of one path, mode and owner.
 pub(crate) fn explain(request: v1::ExplainRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Explain {
         path: convert::path(&request.path)?,

@@ -9,7 +9,7 @@ use crate::convert::{self, MAX_ENTRIES};
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
-/// Is this fence still the one in force for these paths?
+/// Parses an AssertFencing: whether this token is the current one for these paths.
 pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     convert::count(request.paths.len(), MAX_ENTRIES)?;
@@ -18,7 +18,8 @@ pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<Client
         .iter()
         .map(|path| convert::path(path))
         .collect::<Result<Vec<_>, _>>()?;
-    // A number that this server never issues can be no path's fence; asking is no mistake.
+    // A token that this server never issues is not a mistake of the client: it cannot be current.
+    // Tokens above the range are replaced by the highest one, so the check fails as stale.
     let fence = u64::try_from(request.fencing_token)
         .ok()
         .filter(|number| *number > 0);
@@ -58,7 +59,7 @@ fn fail(path: &str, reason: v1::ReasonCode) -> v1::AssertFencingResponse {
     }
 }
 
-/// A number greater than all that it returned before.
+/// Parses an IncrFencingToken: a number greater than all that it returned before.
 pub(crate) fn incr_fencing_token(
     request: v1::IncrFencingTokenRequest,
 ) -> Result<ClientRequest, Failure> {

@@ -1,4 +1,4 @@
-//! What is held: InspectPath, ListOwnerLocks, DumpLocks, Health (R141–R145).
+//! Inspection: InspectPath, ListOwnerLocks, DumpLocks and Health (R141–R145).
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::convert;
 use crate::rpc::{Facts, Outcome, SessionOp};
 use crate::status::Failure;
 
-/// Health answers within this time (R145).
+/// Time limit for Health (R145, Health needs a working quorum).
 pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Who holds exactly this path?
+/// Parses a query for the holders of exactly this path.
 pub(crate) fn inspect_path(request: v1::InspectPathRequest) -> Result<ClientRequest, Failure> {
     let path = convert::path(&request.path)?;
     Ok(ClientRequest::InspectPath { path })
@@ -35,7 +35,7 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
     }
 }
 
-/// What does this owner hold?
+/// Parses a query for the holds of an owner.
 pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<SessionOp, Failure> {
     let list = ClientRequest::ListOwnerLocks {
         owner: convert::owner(&request.owner_id)?,
@@ -62,7 +62,7 @@ pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse,
     }
 }
 
-/// Everything that is held, page by page.
+/// Parses a query for one page of all holds.
 pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<SessionOp, Failure> {
     let dump = ClientRequest::DumpLocks {
         cursor: request.cursor,
@@ -92,12 +92,12 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
     }
 }
 
-/// Can this node serve?
+/// Parses a query whether this node is ready.
 pub(crate) fn health(_: v1::HealthRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Health)
 }
 
-/// Never a failure: not being ready is an answer.
+/// Makes the response of Health. Always `Ok`: a node that is not ready is a response, not an error.
 pub(crate) fn healthy(outcome: Outcome<'_>) -> Result<v1::HealthResponse, Failure> {
     let node = outcome.node;
     let (ok, detail) = match outcome.answer {
@@ -108,7 +108,7 @@ pub(crate) fn healthy(outcome: Outcome<'_>) -> Result<v1::HealthResponse, Failur
             (true, ready.collect::<Vec<_>>().join("; "))
         }
         Ok(other) => (false, mismatch(&other).message),
-        // A node that has ended knows why.
+        // A node that has stopped knows the cause; a failed call does not.
         Err(failure) => (false, node.stopped().unwrap_or(failure.message)),
     };
     Ok(v1::HealthResponse { ok, detail })

@@ -1,4 +1,4 @@
-//! Namespace policies (R131–R140, E13).
+//! Namespace policies: set, get, delete, list (R131–R140, E13).
 
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
@@ -8,7 +8,7 @@ use crate::convert;
 use crate::rpc::Outcome;
 use crate::status::Failure;
 
-/// Sets the algorithm of a namespace.
+/// Parses a request to set the algorithm of a namespace.
 pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::SetNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
@@ -17,7 +17,7 @@ pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ClientReques
     })
 }
 
-/// Reads the exact row of a namespace.
+/// Parses a request for the exact row of a namespace.
 pub(crate) fn get(request: v1::GetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
     let namespace = convert::namespace(&request.namespace)?;
     Ok(ClientRequest::GetNamespacePolicy { namespace })
@@ -36,7 +36,7 @@ pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse
     }
 }
 
-/// Removes the row of a namespace.
+/// Parses a request to remove the row of a namespace.
 pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::DeleteNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
@@ -44,7 +44,7 @@ pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<Client
     })
 }
 
-/// The rows of all explicit namespaces, page by page.
+/// Parses a request for one page of the rows of all explicit namespaces.
 pub(crate) fn list(request: v1::ListNamespacePoliciesRequest) -> Result<ClientRequest, Failure> {
     let after = match request.after.as_str() {
         "" => None,

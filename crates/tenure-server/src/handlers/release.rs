@@ -6,7 +6,7 @@ use tenure_wire::v1;
 use crate::convert::{self, MAX_ENTRIES};
 use crate::status::Failure;
 
-/// Drops the listed holds.
+/// Parses a Release of the listed holds.
 pub(crate) fn release(request: v1::ReleaseLocksRequest) -> Result<ClientRequest, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let key = convert::key(&request.idempotency_key)?;
@@ -21,7 +21,7 @@ pub(crate) fn release(request: v1::ReleaseLocksRequest) -> Result<ClientRequest,
     }))
 }
 
-/// Drops everything the owner has in the named namespaces.
+/// Parses a ReleaseAll: everything that the owner holds in the named namespaces.
 pub(crate) fn release_all(request: v1::ReleaseAllRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::ReleaseAll {
         owner: convert::owner(&request.owner_id)?,

@@ -8,7 +8,7 @@ use crate::convert;
 use crate::rpc::Outcome;
 use crate::status::Failure;
 
-/// Extends leases.
+/// Parses a Renew of the owner's leases.
 pub(crate) fn renew(request: v1::RenewRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Renew {
         owner: convert::owner(&request.owner_id)?,
@@ -34,7 +34,7 @@ pub(crate) fn renewed(outcome: Outcome<'_>) -> Result<v1::RenewResponse, Failure
     }
 }
 
-/// Has the owner a live lease or a place in line?
+/// Parses a query whether the owner has a live lease or a queued request.
 pub(crate) fn is_owner_alive(request: v1::IsOwnerAliveRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::IsOwnerAlive {
         owner: convert::owner(&request.owner_id)?,

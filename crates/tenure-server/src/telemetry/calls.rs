@@ -1,4 +1,5 @@
-//! Calls counted by transport, RPC and status. The table is small and fixed: no label comes from a client.
+//! Call counters: one histogram per transport, RPC and status code. The table has a fixed size,
+//! because no label comes from a client.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -7,19 +8,19 @@ use tenure_cluster::{Histogram, HistogramSnapshot};
 
 pub use crate::rpc::Rpc;
 
-/// How a call came.
+/// The transport of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transport {
-    /// Over gRPC, also as an operation of a session.
+    /// gRPC, including operations of a session.
     Grpc,
-    /// As JSON over HTTP.
+    /// JSON over HTTP.
     Http,
 }
 
 impl Transport {
     const ALL: [Transport; 2] = [Transport::Grpc, Transport::Http];
 
-    /// The value of `rpc.system`.
+    /// Returns the value of `rpc.system`.
     pub fn name(self) -> &'static str {
         match self {
             Transport::Grpc => "grpc",
@@ -28,10 +29,10 @@ impl Transport {
     }
 }
 
-/// The codes of gRPC, 0 to 16.
+/// Number of gRPC codes, 0 to 16.
 const CODES: usize = 17;
 
-/// Every combination that has occurred. A cell is made when it is first needed.
+/// Table of histograms. A cell is allocated at its first use.
 pub(crate) struct CallCounters {
     cells: Vec<OnceLock<Box<Histogram>>>,
 }
@@ -45,7 +46,7 @@ impl Default for CallCounters {
     }
 }
 
-/// One combination and its calls.
+/// One combination of labels with its durations.
 pub(crate) struct CallCounter {
     pub(crate) transport: Transport,
     pub(crate) rpc: Rpc,
@@ -61,7 +62,7 @@ impl CallCounters {
         }
     }
 
-    /// What has occurred so far.
+    /// Returns all combinations that have occurred.
     pub(crate) fn read(&self) -> Vec<CallCounter> {
         let mut counted = Vec::new();
         let rows = Transport::ALL

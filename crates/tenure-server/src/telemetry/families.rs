@@ -1,6 +1,7 @@
-//! Metrics as families of points: one source for every way they leave the process.
+//! Metric families: the common source of the Prometheus and OTLP exports.
 //!
-//! Names are those of the specification behind `tenure.`; the Prometheus form follows from them.
+//! Names are those of the specification with the prefix `tenure.`; the Prometheus names are derived
+//! from them.
 
 use tenure_cluster::{HistogramSnapshot, NodeMetrics};
 use tenure_node::{GroupStatus, Role};
@@ -17,9 +18,9 @@ pub(crate) struct MetricFamily {
 
 /// The values of a family, each with its labels.
 pub(crate) enum MetricPoints {
-    /// Only grows.
+    /// Monotonic.
     Counter(Vec<MetricPoint<u64>>),
-    /// Goes up and down.
+    /// Can rise and fall.
     Gauge(Vec<MetricPoint<u64>>),
     /// Durations in milliseconds.
     Histogram(Vec<MetricPoint<HistogramSnapshot>>),
@@ -30,7 +31,7 @@ pub(crate) struct MetricPoint<T> {
     pub(crate) value: T,
 }
 
-/// Requests, errors and durations.
+/// Returns requests, errors and durations of calls.
 pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
     let (mut requests, mut errors, mut durations) = (Vec::new(), Vec::new(), Vec::new());
     for counted in calls.read() {
@@ -76,10 +77,11 @@ pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
     ]
 }
 
-/// What the node, its groups and its log say.
+/// Returns the metrics of the node, its groups and its log.
 pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     let status = &report.status;
     let waiting: usize = status.groups.iter().map(|group| group.waiting).sum();
+    // The system group has no lock state, hence no counts.
     let spaces = || {
         status
             .groups
@@ -164,7 +166,7 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
 
 type MetricSource = fn(&GroupStatus) -> u64;
 
-/// One gauge for every replica here.
+/// Gauges with one point per replica of this node.
 const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     (
         "raft.group.role",
@@ -236,7 +238,7 @@ fn gauge(name: &'static str, help: &'static str, value: u64) -> MetricFamily {
     }
 }
 
-/// The name of a code on the wire.
+/// Returns the name of a gRPC code.
 pub(crate) fn code_name(code: tonic::Code) -> &'static str {
     match code {
         tonic::Code::Ok => "OK",
@@ -267,7 +269,7 @@ mod tests {
 
     use super::*;
 
-    /// Every family, as the reference lists it.
+    /// Returns the text of docs/reference/metrics.md.
     fn reference() -> String {
         let report = NodeMetrics {
             status: Status {

@@ -1,7 +1,7 @@
-//! Logs: one event a line, to standard output always and to a file if one is configured.
+//! Logging: one event per line, to standard output and, if configured, to a file.
 //!
-//! `RUST_LOG` wins over `log_level`. Events of the target `audit` (what was done to somebody else's
-//! lock, by whom and why) are written whatever the level is, unless `RUST_LOG` itself names them.
+//! `RUST_LOG` wins over `log_level`. Events of the target `audit` (actions on the locks of other
+//! owners) are written at every level, unless `RUST_LOG` or `log_level` mentions `audit` itself.
 
 use std::fs::OpenOptions;
 use std::io::IsTerminal;
@@ -19,33 +19,33 @@ use tracing_subscriber::{Layer, fmt, registry};
 
 use crate::config::{LogConfig, LogFormat};
 
-/// Why nothing can be logged. The daemon does not start then.
+/// The reason why logging cannot start. The daemon does not start then.
 #[derive(Debug, Error)]
 pub enum LogError {
-    /// The filter means nothing.
+    /// The filter cannot be parsed.
     #[error("{key} = {filter:?} is not a filter such as info or tenure_server=debug")]
     Filter {
         /// `RUST_LOG` or `log_level`.
         key: &'static str,
-        /// What it says.
+        /// The filter.
         filter: String,
-        /// Why not.
+        /// The cause.
         source: tracing_subscriber::filter::ParseError,
     },
     /// The file cannot be written.
     #[error("cannot append to the log file {path}")]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Somebody else logs for this process.
+    /// A global logger is already installed in this process.
     #[error("logging is set up already")]
     Twice,
 }
 
-/// Begins to log, for the whole process.
+/// Installs the logger of the process.
 pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<(), LogError> {
     let filter = filter(config, rust_log)?;
     let terminal = std::io::stdout().is_terminal();

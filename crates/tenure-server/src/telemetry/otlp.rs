@@ -1,7 +1,8 @@
-//! OTLP over HTTP, asked for by the standard `OTEL_*` variables and off without them (R181).
+//! OTLP export over HTTP, enabled by the standard `OTEL_*` variables and off by default (R181,
+//! OpenTelemetry variables).
 //!
-//! Traces go through the SDK: one span for each call, its parent from `traceparent`. Metrics are the
-//! same families that `/metrics` shows, sent every `OTEL_METRIC_EXPORT_INTERVAL` and once at the end.
+//! Traces use the SDK: one span per call, with the parent from `traceparent`. Metrics are the
+//! families of `/metrics`, sent every `OTEL_METRIC_EXPORT_INTERVAL` and once at shutdown.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,46 +28,47 @@ use super::Telemetry;
 use super::calls::{Rpc, Transport};
 use super::families::{MetricFamily, MetricPoint, MetricPoints, code_name};
 
-/// The collector's end gets no longer than this when the daemon stops.
+/// Time limit for the last export at shutdown.
 const FAREWELL: Duration = Duration::from_secs(1);
 
-/// Why what the environment asks for cannot be done.
+/// The reason why the requested export is impossible.
 #[derive(Debug, Error)]
 pub enum OtlpError {
-    /// The exporter of traces cannot be made.
+    /// The trace exporter cannot be created.
     #[error("traces cannot be exported")]
     Traces(#[from] ExporterBuildError),
-    /// The client for metrics cannot be made.
+    /// The HTTP client for metrics cannot be created.
     #[error("metrics cannot be exported")]
     Metrics(#[from] reqwest::Error),
-    /// A variable makes no sense.
+    /// A variable has an invalid value.
     #[error("{name} = {value:?} is not understood: {expected}")]
     Variable {
-        /// Which.
+        /// The variable.
         name: String,
-        /// What it says.
+        /// Its value.
         value: String,
-        /// What it may say.
+        /// The allowed values.
         expected: &'static str,
     },
 }
 
-/// The variables of a process.
+/// Lookup of environment variables.
 pub struct Environment<'a>(pub &'a dyn Fn(&str) -> Option<String>);
 
 impl Environment<'_> {
-    /// The value of a variable; empty counts as unset.
+    /// Returns the value of a variable; empty counts as unset.
     fn get(&self, name: &str) -> Option<String> {
         (self.0)(name).filter(|value| !value.trim().is_empty())
     }
 
-    /// The variable of one signal, or the one for all of them.
+    /// Returns the variable of one signal, or the general one.
     fn of(&self, signal: &str, what: &str) -> Option<String> {
         self.get(&format!("OTEL_EXPORTER_OTLP_{signal}_{what}"))
             .or_else(|| self.get(&format!("OTEL_EXPORTER_OTLP_{what}")))
     }
 
-    /// No endpoint and no `otlp` exporter: off.
+    /// Returns whether a signal is exported. Off without an endpoint and without the exporter
+    /// `otlp`.
     fn wants(&self, signal: &str) -> Result<bool, OtlpError> {
         let disabled = self.get("OTEL_SDK_DISABLED");
         if disabled.is_some_and(|value| value.trim().eq_ignore_ascii_case("true")) {
@@ -100,7 +102,7 @@ impl Environment<'_> {
         Some(Duration::from_millis(millis))
     }
 
-    /// What both signals say of their origin.
+    /// Returns the resource attributes of both signals.
     fn resource(&self, node: &str) -> Resource {
         let named = self.get("OTEL_SERVICE_NAME").is_some()
             || self
@@ -118,17 +120,17 @@ impl Environment<'_> {
     }
 }
 
-/// What goes to a collector.
+/// The exports of a daemon.
 #[derive(Default)]
 pub struct Signals {
-    /// Spans.
+    /// Traces.
     pub tracing: Option<Tracing>,
     /// Metrics.
     pub pusher: Option<Pusher>,
 }
 
 impl Signals {
-    /// What the environment asks for; `node` is this one's name.
+    /// Creates the exports that the environment requests. `node` is the name of this node.
     pub fn asked_for(environment: &Environment<'_>, node: &str) -> Result<Signals, OtlpError> {
         Ok(Signals {
             tracing: Tracing::begin_if_asked(environment, node)?,
@@ -137,14 +139,14 @@ impl Signals {
     }
 }
 
-/// Makes spans and sends them.
+/// Creates spans and exports them.
 pub struct Tracing {
     provider: SdkTracerProvider,
     tracer: SdkTracer,
 }
 
 impl Tracing {
-    /// Begins to trace if the environment asks for it.
+    /// Starts tracing if the environment requests it.
     fn begin_if_asked(
         environment: &Environment<'_>,
         node: &str,
@@ -152,7 +154,7 @@ impl Tracing {
         if !environment.wants("TRACES")? {
             return Ok(None);
         }
-        // Endpoint, headers and timeout are read from the environment by the exporter itself.
+        // The exporter itself reads endpoint, headers and timeout from the environment.
         let exporter = SpanExporter::builder()
             .with_http()
             .with_protocol(Protocol::HttpBinary)
@@ -176,7 +178,7 @@ impl Tracing {
         OpenSpan(self.tracer.build_with_context(builder, &context))
     }
 
-    /// Sends what is left. Blocks for a short while.
+    /// Exports the remaining spans. Blocks for at most `FAREWELL`.
     fn end(&self) {
         if let Err(error) = self.provider.shutdown_with_timeout(FAREWELL) {
             tracing::warn!(%error, "the last traces were not sent");
@@ -185,7 +187,7 @@ impl Tracing {
 }
 
 impl Telemetry {
-    /// Sends what is left of the traces. Blocks for a short while.
+    /// Exports the remaining spans. Blocks for a short time.
     pub(crate) fn end_tracing(&self) {
         if let Some(tracing) = &self.inner.tracing {
             tracing.end();
@@ -223,7 +225,7 @@ impl OpenSpan {
     }
 }
 
-/// Sends metrics at intervals.
+/// Exports metrics periodically.
 pub struct Pusher {
     client: reqwest::Client,
     url: String,
@@ -232,7 +234,7 @@ pub struct Pusher {
 }
 
 impl Pusher {
-    /// Where to send, if the environment asks for it.
+    /// Creates the exporter if the environment requests it.
     fn if_asked(environment: &Environment<'_>, node: &str) -> Result<Option<Pusher>, OtlpError> {
         if !environment.wants("METRICS")? {
             return Ok(None);
@@ -261,7 +263,7 @@ impl Pusher {
         }))
     }
 
-    /// Sends until the daemon stops, and then a last time.
+    /// Exports until the daemon stops, then one last time.
     pub(crate) async fn run(self, telemetry: Telemetry, mut stop: watch::Receiver<bool>) {
         let begun = now();
         loop {
@@ -296,7 +298,7 @@ impl Pusher {
     }
 }
 
-/// `key=value,key=value`, values percent-encoded.
+/// Parses `key=value,key=value` with percent-encoded values.
 fn headers(environment: &Environment<'_>) -> Result<HeaderMap, OtlpError> {
     let mut headers = HeaderMap::new();
     let Some(text) = environment.of("METRICS", "HEADERS") else {
@@ -310,7 +312,7 @@ fn headers(environment: &Environment<'_>) -> Result<HeaderMap, OtlpError> {
         });
         let (name, value) = parsed.ok_or_else(|| OtlpError::Variable {
             name: "OTEL_EXPORTER_OTLP_HEADERS".to_owned(),
-            // Headers carry secrets.
+            // Headers contain secrets, so the value is not shown.
             value: "(secret)".to_owned(),
             expected: "key=value pairs with commas between them",
         })?;
@@ -462,7 +464,7 @@ mod tests {
         Environment(&get).wants(signal).ok()
     }
 
-    /// R181: no endpoint and no `otlp` exporter is off; each signal can be asked for alone.
+    /// R181: off without an endpoint and an `otlp` exporter; each signal can be enabled separately.
     #[test]
     fn nothing_is_sent_unless_asked_for() {
         let endpoint = ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://c:4318");

@@ -1,4 +1,4 @@
-//! `GET /metrics`: the families in the text form of Prometheus.
+//! Prometheus export: `GET /metrics` in the text format.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use tenure_cluster::BOUNDS_US;
 use super::Telemetry;
 use super::families::{MetricFamily, MetricPoints};
 
-/// The route of the metrics.
+/// Builds the route.
 pub(crate) fn router(telemetry: Telemetry) -> Router {
     Router::new()
         .route("/metrics", get(metrics))
@@ -58,6 +58,7 @@ fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
             let name = format!("{name}_milliseconds");
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
             for point in points {
+                // Prometheus buckets are cumulative; ours are not.
                 let mut below = 0;
                 let bounds = BOUNDS_US.iter().map(|us| millis(*us));
                 let ends = bounds.chain(["+Inf".to_owned()]);
@@ -75,7 +76,7 @@ fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
     Ok(())
 }
 
-/// Microseconds as milliseconds, without rounding.
+/// Formats microseconds as milliseconds, without rounding.
 fn millis(us: u64) -> String {
     let (whole, rest) = (us / 1000, us % 1000);
     if rest == 0 {
@@ -90,7 +91,7 @@ fn underscored(name: &str) -> String {
     name.replace('.', "_")
 }
 
-/// Label values are ours, never a client's; they need no escaping beyond what `{:?}` does.
+/// Formats labels. Their values never come from clients, so the escaping of `{:?}` is sufficient.
 fn labels(labels: &[(&'static str, String)], le: Option<&str>) -> String {
     let own = labels
         .iter()

@@ -1,4 +1,5 @@
-//! What operators ask of a cluster: how it is, and to move things (R164, R166).
+//! Cluster administration service: status, drain, remove, backup (R164, replication
+//! factor; R166, draining a node).
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -19,13 +20,13 @@ use tonic::{Request, Response, Status};
 use crate::config::FixedConfig;
 use crate::offline::algorithm_name;
 
-/// One chunk of a backup.
+/// Size of one chunk of a backup, in bytes.
 const CHUNK: usize = 256 * 1024;
 
-/// A leader shows within this time that it still leads.
+/// Time limit for a leader to confirm its leadership.
 const ROUND: Duration = Duration::from_secs(5);
 
-/// The operators' service.
+/// The gRPC service `tenure.cluster.v1.Cluster`.
 pub(crate) struct AdminService {
     node: Handle,
     fixed: FixedConfig,
@@ -40,7 +41,7 @@ impl AdminService {
     }
 
     async fn cluster_report(&self) -> Result<ClusterReport, Status> {
-        // Nothing is served any more, but whoever asks learns why.
+        // A stopped node serves nothing, but the operator gets the reason.
         let cluster_report = self.node.cluster_report().await;
         cluster_report.ok_or_else(|| self.gone())
     }
@@ -128,10 +129,13 @@ impl Cluster for AdminService {
         let node = self.node.clone();
         tokio::spawn(async move {
             for group in groups {
-                // A group that is not led here any more, or not for certain, is asked for where it is now.
+                // A group that this node no longer leads, or whose leadership it cannot confirm, is
+                // left out. The client asks the current leader for it.
                 let Some((index, state)) = node.state(group, ROUND).await else {
                     continue;
                 };
+                // `max(1)`: an empty state is still one chunk, so the client knows that the group
+                // is included.
                 for offset in (0..state.len().max(1)).step_by(CHUNK) {
                     let end = (offset + CHUNK).min(state.len());
                     let chunk = BackupChunk {
@@ -151,7 +155,7 @@ impl Cluster for AdminService {
     }
 }
 
-/// How a forced action ended, for the audit trail.
+/// Returns the result of an operation for the audit log.
 fn result(outcome: &Result<(), String>) -> &'static str {
     match outcome {
         Ok(()) => "OK",
@@ -163,9 +167,12 @@ fn node_id(number: u32) -> Result<NodeId, Status> {
     NodeId::new(number).ok_or_else(|| Status::invalid_argument("nodes are counted from 1"))
 }
 
-/// Puts the reports of all nodes together: a group is as its leader says.
+/// Merges the reports of all nodes. A group's state is the report of the leader with the highest
+/// term; without a leader, that of the replica that has applied most.
 fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusResponse {
     let group_count = u32::try_from(fixed.group_count).unwrap_or(u32::MAX);
+    // `0..=`: the system group has the number `group_count`. A group that no node reports stays in
+    // the list without a leader.
     let mut groups: BTreeMap<u32, Group> = (0..=group_count)
         .map(|number| {
             let unknown = Group {
@@ -193,6 +200,7 @@ fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusRespons
         .iter()
         .map(|node| {
             let report = cluster_report.report(node.member.node);
+            // A node that did not report has zero counts; `reported` tells the difference.
             let count = |which: fn(&&GroupReport) -> bool| {
                 let replicas = report.map_or(0, |one| one.groups.iter().filter(which).count());
                 u32::try_from(replicas).unwrap_or(u32::MAX)
@@ -233,7 +241,7 @@ fn picture(cluster_report: &ClusterReport, fixed: &FixedConfig) -> StatusRespons
 }
 
 fn group(cluster_report: &ClusterReport, leader: NodeId, replica: &GroupReport) -> Group {
-    // A voter counts if its node has just reported, and runs on the disk that the group knows.
+    // A voter is confirmed if its node has reported and its disk is the one that the group knows.
     let is_confirmed = |voter: &ReplicaId| {
         let report = cluster_report.report(voter.node);
         report.is_some_and(|report| report.member.shares_disk(*voter))
@@ -292,7 +300,7 @@ mod tests {
         }
     }
 
-    /// A group whose voter was lost with its disk is not well, although the node is up again.
+    /// A group whose voter lost its disk is not healthy, although the node is up again.
     #[test]
     fn a_voter_of_an_earlier_life_is_not_well() {
         let fixed = FixedConfig {
@@ -330,7 +338,7 @@ mod tests {
         assert!(!wiped.healthy, "{wiped:?}");
         assert_eq!(wiped.groups[0].unconfirmed_voters, [2]);
 
-        // Without a report it is not known which data the node runs on.
+        // Without a report it is unknown which disk the node runs on.
         let mut silent = cluster_report(member(2, 8));
         silent.reports.pop();
         let silent = picture(&silent, &fixed);

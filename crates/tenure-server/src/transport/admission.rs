@@ -1,4 +1,5 @@
-//! What the web transports take on at once: requests in flight, and the time until an answer begins.
+//! Admission control of the web transports: a limit of requests in flight, and a time limit until
+//! the response starts.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,23 +14,23 @@ use super::body_limit::BodyBudget;
 use super::json::refuse;
 use crate::status::Code;
 
-/// Requests being processed, over all transports.
+/// Maximum number of requests in flight over all web transports.
 const IN_FLIGHT: usize = 4096;
-/// Bytes that large request bodies may hold together.
+/// Memory budget of large request bodies, in bytes.
 const BODIES: usize = 256 << 20;
 
-/// The limits that all transports of the web share.
+/// Limits that all web transports share.
 #[derive(Clone)]
 pub struct Admission {
     in_flight: Arc<Semaphore>,
-    /// What large bodies may hold.
+    /// Memory budget of request bodies.
     pub(crate) bodies: Arc<BodyBudget>,
-    /// The longest that an answer may take to begin.
+    /// Time limit until the response starts.
     pub(crate) timeout: Duration,
 }
 
 impl Admission {
-    /// Limits of a daemon whose answers begin within `timeout`.
+    /// Creates the limits of a daemon. `timeout` is the limit until a response starts.
     pub fn new(timeout: Duration) -> Admission {
         Admission {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
@@ -38,7 +39,7 @@ impl Admission {
         }
     }
 
-    /// A place for one request, or the answer that there is none.
+    /// Takes a permit for one request, or returns the response 503.
     #[allow(
         clippy::result_large_err,
         reason = "the error is the answer, made once and sent"
@@ -52,7 +53,7 @@ impl Admission {
             })
     }
 
-    /// Serves a request that has a place.
+    /// Serves an admitted request. Returns 504 if the response does not start in time.
     pub(crate) async fn serve(&self, router: Router, request: Request<Body>) -> Response<Body> {
         match tokio::time::timeout(self.timeout, router.oneshot(request)).await {
             Ok(Ok(response)) => response,

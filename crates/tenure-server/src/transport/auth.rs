@@ -1,4 +1,5 @@
-//! Who may come in: one token for all clients, where one is configured (R182).
+//! Client authentication: one bearer token for all clients, if one is configured (R182, zero
+//! configuration: none by default).
 
 use std::sync::Arc;
 
@@ -15,21 +16,21 @@ use super::json;
 use crate::config::Secret;
 use crate::status::{Code, Failure};
 
-/// Checks the credentials of every request, if any are configured.
+/// Checks the bearer token of every request, if one is configured.
 #[derive(Clone)]
 pub struct Authenticator {
     token: Option<Arc<str>>,
 }
 
 impl Authenticator {
-    /// A guard that asks for this token, or for nothing.
+    /// Creates an authenticator for this token. With `None` every request is admitted.
     pub fn new(token: Option<&Secret>) -> Authenticator {
         Authenticator {
             token: token.map(|token| Arc::from(token.reveal())),
         }
     }
 
-    /// Lets a request in, or says why not.
+    /// Admits a request, or returns the response that refuses it.
     #[allow(
         clippy::result_large_err,
         reason = "the error is the answer, made once and sent"
@@ -41,7 +42,7 @@ impl Authenticator {
         }
     }
 
-    /// Puts the guard in front of routes.
+    /// Adds the check in front of routes.
     pub fn wrap(&self, routes: Router) -> Router {
         match &self.token {
             None => routes,
@@ -67,7 +68,7 @@ fn admit(token: &str, headers: &HeaderMap) -> Result<(), Response> {
         let (scheme, rest) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
     });
-    // Compared in constant time, so that the answer does not tell how much was right.
+    // Constant time, so that response times do not reveal how many bytes were right.
     if shown.is_some_and(|shown| bool::from(shown.ct_eq(token.as_bytes()))) {
         return Ok(());
     }

@@ -1,8 +1,8 @@
-//! Request bodies on their way in: what they may hold in memory together, and for how long.
+//! Limits for request bodies: total memory and time.
 //!
-//! A small body costs nothing here. What is longer than [`FREE`] counts against one budget of the
-//! whole daemon, so that many clients which send a lot, slowly, cannot fill the memory; a body that
-//! does not come ends with DEADLINE_EXCEEDED.
+//! Bodies up to [`FREE`] are not counted. The part above that counts against one budget of the
+//! whole daemon, so that many clients that send large bodies slowly cannot exhaust the memory. A
+//! body that does not arrive in time fails with DEADLINE_EXCEEDED.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -15,10 +15,10 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::time::Sleep;
 use tonic::Status;
 
-/// A body up to this many bytes is not counted.
+/// The first bytes of each body that are not counted.
 const FREE: usize = 64 << 10;
 
-/// Bytes that bodies may hold together.
+/// Memory budget in bytes, shared by all bodies.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
     left: AtomicUsize,
@@ -40,7 +40,7 @@ impl BodyBudget {
     }
 }
 
-/// How much a body has taken from the budget. Given back when dropped.
+/// The part of the budget that one body uses. Returned when dropped.
 #[derive(Debug)]
 pub(crate) struct BudgetShare {
     budget: Arc<BodyBudget>,
@@ -57,7 +57,7 @@ impl BudgetShare {
         }
     }
 
-    /// More has come in.
+    /// Counts more bytes of the body. Fails with UNAVAILABLE if the budget is exhausted.
     pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
         self.seen += bytes;
         let counted = self.seen.saturating_sub(FREE);
@@ -80,20 +80,20 @@ impl Drop for BudgetShare {
     }
 }
 
-/// The client left before the body had ended.
+/// The client disconnected before the body ended.
 ///
-/// It hides what HTTP/2 said: tonic takes a stream that its client has cancelled for one that has
-/// ended, and the chunks that had come would be acquired (R18).
+/// Replaces the error of HTTP/2: tonic treats a cancelled stream as ended, and would acquire the
+/// chunks received so far (R18, AcquireStream is one acquire).
 #[derive(Debug, thiserror::Error)]
 #[error("the request broke off: {0}")]
 struct ClientGone(String);
 
-/// A body under those limits.
+/// A body with these limits.
 pub(crate) struct LimitedBody<B> {
     inner: B,
     share: BudgetShare,
     time_limit: Duration,
-    /// Made when the body first has to be waited for: most are there at once.
+    /// Created at the first wait: most bodies are complete when they are first polled.
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
@@ -163,7 +163,7 @@ mod tests {
 
     use super::*;
 
-    /// R18: tonic must not take a client that left for a stream that has ended.
+    /// R18: tonic must not treat a disconnected client as the end of the stream.
     #[tokio::test]
     async fn a_request_that_is_cancelled_has_not_ended() {
         let cancelled = Status::cancelled("as a reset by the client is told");

@@ -1,7 +1,9 @@
-//! Calls of all connections that are ready reach a busy node together.
+//! Call coalescing: while the node is busy, the calls of all readable connections are submitted as
+//! one batch.
 //!
-//! Every turn of a busy node ends in a write to the disk, and the threads for both take the processor from the
-//! connections that are still to be read. So the node is told when those had their turn.
+//! Every step of a busy node ends in an fsync, and stepping takes CPU time from connections that
+//! are still to be read. So the node is woken once, after the runtime has polled those connections.
+//! An idle node is stepped at once by the connection's own thread.
 
 use std::sync::Arc;
 
@@ -9,7 +11,7 @@ use tenure_cluster::Handle;
 use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 
-/// See the module. Over when it is dropped.
+/// Handle to the coalescing task, which ends when this is dropped.
 pub(crate) struct Coalescer {
     node: Handle,
     is_waited_for: Arc<Notify>,
@@ -17,7 +19,7 @@ pub(crate) struct Coalescer {
 }
 
 impl Coalescer {
-    /// A batch on this runtime.
+    /// Starts the coalescing task on the current runtime.
     pub(crate) fn new(node: Handle) -> Coalescer {
         let is_waited_for = Arc::new(Notify::new());
         let driver = tokio::spawn(drive(node.clone(), Arc::clone(&is_waited_for)));
@@ -28,8 +30,8 @@ impl Coalescer {
         }
     }
 
-    /// Does the work of one connection. Calls that it makes reach the node when it is done, or, while the node is
-    /// busy, when all connections that are ready have done theirs.
+    /// Runs the work of one connection. If the node is idle, its calls are submitted when `work`
+    /// returns. If the node is busy, they are submitted after all ready connections have run.
     pub(super) fn with<T>(&self, work: impl FnOnce() -> T) -> T {
         self.node
             .defer_wake_unless_busy(work, || self.is_waited_for.notify_one())
@@ -45,7 +47,8 @@ impl Drop for Coalescer {
 async fn drive(node: Handle, is_waited_for: Arc<Notify>) {
     loop {
         is_waited_for.notified().await;
-        // Behind all that is ready to run.
+        // Yielding puts this task behind all tasks that are ready to run, so their calls join the
+        // batch.
         tokio::task::yield_now().await;
         node.serve();
     }

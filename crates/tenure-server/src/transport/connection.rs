@@ -1,4 +1,5 @@
-//! The services of one connection: what belongs to it, and what its requests go through first.
+//! Per-connection services: limits, authentication and dispatch for connections of the gRPC port
+//! and of the web port.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -31,19 +32,19 @@ use crate::telemetry::Telemetry;
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
-/// The start of every path of the service itself.
+/// Path prefix of the lock service's RPCs.
 const PATH_LOCK: &str = "/pathlockd.v1.PathLock/";
 
-/// Other calls that go on receiving after they have begun.
+/// Other calls whose request body stays open; the body limits do not apply to them.
 const LONG_REQUESTS: [&str; 2] = [
     "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
     "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
 ];
 
-/// Long answers of one connection that may wait to be read.
+/// Maximum number of long responses of one connection that wait to be read by the client.
 const UNREAD: usize = 8;
 
-/// A connection of the gRPC port. Calls beyond its limits wait their turn, until their deadline.
+/// One connection of the gRPC port. Calls beyond its limits wait until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
     port: Arc<GrpcPort>,
@@ -52,27 +53,27 @@ pub(crate) struct GrpcConnection {
     peer: SocketAddr,
 }
 
-/// What all connections of the gRPC port have in common.
+/// State shared by all connections of the gRPC port.
 pub(crate) struct GrpcPort {
-    /// Who answers in the end.
+    /// The node that answers the calls.
     pub(crate) node: Handle,
-    /// How calls get there.
+    /// Submits calls to the node in batches.
     pub(crate) coalescer: Coalescer,
-    /// The streams of the lock service.
+    /// The streaming RPCs of the lock service.
     pub(crate) service: Grpc,
-    /// The other services.
+    /// Routes of the other services.
     pub(crate) routes: Router,
-    /// Who may call.
+    /// Checks client credentials.
     pub(crate) guard: Authenticator,
-    /// Calls of one connection that are handled at once.
+    /// Maximum number of concurrent calls per connection.
     pub(crate) calls: usize,
     pub(crate) bodies: Arc<BodyBudget>,
-    /// The longest that a call may take.
+    /// Time limit of one call.
     pub(crate) timeout: Duration,
 }
 
 impl GrpcConnection {
-    /// A client has connected.
+    /// Creates the state of a new connection.
     pub(crate) fn new(port: &Arc<GrpcPort>, peer: SocketAddr) -> GrpcConnection {
         GrpcConnection {
             port: Arc::clone(port),
@@ -83,18 +84,19 @@ impl GrpcConnection {
     }
 }
 
-/// Which way a request goes.
+/// How a request is served.
 pub(super) enum OpKind {
     Unary(&'static Unary),
     Session,
     Stream(Rpc),
-    /// Another service, or a call that there is not.
+    /// Another service, or an unknown RPC.
     Other,
 }
 
 static GRPC_ENCODING: HeaderName = HeaderName::from_static("grpc-encoding");
 
-/// Which way a request goes. Nothing of the lock service is compressed.
+/// Classifies a request. The lock service supports no compression: requests with another
+/// `grpc-encoding` than `identity` are refused.
 pub(super) fn kind_of<B>(request: &Request<B>) -> Result<OpKind, Status> {
     let method = request.uri().path().strip_prefix(PATH_LOCK);
     let Some(rpc) = method.and_then(Rpc::named) else {
@@ -110,7 +112,7 @@ pub(super) fn kind_of<B>(request: &Request<B>) -> Result<OpKind, Status> {
     }
 }
 
-/// What tonic says of an encoding that is not enabled.
+/// Returns the status that tonic returns for an encoding that is not enabled.
 fn compressed(encoding: &HeaderValue) -> Status {
     let name = match std::str::from_utf8(encoding.as_bytes()) {
         Ok(name) => name.to_owned(),
@@ -125,10 +127,10 @@ fn compressed(encoding: &HeaderValue) -> Status {
     status
 }
 
-/// What a unary call holds while it is in flight.
+/// Semaphore permits of a unary call in flight.
 pub(super) struct Permits {
     _call: OwnedSemaphorePermit,
-    /// Of a long answer, until it is sent.
+    /// Permit of a long response; held until the response is sent.
     pub(super) unread: Option<OwnedSemaphorePermit>,
 }
 
@@ -136,22 +138,22 @@ pub(super) struct Permits {
 pub(super) type UnaryBody = PeekedBody<LimitedBody<RequestBody>>;
 
 impl GrpcConnection {
-    /// What all of the port's connections have.
+    /// Returns the state shared by all connections of the port.
     pub(super) fn port(&self) -> &Arc<GrpcPort> {
         &self.port
     }
 
-    /// What counts the calls.
+    /// Returns the telemetry that counts the calls.
     pub(super) fn telemetry(&self) -> &Telemetry {
         &self.port.service.telemetry
     }
 
-    /// Where the client is.
+    /// Returns the client's address.
     pub(super) fn peer(&self) -> SocketAddr {
         self.peer
     }
 
-    /// Lets a request in, for so long, or says why not.
+    /// Authenticates a request and returns its deadline, or the response that refuses it.
     #[allow(
         clippy::result_large_err,
         reason = "the error is the answer, made once and sent"
@@ -161,12 +163,12 @@ impl GrpcConnection {
         Ok(grpc::deadline(request.headers(), self.port.timeout))
     }
 
-    /// A body under the limits of the port.
+    /// Wraps a body with the size and time limits of the port.
     pub(super) fn limited(&self, body: RequestBody, time_limit: Duration) -> UnaryBody {
         PeekedBody::new(LimitedBody::new(body, &self.port.bodies, time_limit))
     }
 
-    /// Permits for a call, if it need not wait for them.
+    /// Returns the permits of a call if all are free now.
     pub(super) fn permits_at_once(&self, unary: &Unary) -> Option<Permits> {
         let permit = |places: &Arc<Semaphore>| Arc::clone(places).try_acquire_owned().ok();
         Some(Permits {
@@ -178,7 +180,8 @@ impl GrpcConnection {
         })
     }
 
-    /// Waits for the permits of a call, then for its body. What is left of its deadline comes with them.
+    /// Waits for the permits of a call, then for its body. Also returns the remaining time of the
+    /// deadline.
     pub(super) async fn wait(
         self,
         unary: &Unary,
@@ -199,7 +202,7 @@ impl GrpcConnection {
         Ok((permits, message, left(deadline, begun)))
     }
 
-    /// Serves what is no unary call.
+    /// Serves everything except unary calls.
     pub(super) async fn serve(
         self,
         kind: OpKind,
@@ -236,7 +239,8 @@ impl GrpcConnection {
     }
 }
 
-/// An answer of gRPC that begins well.
+/// Makes a gRPC response with the headers of a successful start; the status follows in the
+/// trailers.
 pub(super) fn grpc_response<B>(body: B) -> Response<B> {
     let mut response = Response::new(body);
     let grpc = HeaderValue::from_static("application/grpc");
@@ -244,7 +248,7 @@ pub(super) fn grpc_response<B>(body: B) -> Response<B> {
     response
 }
 
-/// A place, now or before the deadline.
+/// Acquires a permit. Fails with DEADLINE_EXCEEDED if none is free before the deadline.
 async fn place(
     places: &Arc<Semaphore>,
     deadline: Duration,
@@ -253,26 +257,26 @@ async fn place(
         return Ok(place);
     }
     let waiting = Arc::clone(places).acquire_owned();
-    // Boxed, so that those who need not wait do not carry the room for it.
+    // Boxed, so that the futures of calls that do not wait stay small.
     let waiting = Box::pin(tokio::time::timeout(deadline, waiting));
-    // The semaphore is never closed.
+    // The semaphore is never closed, so an error is always the timeout.
     let late = || Status::deadline_exceeded("the call waited too long for its turn");
     waiting.await.ok().and_then(Result::ok).ok_or_else(late)
 }
 
-/// What is left of a deadline: the wait for a place, and for the body, is part of it. A call that outlives its client
-/// is repeated beside itself.
+/// Returns the remaining time of a deadline. Waiting for permits and for the body counts: otherwise
+/// a call could still run after its client has given up and sent it again.
 fn left(deadline: Duration, begun: Instant) -> Duration {
     deadline.saturating_sub(begun.elapsed())
 }
 
-/// A connection of the web port.
+/// One connection of the web port.
 #[derive(Clone)]
 pub(crate) struct WebConnection {
     pub(crate) routes: Router,
     pub(crate) admission: Admission,
     pub(crate) peer: SocketAddr,
-    /// Where HTTP/3 is to be had.
+    /// `Alt-Svc` header that advertises HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
 }
 
@@ -289,10 +293,11 @@ impl Service<Request<Incoming>> for WebConnection {
             alt_svc,
         } = self.clone();
         Box::pin(async move {
-            // A stream of events gives its place back with its headers.
+            // The permit is released when the response headers are ready: an SSE stream does not
+            // keep it.
             let mut response = match admission.admit() {
                 Ok(_place) => {
-                    // The audit trail says who asked.
+                    // The audit log records the client's address.
                     request.extensions_mut().insert(ConnectInfo(peer));
                     let timeout = admission.timeout;
                     let request = request
@@ -313,7 +318,7 @@ impl Service<Request<Incoming>> for WebConnection {
 mod tests {
     use super::*;
 
-    /// The time that a call has waited for its turn is not given to it again.
+    /// The time that a call has waited is deducted from its deadline.
     #[test]
     fn the_wait_of_a_call_is_part_of_its_deadline() {
         let waited = Duration::from_millis(1_500);
@@ -344,7 +349,7 @@ mod tests {
         }
         assert!(matches!(of("NoSuchCall"), OpKind::Other));
         let health = "/grpc.health.v1.Health/Check";
-        // What is compressed is refused here; other services judge for themselves.
+        // Compressed calls of the lock service are refused; other services decide themselves.
         assert!(matches!(kind(health, Some("gzip")), Ok(OpKind::Other)));
         let acquire = "/pathlockd.v1.PathLock/Acquire";
         assert!(matches!(

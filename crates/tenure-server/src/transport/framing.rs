@@ -1,18 +1,18 @@
-//! The framing of gRPC: before each message a flag and its length.
+//! gRPC message framing: a compression flag and a 4-byte length before each message.
 
 use bytes::{BufMut, Bytes, BytesMut};
 use prost::Message;
 
 use super::MESSAGE;
 
-/// The length of what precedes a message.
+/// Length of the prefix: flag and message length.
 const PREFIX: usize = 5;
 
-/// What has come is no plain message, or a longer one than is taken.
+/// The bytes are not an uncompressed message, or the message is longer than [`MESSAGE`].
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
-/// The first message, if all of it has come, and where what follows begins.
+/// Returns the first message and the offset behind it, or `None` if it has not arrived completely.
 pub(crate) fn first(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Unreadable> {
     let Some((&[flag, a, b, c, d], rest)) = bytes.split_first_chunk() else {
         return Ok(None);
@@ -25,7 +25,7 @@ pub(crate) fn first(bytes: &[u8]) -> Result<Option<(&[u8], usize)>, Unreadable> 
     Ok(message.map(|message| (message, PREFIX + length)))
 }
 
-/// A message with its frame.
+/// Encodes a message with its prefix.
 pub(crate) fn encode(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     if length == 0 {
@@ -36,7 +36,7 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     bytes.freeze()
 }
 
-/// Writes a message behind others.
+/// Appends a message with its prefix.
 pub(crate) fn put(bytes: &mut BytesMut, message: &impl Message) {
     put_sized(bytes, message, message.encoded_len());
 }

@@ -1,4 +1,5 @@
-//! The streams of the lock service over gRPC, and what all of its calls have in common.
+//! gRPC streams (AcquireStream, Subscribe, Watch, Session) and the parts that all gRPC calls share:
+//! deadlines and shutdown. Unary calls are in `grpc_connection.rs`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -27,20 +28,20 @@ use crate::rpc::{Facts, Outcome};
 use crate::session::{Session, SessionContext};
 use crate::telemetry::{Rpc, Telemetry, Transport};
 
-/// The streams of the service.
+/// The streaming RPCs of the lock service.
 #[derive(Clone)]
 pub(crate) struct Grpc {
     pub(crate) node: Handle,
     pub(crate) events: EventHub,
     pub(crate) telemetry: Telemetry,
-    /// The longest that a call may take.
+    /// Time limit of one call.
     pub(crate) timeout: Duration,
-    /// Ends all streams when the daemon stops (R169).
+    /// Ends all streams when the daemon stops (R169, shutdown within 10 s).
     pub(crate) stop: watch::Receiver<bool>,
 }
 
 impl Grpc {
-    /// A stream that the end of the daemon ends too.
+    /// Wraps a stream so that it ends with UNAVAILABLE when the daemon stops.
     pub(crate) fn until_stop<T: Send + 'static>(
         &self,
         stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
@@ -51,7 +52,8 @@ impl Grpc {
         })
     }
 
-    /// A session over the body of a request (E10).
+    /// Opens a session over a request body (E10). The session is counted as one call that ends
+    /// here; its operations are counted one by one.
     pub(super) fn session_of(
         &self,
         headers: &HeaderMap,
@@ -69,14 +71,14 @@ impl Grpc {
         Session::new(means, requests)
     }
 
-    /// Whether the node can serve (R145).
+    /// Returns whether the node is ready (R145, Health needs a working quorum).
     pub(crate) async fn is_ready(&self) -> bool {
         let timeout = self.timeout.min(HEALTH_TIMEOUT);
         let ready = handlers::ask(&self.node, ClientRequest::Health, timeout).await;
         matches!(ready, Ok(Answer::Ready))
     }
 
-    /// Serves a stream: the answer to its request, or to all of its requests.
+    /// Serves a streaming RPC. Returns UNIMPLEMENTED for others.
     pub(super) async fn stream<B>(
         &self,
         rpc: Rpc,
@@ -104,7 +106,8 @@ impl Grpc {
         }
     }
 
-    /// R18: all chunks are collected first; a stream that breaks off has no effect.
+    /// Serves AcquireStream. All chunks are collected first, so a stream that breaks off has no
+    /// effect (R18, AcquireStream is one acquire).
     async fn acquire_stream(
         &self,
         request: Request<Streaming<v1::AcquireRequest>>,
@@ -180,7 +183,7 @@ impl Grpc {
     }
 }
 
-/// tonic, for messages up to the limit of the port.
+/// tonic's codec with the message limit of the port. Responses are not limited.
 fn messages<Q, A>() -> tonic::server::Grpc<ProstCodec<A, Q>>
 where
     Q: prost::Message + Default + Send + 'static,
@@ -191,17 +194,17 @@ where
         .max_encoding_message_size(usize::MAX)
 }
 
-/// How long a client waits.
+/// The header with the client's deadline.
 static GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeout");
 
-/// The shorter of the client's deadline and ours.
+/// Returns the shorter of the client's deadline and `ours`.
 pub(crate) fn deadline(headers: &HeaderMap, ours: Duration) -> Duration {
     let asked = headers.get(&GRPC_TIMEOUT);
     let asked = asked.and_then(|value| duration(value.to_str().ok()?));
     asked.map_or(ours, |asked| asked.min(ours))
 }
 
-/// A duration as gRPC writes it: up to eight digits and a unit.
+/// Parses a `grpc-timeout` value: up to eight digits and a unit.
 fn duration(text: &str) -> Option<Duration> {
     let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
     if digits.is_empty() || digits.len() > 8 || !digits.bytes().all(|b| b.is_ascii_digit()) {
@@ -219,9 +222,9 @@ fn duration(text: &str) -> Option<Duration> {
     })
 }
 
-/// See [`Grpc::until_stop`].
+/// The stream of [`Grpc::until_stop`].
 struct UntilStop<S, E> {
-    /// Nothing, once it was said that the node stops.
+    /// `None` after the final UNAVAILABLE was sent.
     stream: Option<Pin<Box<S>>>,
     stopped: Pin<Box<E>>,
 }
@@ -237,7 +240,8 @@ where
         let Some(stream) = &mut self.stream else {
             return Poll::Ready(None);
         };
-        // Whether the daemon stops is asked only when there is nothing else to say.
+        // `stopped` is polled only while the stream has nothing to send: items that are ready go
+        // first.
         if let Poll::Ready(next) = stream.as_mut().poll_next(cx) {
             return Poll::Ready(next);
         }
@@ -248,7 +252,7 @@ where
     }
 }
 
-/// What a call streams.
+/// The response stream of a streaming RPC.
 pub(crate) type ResponseStream<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 #[cfg(test)]

@@ -1,14 +1,14 @@
-//! A connection of the gRPC port, on HTTP/2 itself.
+//! gRPC connections directly on `h2`: unary calls without a task, future or channel of their own.
 //!
 //! ```text
-//!   socket ──▶ h2 ──unary call──▶ calls in flight ──all of a read──▶ batch ──▶ node
-//!               │ └─▶ a future that waits for its body, or its turn ─▲
+//!   socket ──▶ h2 ──unary call──▶ calls in flight ──all of one read──▶ CallBatch ──▶ node
+//!               │ └─▶ a future that waits for its body or permits ─▲
 //!               └──stream, other service──▶ a future of its own
-//!   socket ◀── h2 ◀──all of a turn── calls in flight ◀──one wake-up a turn── node
+//!   socket ◀── h2 ◀──all of one step── calls in flight ◀──one wake-up per step── node
 //! ```
 //!
-//! A unary call is an entry in a list while it is in flight: no future, no waker and no channel of its
-//! own. Everything happens in the task of the connection.
+//! A unary call in flight is an entry in the connection's slab. The task of the connection does all
+//! the work, so hundreds of calls cost one wake-up per step of the node instead of hundreds.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;
@@ -42,24 +42,25 @@ use crate::rpc::{Facts, Outcome, Unary};
 use crate::status::Failure;
 use crate::telemetry::{Span, Transport};
 
-/// Concurrent streams of one connection: calls that wait and open subscriptions.
+/// Maximum concurrent streams per connection: waiting calls and open subscriptions.
 const STREAMS: u32 = 65_536;
-/// What a client may send on a stream, and on all of them, before it is read.
+/// Flow-control windows: bytes that a client may send before they are read, per stream and in
+/// total.
 const STREAM_WINDOW: u32 = 1 << 20;
 const CONNECTION_WINDOW: u32 = 4 << 20;
-/// The longest head of a request.
+/// Maximum size of a request's head in bytes.
 const HEAD: u32 = 16 << 10;
-/// What waits in the connection to be sent, for one stream.
+/// Maximum bytes per stream that wait to be sent.
 const SEND_BUFFER: usize = 400 << 10;
 
-/// Serves a client until it leaves. When the daemon stops, what is in flight is finished first.
+/// Serves a client until it disconnects. When the daemon stops, calls in flight are finished first.
 pub(crate) async fn serve(
     stream: TcpStream,
     peer: SocketAddr,
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) {
-    // Answers are small and awaited: never wait for more to send.
+    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
     let handshake = h2::server::Builder::new()
@@ -74,6 +75,8 @@ pub(crate) async fn serve(
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
     let mut served = ServedCall::new(connection, port, peer);
+    // `biased`: the connection is polled before `stop`, so a request that has arrived is still
+    // served.
     tokio::select! {
         biased;
         () = poll_fn(|cx| served.poll(cx)) => return,
@@ -82,7 +85,7 @@ pub(crate) async fn serve(
     poll_fn(|cx| served.poll(cx)).await;
 }
 
-/// A unary call that the node does not have yet.
+/// A unary call that is not submitted to the node yet.
 struct Arrived {
     unary: &'static Unary,
     headers: HeaderMap,
@@ -90,7 +93,7 @@ struct Arrived {
     respond: SendResponse<Bytes>,
 }
 
-/// A unary call that the node has.
+/// A unary call that is submitted to the node.
 struct PendingCall {
     unary: &'static Unary,
     facts: Facts,
@@ -100,18 +103,19 @@ struct PendingCall {
     respond: SendResponse<Bytes>,
 }
 
-/// A unary call that has waited for its permits and its message.
+/// A unary call whose permits and message have arrived after a wait.
 type Waited = (Arrived, Permits, Bytes);
 
-/// What has a future of its own.
+/// A future of this connection: a waiting unary call, a stream, or another service.
 type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
+/// A gRPC connection with its calls in flight.
 struct ServedCall {
     connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
     client: GrpcConnection,
     calls: CallBatch,
     under_way: InFlight<PendingCall>,
-    /// Where the node puts what it has said, between two looks.
+    /// Buffer for completions; kept to reuse its memory.
     heard: Vec<Completion>,
     spare: SpareRequests,
     others: FuturesUnordered<OtherCall>,
@@ -127,7 +131,7 @@ impl ServedCall {
         ServedCall {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
-            // Nobody is listened to here.
+            // The event buffer is not used: unary calls listen to no owner.
             calls: port.node.calls(1),
             client: GrpcConnection::new(&port, peer),
             under_way: InFlight::default(),
@@ -142,7 +146,8 @@ impl ServedCall {
         port.coalescer.with(|| self.turn(cx))
     }
 
-    /// Answers what the node has decided, then reads and writes, then begins what was read.
+    /// One poll: answers the calls that the node has decided, reads and writes the socket, submits
+    /// the calls that were read.
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         self.hear(cx);
         let now = Instant::now();
@@ -158,8 +163,9 @@ impl ServedCall {
                 Poll::Pending => break,
             }
         }
-        // What is answered at once wakes the connection by itself.
+        // A request that is answered here queues its response in `h2`, which wakes this task.
         self.go_on(now, cx);
+        // One flush for all calls of this poll: the node gets them as one batch.
         self.calls.flush();
         match &mut self.ping {
             Some(ping) => ping.poll(cx),
@@ -205,6 +211,7 @@ impl ServedCall {
         cx: &mut Context<'_>,
     ) {
         let request = request.map(RequestBody::new);
+        // Authentication comes first, for known and unknown RPCs alike.
         let deadline = match self.client.admit(&request) {
             Ok(deadline) => deadline,
             Err(refused) => return self.other(async move { refused }, respond),
@@ -228,7 +235,10 @@ impl ServedCall {
             deadline,
             respond,
         };
+        // Polled once and dropped: `read` keeps its progress in `body`, so `wait` continues from
+        // there.
         let _ = pin!(body.read()).poll(cx);
+        // Fast path: the message is complete and permits are free. All else waits in a future.
         if let Some(message) = body.message()
             && let Some(permits) = self.client.permits_at_once(unary)
         {
@@ -249,7 +259,7 @@ impl ServedCall {
         });
     }
 
-    /// Hands a unary call to the node, unless its message says nothing that the node could do.
+    /// Submits a unary call to the node. A message that is invalid is answered without the node.
     fn enter(&mut self, arrived: Arrived, permits: Permits, message: &[u8], now: Instant) {
         let Arrived {
             unary,
@@ -298,7 +308,8 @@ impl ServedCall {
     }
 
     fn push(&self, other: impl Future<Output = Option<Waited>> + Send + 'static) {
-        // Hundreds share a task, whose budget is meant for one; reading from the socket still counts.
+        // Hundreds of requests share one task, and tokio's cooperative budget is per task: without
+        // this they would be suspended in the middle. Reads from the socket still use the budget.
         let other = tokio::task::unconstrained(other);
         self.others.push(Box::pin(other));
     }
@@ -321,6 +332,8 @@ impl ServedCall {
         let sent = match ((unary.respond)(outcome), permits.unread) {
             (Ok(message), None) => send(&mut respond, message),
             (Ok(message), Some(unread)) => {
+                // Long responses obey the client's flow control, and keep their permit until they
+                // are sent: their number bounds the memory that a slow reader can occupy.
                 self.push(async move {
                     let body = Full::new(message).with_trailers(async { Some(Ok(all_is_well())) });
                     h2_body::send(grpc_response(Body::new(body)), respond).await;
@@ -335,7 +348,7 @@ impl ServedCall {
             }
         };
         if sent.is_err() {
-            // The client has left.
+            // The client has reset the stream or disconnected.
             code = tonic::Code::Cancelled;
         }
         let took = now.saturating_duration_since(begun);
@@ -355,7 +368,8 @@ impl Drop for ServedCall {
     }
 }
 
-/// One message, then that all is well.
+/// Sends one message and the trailers with status OK. Does not wait for flow control: the message
+/// is short.
 fn send(respond: &mut SendResponse<Bytes>, message: Bytes) -> Result<(), h2::Error> {
     let mut stream = respond.send_response(grpc_response(()), false)?;
     stream.send_data(message, false)?;
@@ -368,16 +382,16 @@ fn all_is_well() -> HeaderMap {
     trailers
 }
 
-/// A status instead of a message.
+/// Sends a status instead of a message.
 fn refuse(respond: &mut SendResponse<Bytes>, status: Status) -> Result<(), h2::Error> {
     let refused = status.into_http::<()>();
     respond.send_response(refused, true).map(drop)
 }
 
-/// Notices that a client is gone: it is asked now and then, and has some time to answer.
+/// HTTP/2 keep-alive: detects clients that have vanished without closing the connection.
 struct KeepAlivePing {
     pings: PingPong,
-    /// When it is asked next, or is taken for gone.
+    /// When the next ping is due, or, while one is outstanding, when its answer is.
     at: Pin<Box<Sleep>>,
     is_asked: bool,
 }
@@ -391,7 +405,7 @@ impl KeepAlivePing {
         }
     }
 
-    /// Ready when the client is gone.
+    /// Ready when the client has not answered in time.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             if self.is_asked

@@ -1,4 +1,5 @@
-//! One HTTP/2 stream: a request's body as it comes, an answer's body as the client takes it.
+//! HTTP/2 bodies: request bodies as they arrive, response bodies as the client's flow control
+//! allows.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -10,7 +11,7 @@ use h2::{Reason, RecvStream, SendStream};
 use http::Response;
 use http_body::{Body, Frame};
 
-/// The body of a request.
+/// The body of a request on an `h2` stream.
 pub(crate) struct RequestBody {
     stream: RecvStream,
     data_is_over: bool,
@@ -36,7 +37,8 @@ impl Body for RequestBody {
         if !self.data_is_over {
             match ready!(self.stream.poll_data(cx)) {
                 Some(Ok(data)) => {
-                    // Whoever has it may be sent as much again. A stream that is over does not mind.
+                    // The data is consumed, so the client may send as much again. An error only
+                    // says that the stream has ended.
                     let _ = self.stream.flow_control().release_capacity(data.len());
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
@@ -53,7 +55,7 @@ impl Body for RequestBody {
     }
 }
 
-/// Waits for something, unless the client leaves before.
+/// Waits for a future. Returns `None` if the client resets the stream first.
 pub(super) async fn unless_reset<T>(
     waited: impl Future<Output = T>,
     respond: &mut SendResponse<Bytes>,
@@ -68,7 +70,7 @@ pub(super) async fn unless_reset<T>(
     .await
 }
 
-/// Waits for an answer and sends it, unless the client leaves before.
+/// Waits for a response and sends it, unless the client resets the stream first.
 pub(super) async fn answer(
     answer: impl Future<Output = Response<axum::body::Body>>,
     mut respond: SendResponse<Bytes>,
@@ -78,7 +80,7 @@ pub(super) async fn answer(
     }
 }
 
-/// Sends an answer as the client takes it.
+/// Sends a response as fast as the client's flow control allows.
 pub(super) async fn send(response: Response<axum::body::Body>, mut respond: SendResponse<Bytes>) {
     if let Err(error) = try_send(response, &mut respond).await {
         tracing::debug!(%error, "an answer was not taken");
@@ -113,7 +115,8 @@ async fn try_send(
                 }
                 Err(frame) => {
                     if let Ok(trailers) = frame.into_trailers() {
-                        // What was reserved and not used is for others.
+                        // Returns capacity that was reserved and not used to the other streams of
+                        // the connection.
                         stream.reserve_capacity(0);
                         return stream.send_trailers(trailers);
                     }
@@ -129,7 +132,8 @@ async fn try_send(
     }
 }
 
-/// Waits until the client takes more. A byte is as good as all: what is beyond waits in the connection.
+/// Waits until the client's window has room. One byte is enough: `h2` buffers data beyond the
+/// window.
 async fn room(stream: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
     stream.reserve_capacity(1);
     while stream.capacity() == 0 {
@@ -146,7 +150,7 @@ async fn room(stream: &mut SendStream<Bytes>) -> Result<(), h2::Error> {
     Ok(())
 }
 
-/// The client has left.
+/// Converts a reset by the client to an error.
 fn left<T>(reset: Result<Reason, h2::Error>) -> Result<T, h2::Error> {
     Err(reset.map_or_else(|error| error, h2::Error::from))
 }

@@ -1,8 +1,8 @@
-//! HTTP/3: the web router over QUIC, with early data for reads only.
+//! HTTP/3: the web router over QUIC, with early data (0-RTT) for reads only.
 //!
-//! A request counts as *early* when its stream was accepted before the handshake was confirmed: it
-//! may be a replay. Early reads are served; anything else is answered `425 Too Early` and not
-//! dispatched. The mark is set when the request is accepted, not when it runs.
+//! A request is *early* if its stream was accepted before the handshake was confirmed: it may be a
+//! replay. Early reads are served; all other early requests get `425 Too Early` and are not
+//! dispatched. Whether a request is early is decided when it is accepted, not when it runs.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,30 +26,31 @@ use super::json::refuse;
 use super::tcp::stopped;
 use crate::status::Code;
 
-/// Requests of one connection that are handled at once; further ones wait.
+/// Maximum concurrent requests per connection; further ones wait.
 pub(crate) const REQUESTS: u32 = 256;
-/// The longest request body, as on the other transports.
+/// Maximum size of a request body in bytes, as on the other transports.
 const BODY: usize = 4 << 20;
-/// The longest head of a request.
+/// Maximum size of a request's head in bytes.
 const FIELD_SECTION: u64 = 16 << 10;
-/// Places left below which an address must be shown to be real.
+/// With fewer free connection permits than this, clients must prove their address by a QUIC retry.
 const CROWDED: usize = 1024;
-/// How long open requests may go on when the daemon stops (R169).
+/// Time that open requests have to finish when the daemon stops; part of the 10 s of R169 (shutdown
+/// within 10 s).
 const FAREWELL: Duration = Duration::from_secs(5);
 
-/// What the HTTP/3 listener needs.
+/// Configuration of the HTTP/3 listener.
 pub struct H3Listener {
-    /// The bound and configured endpoint.
+    /// The bound endpoint.
     pub endpoint: quinn::Endpoint,
-    /// Shared with the TCP listener: a permit for every open connection.
+    /// One permit per open connection; shared with the TCP listener.
     pub connections: Arc<Semaphore>,
-    /// Shared with the TCP listener: what is taken on at once.
+    /// Limits of concurrent requests; shared with the TCP listener.
     pub admission: Admission,
-    /// Which requests may run before the handshake is confirmed.
+    /// Returns whether a request may run before the handshake is confirmed.
     pub is_read_only: fn(&Method, &str) -> bool,
 }
 
-/// Serves connections until `stop` says so.
+/// Accepts connections until `stop` is set, then gives the open ones time to finish.
 pub async fn serve(listen_endpoint: H3Listener, router: Router, stop: watch::Receiver<bool>) {
     let listen_endpoint = Arc::new(listen_endpoint);
     let mut open = JoinSet::new();
@@ -64,7 +65,7 @@ pub async fn serve(listen_endpoint: H3Listener, router: Router, stop: watch::Rec
             incoming.refuse();
             continue;
         };
-        // With few places left, whoever comes shows first that its address is its own.
+        // When permits run low, spoofed source addresses must not take the last ones.
         let crowded = listen_endpoint.connections.available_permits() < CROWDED;
         if crowded && !incoming.remote_address_validated() {
             let _ = incoming.retry();
@@ -80,7 +81,7 @@ pub async fn serve(listen_endpoint: H3Listener, router: Router, stop: watch::Rec
             }
         });
     }
-    // Whoever comes now is refused; whoever is here may finish.
+    // New connections are refused; open ones may finish.
     listen_endpoint.endpoint.set_server_config(None);
     let _ = timeout(FAREWELL, async {
         while open.join_next().await.is_some() {}
@@ -105,7 +106,8 @@ async fn connection(
             let handshake = Handshake(Some(confirmed));
             requests(connection, listen_endpoint, router, handshake, stop).await
         }
-        // A server can always speak before the handshake is over; without that, wait for it.
+        // quinn always grants 0.5-RTT to incoming connections; this branch only completes the
+        // match.
         Err(connecting) => {
             let connection = connecting.await?;
             requests(connection, listen_endpoint, router, Handshake(None), stop).await
@@ -113,10 +115,10 @@ async fn connection(
     }
 }
 
-/// Whether the client has shown that it is there: before that, what comes may be a replay.
+/// Whether the handshake is confirmed. Before that, requests may be replays.
 ///
-/// Looked at when it matters, not in a task of its own, so that a request which comes in one packet
-/// with the end of the handshake is not taken for an early one.
+/// Polled when a request is accepted, not in a separate task: a request in the same packet as the
+/// end of the handshake must not count as early.
 struct Handshake(Option<quinn::ZeroRttAccepted>);
 
 impl Handshake {
@@ -156,7 +158,8 @@ async fn requests(
                 break;
             }
         };
-        // Decided before anything else happens to the request.
+        // Decided before anything else: the wait for a slot must not turn an early request into a
+        // late one.
         let early = !handshake.is_confirmed();
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let (listen_endpoint, router) = (Arc::clone(listen_endpoint), router.clone());
@@ -190,7 +193,7 @@ async fn respond(
         *too_early.status_mut() = StatusCode::TOO_EARLY;
         return send(too_early, &mut stream).await;
     }
-    // The place is kept until the whole answer is out, events included.
+    // The permit is held until the whole response is sent, including SSE streams.
     let _place = match listen_endpoint.admission.admit() {
         Ok(place) => place,
         Err(full) => return send(full, &mut stream).await,
@@ -215,6 +218,7 @@ async fn respond(
     let mut request = Request::from_parts(head, Body::from(body));
     request.extensions_mut().insert(ConnectInfo(peer));
     let response = listen_endpoint.admission.serve(router, request).await;
+    // The body is consumed; only the response is still to be sent.
     drop(share);
     send(response, &mut stream).await
 }
@@ -231,7 +235,7 @@ async fn send(response: Response<Body>, stream: &mut H3Exchange) -> ConnectionEn
     Ok(())
 }
 
-/// A body that has come in, or the answer that it will not be taken.
+/// A complete body, or the response that refuses it.
 enum GatheredBody {
     Body(Bytes),
     Refused(Response<Body>),

@@ -1,4 +1,4 @@
-//! The standard health service of gRPC (E11): orchestrators ask it without knowing Tenure.
+//! Standard gRPC health service (E11): orchestrators use it without knowing Tenure.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use tonic_health::pb::{HealthCheckRequest, HealthCheckResponse};
 
 use super::grpc::Grpc;
 
-/// How often a watched status is looked at.
+/// Polling interval of a watched status.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// The names that have a status: the server as a whole, and the lock service.
+/// Names that have a status: the server as a whole, and the lock service.
 const SERVICES: [&str; 2] = ["", "pathlockd.v1.PathLock"];
 
-/// The health service of a daemon: its answers are those of `Health`.
+/// Creates the health service of a daemon. Its status is that of the `Health` RPC.
 pub(crate) fn service(grpc: &Grpc) -> HealthServer<HealthService> {
     HealthServer::new(HealthService { grpc: grpc.clone() })
 }
@@ -46,7 +46,7 @@ impl Health for HealthService {
     ) -> Result<Response<Self::WatchStream>, Status> {
         let known = SERVICES.contains(&request.get_ref().service.as_str());
         let grpc = self.grpc.clone();
-        // The present status first, then every change of it.
+        // Sends the current status first, then every change.
         let stream = futures_util::stream::unfold((grpc, None), move |(grpc, last)| async move {
             loop {
                 let now = if known {

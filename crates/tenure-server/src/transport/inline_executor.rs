@@ -1,12 +1,13 @@
-//! The requests of one HTTP/2 connection, answered in the task of the connection.
+//! Inline executor: polls the requests of one HTTP/2 connection in the task of the connection.
 //!
 //! ```text
 //!   socket ──▶ connection ──new requests──▶ in flight ──▶ node
-//!   socket ◀── connection ◀────answers───── in flight ◀── node: one wake-up for all of its turn
+//!   socket ◀── connection ◀────answers───── in flight ◀── node: one wake-up for all of its step
 //! ```
 //!
-//! With a task per request, every answer of the node would wake a task, and every task the connection.
-//! Here the node wakes the connection once, all answers are taken, and they leave in one write.
+//! With one task per request, every answer of the node would wake a task, and every task would wake
+//! the connection. Here the node wakes the connection once, all answers are collected, and they
+//! leave in one write.
 
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -18,7 +19,7 @@ use hyper::rt::Executor;
 
 type PendingRequest = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Where HTTP/2 puts the requests of a connection.
+/// The executor that hyper gets: queues the requests of a connection.
 #[derive(Clone, Default)]
 pub(crate) struct RequestQueue {
     requests: Arc<Mutex<Vec<PendingRequest>>>,
@@ -32,7 +33,8 @@ impl RequestQueue {
 
 impl<F: Future<Output = ()> + Send + 'static> Executor<F> for RequestQueue {
     fn execute(&self, request: F) {
-        // Hundreds share a task, whose budget is meant for one; reading from the socket still counts.
+        // Hundreds of requests share one task, and tokio's cooperative budget is per task: without
+        // this they would be suspended in the middle. Reads from the socket still use the budget.
         let request = Box::pin(tokio::task::unconstrained(request));
         self.requests
             .lock()
@@ -49,13 +51,13 @@ pub(crate) struct InlineExecutor {
 }
 
 impl InlineExecutor {
-    /// For the builder of the connection.
+    /// Returns the executor for hyper's connection builder.
     pub(crate) fn executor(&self) -> RequestQueue {
         self.new.clone()
     }
 
-    /// Takes what has come for requests, then lets the connection read and write, then begins what it has
-    /// read. Requests that are still in flight when the connection ends are dropped.
+    /// Polls requests in flight, then the connection, then the requests that it has just read.
+    /// Requests that are in flight when the connection ends are dropped.
     pub(crate) fn poll<C: Future>(
         &mut self,
         connection: Pin<&mut C>,
@@ -64,7 +66,8 @@ impl InlineExecutor {
         self.go_on(cx);
         let ended = connection.poll(cx);
         self.under_way.extend(self.new.take());
-        // What is answered at once wakes the connection by itself.
+        // A request that is answered here queues its response in the connection, which wakes this
+        // task.
         self.go_on(cx);
         ended
     }

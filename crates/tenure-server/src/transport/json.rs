@@ -1,6 +1,7 @@
 //! JSON over HTTP: `POST /v1/<rpc>`, the same bodies on HTTP/1.1, 2 and 3.
 //!
-//! Every answer has every field, every error the same shape, also those that never reach a handler.
+//! Every response contains all fields. All errors have the same shape, including those that occur
+//! before a handler runs.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -22,28 +23,30 @@ use crate::rpc::{Effect, Facts, Outcome, Rpc, SessionOp, Unary};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Telemetry, Transport};
 
-/// The longest request body.
+/// Maximum size of a request body, in bytes.
 const BODY: usize = 4 << 20;
 
-/// What the routes share.
+/// Shared state of the JSON routes.
 #[derive(Clone)]
 pub struct JsonApi {
-    /// Who answers in the end.
+    /// The node that answers the calls.
     pub node: Handle,
     /// Counts the calls.
     pub telemetry: Telemetry,
-    /// The longest that a call may take.
+    /// Time limit of one call.
     pub timeout: Duration,
 }
 
-/// Whether a request may run before a handshake is confirmed. Anything not listed is a mutation.
+/// Returns whether a request may run before the handshake is confirmed (early data). Everything
+/// that is not known to be read-only counts as a mutation.
 pub fn is_read_only(method: &Method, path: &str) -> bool {
     let is_get = method == Method::GET || method == Method::HEAD;
     let reads = || Rpc::at(path).is_some_and(|unary| unary.effect == Effect::Reads);
     is_get || (method == Method::POST && reads())
 }
 
-/// The routes of the facade: one for each row of the table. Health is also a GET, with a status of its own.
+/// Builds one route per unary RPC of the table. Health is also a GET, and its HTTP status says
+/// whether the node is ready.
 pub fn router(facade: JsonApi) -> Router {
     let mut router = Router::new();
     for unary in Rpc::unary() {
@@ -141,7 +144,7 @@ async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
     }
 }
 
-/// A request that is not answered with a message: why, and with which status.
+/// A refused request: HTTP status and failure.
 pub(crate) struct RefusedRequest {
     status: StatusCode,
     failure: Failure,
@@ -175,7 +178,7 @@ impl IntoResponse for RefusedRequest {
     }
 }
 
-/// The body of a request, if it is one of JSON.
+/// Reads the body of a request. Fails if the content type is not JSON.
 async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
     if !is_json(request.headers()) {
         return Err(RefusedRequest::new(
@@ -188,7 +191,8 @@ async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
     body.map_err(|error| unreadable(&error))
 }
 
-/// What a body asks, or what is wrong with it.
+/// Decodes and validates a JSON body. Malformed JSON is 400, well-formed JSON with wrong types is
+/// 422.
 fn parse(unary: &Unary, body: &[u8]) -> Result<SessionOp, RefusedRequest> {
     match (unary.parse_json)(body) {
         Ok(asked) => Ok(asked?),
@@ -208,7 +212,7 @@ fn parse(unary: &Unary, body: &[u8]) -> Result<SessionOp, RefusedRequest> {
     }
 }
 
-/// A body that is too large, or that did not come.
+/// Converts an error of reading a body: too large, too slow, or broken off.
 fn unreadable(error: &axum::Error) -> RefusedRequest {
     use std::error::Error;
     let mut causes = Vec::new();
@@ -227,7 +231,7 @@ fn unreadable(error: &axum::Error) -> RefusedRequest {
             format!("a request body has at most {BODY} bytes"),
         );
     }
-    // The limits of bodies speak gRPC.
+    // Errors of `body_limit` are gRPC statuses.
     if let Some(status) = causes
         .iter()
         .find_map(|cause| cause.downcast_ref::<tonic::Status>())
@@ -245,7 +249,8 @@ fn unreadable(error: &axum::Error) -> RefusedRequest {
     )
 }
 
-/// `application/json` or any `application/*+json`, with parameters or without.
+/// Returns whether the type is `application/json` or `application/*+json`, with or without
+/// parameters.
 fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers
         .get(CONTENT_TYPE)
@@ -262,7 +267,7 @@ fn is_json(headers: &HeaderMap) -> bool {
     kind == "application/json" || (kind.starts_with("application/") && kind.ends_with("+json"))
 }
 
-/// The one shape of an error.
+/// Makes the error response of a failure.
 pub(crate) fn error(failure: &Failure) -> Response {
     refuse(failure.code.http(), failure.code, &failure.message)
 }

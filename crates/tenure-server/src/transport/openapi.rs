@@ -1,7 +1,8 @@
-//! `GET /v1/openapi.json`: the facade described for programs, made from the proto file and the routes.
+//! OpenAPI document at `GET /v1/openapi.json`, generated from the proto file and the RPC table.
 //!
-//! Requests are read more generously than answers are written, so a message that travels both ways
-//! has two schemas: the plain name is the answer's, `…Input` the request's.
+//! Requests accept more than responses contain (numbers as strings, enum names, `null`). So a
+//! message that is used in both directions has two schemas: the plain name is the response's,
+//! `…Input` the request's.
 
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
@@ -20,13 +21,13 @@ use serde_json::{Map, Value, json};
 
 use crate::rpc::{Effect, Rpc, Unary};
 
-/// The document as text, as it is served and kept in `docs/reference/openapi.json`.
+/// Returns the document as text: as served, and as stored in `docs/reference/openapi.json`.
 pub fn text() -> &'static str {
     static TEXT: OnceLock<String> = OnceLock::new();
     TEXT.get_or_init(|| format!("{:#}\n", document()))
 }
 
-/// The route of the document.
+/// Builds the route of the document.
 pub(crate) fn router() -> Router {
     Router::new().route("/v1/openapi.json", get(serve))
 }
@@ -92,7 +93,7 @@ fn operation(protocol: &Protocol<'_>, unary: &Unary) -> Value {
     })
 }
 
-/// Every status that a POST may have, each with its shape.
+/// Returns every status that a POST may have, each with its schema.
 fn responses(ok: Value) -> Value {
     let mut responses = Map::new();
     responses.insert("200".to_owned(), answer("The answer.", ok));
@@ -131,7 +132,7 @@ fn reference(name: &str) -> Value {
     json!({ "$ref": format!("#/components/schemas/{name}") })
 }
 
-/// What has a description of its own: health, streams, metrics, this document.
+/// Returns the paths that are not in the RPC table: health, streams, metrics, this document.
 fn others() -> Vec<(&'static str, Value)> {
     let health = |id: &str| {
         json!({
@@ -145,6 +146,7 @@ fn others() -> Vec<(&'static str, Value)> {
             },
         })
     };
+    // POST has the same responses as GET, and those of a request body.
     let mut post = health("postHealth");
     post["requestBody"] = json!({
         "required": true,
@@ -272,12 +274,12 @@ enum Direction {
     Output,
 }
 
-/// The proto file, looked up by name.
+/// Index of the proto file by name.
 struct Protocol<'a> {
     messages: BTreeMap<&'a str, &'a DescriptorProto>,
     enums: BTreeMap<&'a str, &'a EnumDescriptorProto>,
     rpc_comments: BTreeMap<&'a str, String>,
-    /// By message and field.
+    /// Keyed by message and field.
     field_comments: BTreeMap<(&'a str, &'a str), String>,
 }
 
@@ -302,7 +304,8 @@ impl<'a> Protocol<'a> {
         protocol
     }
 
-    /// Comments are found by the numbers of where they stand: 6 services, 2 methods; 4 messages, 2 fields.
+    /// Collects comments. `SourceCodeInfo` locates them by field numbers of the descriptor: 6 is a
+    /// service and 2 its method; 4 is a message and 2 its field.
     fn read_comments(&mut self, file: &'a FileDescriptorProto) {
         for location in file.source_code_info.iter().flat_map(|info| &info.location) {
             let text = location.leading_comments().trim().replace('\n', " ");
@@ -335,7 +338,7 @@ impl<'a> Protocol<'a> {
         reference(&schema_name(message, direction))
     }
 
-    /// Adds the schema of a message and of all that it holds.
+    /// Adds the schema of a message and of all messages that it contains.
     fn add(&self, name: &str, direction: Direction, schemas: &mut BTreeMap<String, Value>) {
         let key = schema_name(name, direction);
         let Some(message) = self.messages.get(name) else {
@@ -344,7 +347,7 @@ impl<'a> Protocol<'a> {
         if schemas.contains_key(&key) {
             return;
         }
-        // Held by its name first: a message may hold itself.
+        // Inserted before the fields are visited, so that a recursive message ends the recursion.
         schemas.insert(key.clone(), Value::Null);
         let mut properties = Map::new();
         let mut required = Vec::new();
@@ -372,7 +375,7 @@ impl<'a> Protocol<'a> {
             properties.insert(camel(field.name()), schema);
         }
         let mut schema = json!({ "type": "object", "properties": properties });
-        // An answer has every field; a request needs few.
+        // A response contains every field; a request requires few.
         if !required.is_empty() {
             schema["required"] = Value::Array(required);
         }
@@ -400,7 +403,7 @@ impl<'a> Protocol<'a> {
         };
         let is_message = field.r#type() == Type::Message && field.label() != Label::Repeated;
         match direction {
-            // `null` is the same as absent.
+            // `null` means absent.
             Direction::Input => json!({ "anyOf": [schema, { "type": "null" }] }),
             Direction::Output if is_message => json!({ "anyOf": [schema, { "type": "null" }] }),
             Direction::Output => schema,
@@ -451,14 +454,15 @@ impl<'a> Protocol<'a> {
     }
 }
 
-/// What a rule of the specification demands of a field in a request.
+/// Constraints of the specification on a request field.
 struct Rule {
     schema: Value,
     needed: bool,
 }
 
-/// The rules that can be said here. Lengths are in bytes there and in characters here, so what the
-/// document allows may still be refused; what it forbids is.
+/// Returns the constraints that JSON Schema can express. The specification counts bytes and JSON
+/// Schema characters: the daemon may still refuse what the schema accepts, but never accepts what
+/// the schema refuses.
 fn rule(field: &str) -> Option<Rule> {
     let needed = |schema| {
         Some(Rule {
@@ -490,7 +494,7 @@ fn rule(field: &str) -> Option<Rule> {
     }
 }
 
-/// R1–R4, but for `.` and `..`.
+/// R1–R4 (path syntax), except for the segments `.` and `..`.
 fn path() -> Value {
     json!({
         "type": "string",
@@ -500,7 +504,7 @@ fn path() -> Value {
     })
 }
 
-/// R11: a path, or a bare handler.
+/// R11 (namespace strings): a path, or a bare handler.
 fn namespace() -> Value {
     json!({
         "type": "string",
@@ -530,7 +534,7 @@ fn schema_name(message: &str, direction: Direction) -> String {
     }
 }
 
-/// `owner_id` is `ownerId`.
+/// Converts `owner_id` to `ownerId`.
 fn camel(name: &str) -> String {
     let mut words = name.split('_');
     let first = words.next().unwrap_or_default().to_owned();
@@ -563,7 +567,7 @@ mod tests {
         );
     }
 
-    /// An answer of every RPC has exactly the fields that the document promises.
+    /// A response has exactly the fields of its schema, and every RPC has a summary.
     #[test]
     fn answers_are_as_described() {
         let document = document();

@@ -1,8 +1,7 @@
-//! Connections that say nothing, or stop in the middle of their first words, do not stay.
+//! Preface timeout: closes connections that send nothing, or stop within their first bytes.
 //!
-//! Which version of HTTP a client speaks is known once its first bytes differ from the preface of
-//! HTTP/2, or are all of it. Until then nothing else watches the time; from then on the header timeout
-//! of HTTP/1 or the pings of HTTP/2 do.
+//! The HTTP version is known when the first bytes differ from the HTTP/2 preface or complete it.
+//! Until then no other timeout applies; afterwards HTTP/1's header timeout or HTTP/2's pings do.
 
 use std::io;
 use std::pin::Pin;
@@ -14,10 +13,10 @@ use tokio::time::Sleep;
 
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// A connection whose first words must come in time.
+/// A connection whose first bytes must arrive within a time limit.
 pub(crate) struct PrefaceTimeout<I> {
     inner: I,
-    /// Gone once the version is known.
+    /// `None` once the HTTP version is known.
     waiting: Option<PrefaceWait>,
 }
 
@@ -38,7 +37,7 @@ impl<I> PrefaceTimeout<I> {
     }
 }
 
-/// How much of the preface has come, or `None` once the version is known.
+/// Returns how many bytes of the preface have arrived, or `None` once the version is known.
 fn matched(seen: usize, new: &[u8]) -> Option<usize> {
     let rest = &PREFACE[seen..];
     let seen = seen + new.len();

@@ -1,4 +1,4 @@
-//! Server-sent events: an owner's events with resume, and the changes of a watch.
+//! Server-Sent Events: resumable events of an owner, and the changes of a watch.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,21 +23,21 @@ use crate::convert;
 use crate::events::{self, EventHub};
 use crate::status::{Code, Failure};
 
-/// A comment is sent after this time without output.
+/// A comment line is sent after this time without output, so that proxies keep the connection open.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// What the streams need.
+/// Shared state of the SSE routes.
 #[derive(Clone)]
 pub struct Sse {
-    /// Subscriptions.
+    /// Subscriptions to owner events.
     pub events: EventHub,
-    /// The node, for watches.
+    /// The node, used by watches.
     pub node: tenure_cluster::Handle,
-    /// Ends all streams when the daemon stops (R169).
+    /// Ends all streams when the daemon stops (R169, shutdown within 10 s).
     pub stop: watch::Receiver<bool>,
 }
 
-/// The routes of the streams.
+/// Builds the SSE routes.
 pub fn router(sse: Sse) -> Router {
     Router::new()
         .route("/v1/events/sse", get(owner_events))
@@ -72,11 +72,12 @@ async fn owner_events(
             return refuse(StatusCode::BAD_REQUEST, Code::InvalidArgument, text);
         }
     };
-    // An unparsable Last-Event-ID is ignored.
+    // An invalid Last-Event-ID is ignored.
     let last = headers
         .get("last-event-id")
         .and_then(|value| value.to_str().ok()?.parse().ok());
-    // A position that no id has reached yet means "from now on".
+    // A position in the future is not an id of this cluster. It is treated as absent; otherwise
+    // every buffered event would count as seen.
     let position = last
         .or(after)
         .filter(|position| *position <= newest_possible_id());
@@ -92,7 +93,7 @@ async fn owner_events(
     stream(lines, sse.stop)
 }
 
-/// Ids are made of milliseconds; a minute of difference between clocks is allowed.
+/// Ids are milliseconds times 1024. One minute of clock difference between nodes is tolerated.
 fn newest_possible_id() -> u64 {
     let now = SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -103,7 +104,7 @@ fn newest_possible_id() -> u64 {
         * 1024
 }
 
-/// Exactly two field lines and a blank one.
+/// Formats an event as exactly two field lines and a blank line.
 fn event_text(event: &Event, details: bool) -> String {
     let kind = match event.kind {
         EventKind::Grant { .. } => "grant",
@@ -145,7 +146,8 @@ async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) 
     stream(changes, sse.stop)
 }
 
-/// The end of a watch says why: there is no position to resume from.
+/// Formats the final event of a watch with the error. A watch has no position to resume from, so
+/// the client needs the reason.
 fn error_text(failure: &Failure) -> String {
     let data = json!({ "error": { "code": failure.code.name(), "message": failure.message } });
     format!("event: error\ndata: {data}\n\n")
@@ -157,7 +159,7 @@ enum SseLine {
     End,
 }
 
-/// Sends lines with keep-alive comments until they end or the daemon stops.
+/// Sends events, and keep-alive comments between them, until the source ends or the daemon stops.
 fn stream(
     lines: impl Stream<Item = SseLine> + Send + 'static,
     stop: watch::Receiver<bool>,

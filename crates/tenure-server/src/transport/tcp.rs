@@ -1,9 +1,11 @@
-//! Connections over TCP: accepted up to a limit, HTTP or HTTPS on one port, ended in time.
+//! TCP connections: connection limit, HTTP and HTTPS on one port, bounded shutdown.
 //!
+//! ```text
 //!   accept ──▶ full? close ──▶ first byte ──0x16──▶ TLS handshake ──▶ HTTP/1.1 or 2
 //!                                  └──else, loopback only──────────▶ HTTP/1.1 or 2
+//! ```
 //!
-//! The first byte of a TLS connection is always 0x16, which no HTTP request starts with.
+//! The first byte of a TLS connection is always 0x16, and no HTTP request starts with that byte.
 
 use std::convert::Infallible;
 use std::future::poll_fn;
@@ -31,43 +33,47 @@ use tokio_rustls::TlsAcceptor;
 use super::inline_executor::InlineExecutor;
 use super::preface_timeout::PrefaceTimeout;
 
-/// A TLS handshake, or the first request of a connection, takes no longer.
+/// Time limit for the TLS handshake, and for the first bytes of a connection.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
-/// HTTP/2 pings a silent client this often, and closes when no answer comes.
+/// Interval of HTTP/2 pings to an idle client.
 pub(super) const PING_EVERY: Duration = Duration::from_secs(20);
+/// Time limit for the answer to a ping; then the connection is closed.
 pub(super) const PING_ANSWER: Duration = Duration::from_secs(10);
-/// TCP looks after a silent client this often.
+/// Idle time before TCP keep-alive probes start.
 const KEEP_ALIVE: Duration = Duration::from_secs(30);
-/// HTTP/1 waits this long for the head of a request, also for the next one on an open connection.
+/// Time limit for the head of an HTTP/1 request, also for the next request on an open connection.
 const HEAD: Duration = Duration::from_secs(30);
-/// How long open connections may finish what they do when the daemon stops (R169).
+/// Time that open connections have to finish when the daemon stops; part of the 10 s of R169
+/// (shutdown within 10 s).
 const FAREWELL: Duration = Duration::from_secs(6);
 
-/// What the web port lets in.
+/// Settings of the web port's TCP listener.
 #[derive(Clone)]
 pub struct TcpListenerConfig {
-    /// TLS.
+    /// The TLS acceptor.
     pub tls: TlsAcceptor,
     /// Whether connections without TLS are served.
     pub plain: PlaintextPolicy,
-    /// Concurrent HTTP/2 streams of one connection.
+    /// Maximum concurrent HTTP/2 streams per connection.
     pub streams: u32,
-    /// Who answers in the end.
+    /// The node that answers the requests.
     pub node: Handle,
 }
 
 /// Whether connections without TLS are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaintextPolicy {
-    /// They are.
+    /// They are served. Used on loopback addresses.
     Served,
-    /// They are told to use https.
+    /// They get 400 with a message to use https.
     Refused,
 }
 
-/// Serves connections until `stop` says so, then lets the open ones finish for a while.
+/// Accepts connections until `stop` is set, then gives the open ones time to finish and aborts the
+/// rest.
 ///
-/// `connections` has a permit for every open one; none left means that the next is closed at once.
+/// `connections` has one permit per open connection. Without a free permit, a new connection is
+/// closed at once.
 pub async fn serve<F, C>(
     listener: TcpListener,
     connections: Arc<Semaphore>,
@@ -87,7 +93,8 @@ pub async fn serve<F, C>(
         let (stream, peer) = match accepted {
             Ok(accepted) => accepted,
             Err(error) => {
-                // Out of descriptors, or the client is gone already. Neither lasts.
+                // Out of descriptors, or the client has disconnected already. Both pass, so
+                // accepting continues; the pause prevents a busy loop.
                 tracing::debug!(%error, "accept");
                 tokio::time::sleep(Duration::from_millis(10)).await;
                 continue;
@@ -103,6 +110,7 @@ pub async fn serve<F, C>(
             drop(permit);
         });
     }
+    // Closes the port first, so that new clients connect to another node at once.
     drop(listener);
     if timeout(FAREWELL, async {
         while open.join_next().await.is_some() {}
@@ -128,9 +136,10 @@ pub(crate) async fn web<S, B>(
     S::Future: Send,
     B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
-    // Answers are small and awaited: never wait for more to send.
+    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
+    // The byte is only peeked: TLS and HTTP both need it.
     let mut first = [0u8; 1];
     let served = match timeout(HANDSHAKE, stream.peek(&mut first)).await {
         Ok(Ok(1)) if first[0] == 0x16 => {
@@ -151,10 +160,11 @@ pub(crate) async fn web<S, B>(
     }
 }
 
-/// A client whose machine is gone is noticed, whatever it was doing.
+/// Enables TCP keep-alive, so that a client whose machine is gone is noticed in any state of the
+/// connection.
 pub(super) fn keep_alive(stream: &TcpStream) {
     use rustix::net::sockopt;
-    // A system that cannot do this still has HTTP/2's pings.
+    // Best effort: where the system refuses, HTTP/2 pings remain.
     let _ = sockopt::set_socket_keepalive(stream, true);
     let _ = sockopt::set_tcp_keepidle(stream, KEEP_ALIVE);
     let _ = sockopt::set_tcp_keepintvl(stream, PING_ANSWER);
@@ -192,13 +202,15 @@ where
         .initial_connection_window_size(4 << 20);
     let io = PrefaceTimeout::new(io, HANDSHAKE);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
-    // What one read brings goes to the node at once.
+    // All requests that one poll reads are submitted to the node together.
     let mut poll = |connection: Pin<&mut _>, cx: &mut Context<'_>| {
         listen_endpoint
             .node
             .defer_wake(|| requests.poll(connection, cx))
     };
     tokio::select! {
+        // `biased`: the connection is polled before `stop`, so a request that has arrived is still
+        // served.
         biased;
         ended = poll_fn(|cx| poll(connection.as_mut(), cx)) => return ended,
         () = stopped(stop) => connection.as_mut().graceful_shutdown(),
@@ -208,7 +220,7 @@ where
 
 /// Resolves when the daemon stops.
 pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
-    // A dropped sender is a stop too.
+    // A dropped sender also means stop.
     let _ = stop.wait_for(|stop| *stop).await;
 }
 

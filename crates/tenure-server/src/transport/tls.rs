@@ -1,7 +1,7 @@
-//! Certificates and TLS settings of the web transports.
+//! TLS certificates and settings of the web transports.
 //!
-//! With nothing configured a self-signed certificate is made at start, for `localhost` and
-//! `127.0.0.1`; clients must then skip verification. Both listeners share one certificate; their
+//! Without configured files, a self-signed certificate for `localhost` and `127.0.0.1` is made at
+//! start; clients must then skip verification. Both listeners use the same certificate; their ALPN
 //! protocols differ (`h2` and `http/1.1` on TCP, `h3` on QUIC).
 
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use thiserror::Error;
 use super::h3::REQUESTS;
 use crate::config::{TlsFiles, ZeroRtt};
 
-/// Sessions that can be resumed; early data needs the session to be remembered here.
+/// Sessions that can be resumed. Early data works only for sessions in this cache.
 const REMEMBERED_SESSIONS: usize = 4096;
 
 /// A certificate chain and its key.
@@ -26,23 +26,23 @@ pub struct Certificate {
     key: PrivateKeyDer<'static>,
 }
 
-/// Why TLS cannot be offered. The daemon does not start then.
+/// The reason why TLS cannot be offered. The daemon does not start then.
 #[derive(Debug, Error)]
 pub enum TlsError {
-    /// A file cannot be read or has no PEM of that kind.
+    /// A file cannot be read, or has no PEM section of the expected kind.
     #[error("cannot read {what} from {path}")]
     File {
-        /// What was looked for.
+        /// The expected content.
         what: &'static str,
-        /// Where.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         source: rustls::pki_types::pem::Error,
     },
     /// The self-signed certificate cannot be made.
     #[error("cannot make a self-signed certificate")]
     SelfSigned(#[from] rcgen::Error),
-    /// Certificate and key do not fit, or are not usable.
+    /// Certificate and key do not match, or are not usable.
     #[error("the certificate cannot be used")]
     Unusable(#[from] rustls::Error),
     /// QUIC needs a cipher suite that the provider lacks.
@@ -51,7 +51,7 @@ pub enum TlsError {
 }
 
 impl Certificate {
-    /// Reads PEM files, or makes a self-signed certificate where none are configured.
+    /// Reads PEM files, or makes a self-signed certificate if none are configured.
     pub fn load(files: Option<&TlsFiles>) -> Result<Certificate, TlsError> {
         let Some(files) = files else {
             let names = ["localhost".to_owned(), "127.0.0.1".to_owned()];
@@ -80,7 +80,7 @@ impl Certificate {
         Ok(Certificate { chain, key })
     }
 
-    /// TLS 1.2 and 1.3 for HTTP/2 and HTTP/1.1.
+    /// Returns the settings for TLS 1.2 and 1.3 with HTTP/2 and HTTP/1.1.
     pub fn for_tcp(&self) -> Result<Arc<ServerConfig>, TlsError> {
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -91,7 +91,7 @@ impl Certificate {
         Ok(Arc::new(config))
     }
 
-    /// TLS 1.3 for HTTP/3, with or without early data.
+    /// Returns the settings for HTTP/3 (TLS 1.3), with or without early data.
     pub fn for_quic(&self, zero_rtt: ZeroRtt) -> Result<quinn::ServerConfig, TlsError> {
         let mut config =
             ServerConfig::builder_with_provider(Arc::new(aws_lc_rs::default_provider()))
@@ -100,7 +100,7 @@ impl Certificate {
                 .with_single_cert(self.chain.clone(), self.key.clone_key())?;
         config.alpn_protocols = vec![b"h3".to_vec()];
         config.session_storage = ServerSessionMemoryCache::new(REMEMBERED_SESSIONS);
-        // QUIC knows all or nothing here.
+        // QUIC allows only 0 or 2^32 - 1 here (RFC 9001, 4.6.1).
         config.max_early_data_size = match zero_rtt {
             ZeroRtt::ReadsOnly => u32::MAX,
             ZeroRtt::Off => 0,
@@ -112,7 +112,7 @@ impl Certificate {
     }
 }
 
-/// What one QUIC connection may hold in memory, and how many requests it may have open.
+/// Limits of one QUIC connection: memory and concurrent requests.
 fn transport() -> quinn::TransportConfig {
     let mut transport = quinn::TransportConfig::default();
     transport

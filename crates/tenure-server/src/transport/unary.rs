@@ -1,7 +1,7 @@
-//! The body of a unary call: one message, which is nearly always there at once.
+//! Body of a unary gRPC call: fast path for one message that arrives in one piece.
 //!
-//! What is unusual (in pieces, in two messages, too long, broken) is read by tonic's decoder from the bytes that have
-//! come, so there is one place that judges it.
+//! All other bodies (in pieces, two messages, too long, malformed) go to tonic's decoder, together
+//! with the bytes read so far. So only one implementation decides what is malformed.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -16,12 +16,12 @@ use super::{MESSAGE, framing};
 
 type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A request's body of which the beginning, or all, is read.
+/// A request body whose beginning is read.
 pub(super) struct PeekedBody<B> {
     seen: Bytes,
-    /// What came behind that.
+    /// The frame after `seen`, if it was read.
     next: Option<Result<Frame<Bytes>, BoxError>>,
-    /// Nothing, when all is read.
+    /// The unread part; `None` when the body has ended.
     rest: Option<B>,
 }
 
@@ -30,7 +30,7 @@ where
     B: http_body::Body<Data = Bytes> + Send + Unpin + 'static,
     B::Error: Into<BoxError>,
 {
-    /// A body of which nothing is read yet.
+    /// Wraps a body of which nothing is read yet.
     pub(super) fn new(body: B) -> PeekedBody<B> {
         PeekedBody {
             seen: Bytes::new(),
@@ -39,7 +39,8 @@ where
         }
     }
 
-    /// Reads a body that comes in one piece; of others, the first two.
+    /// Reads the first frames until the body ends or a second frame arrives. Cancel-safe: progress
+    /// is kept in `self`.
     pub(super) async fn read(&mut self) {
         while let Some(rest) = &mut self.rest {
             match rest.frame().await {
@@ -59,25 +60,25 @@ where
         }
     }
 
-    /// The message, if there is just one, it is whole, and it has come.
+    /// Returns the message if it has arrived and is the whole body.
     pub(super) fn message(&self) -> Option<&[u8]> {
         let (message, end) = framing::first(&self.seen).ok()??;
         let is_all = self.rest.is_none() && self.next.is_none() && end == self.seen.len();
         is_all.then_some(message)
     }
 
-    /// Waits for all of the body, and says what the message is, or what is wrong with it.
+    /// Waits for the whole body and returns its message, or the status of a malformed one.
     pub(super) async fn wait(self) -> Result<Bytes, Status> {
         let mut messages = Streaming::new_request(AsBytes, self, None, Some(MESSAGE));
         let message = messages.message().await?;
         let message = message.ok_or_else(|| Status::internal("Missing request message."))?;
-        // All of the body must be well formed.
+        // Also reads the rest, so that a malformed end is an error.
         messages.trailers().await?;
         Ok(message)
     }
 }
 
-/// Takes the bytes of a message for the message.
+/// Decoder that returns the bytes of a message undecoded.
 struct AsBytes;
 
 impl Decoder for AsBytes {
@@ -139,7 +140,7 @@ mod tests {
         )
     }
 
-    /// One whole plain message is taken at once; all else is waited for, and nothing of it is lost.
+    /// One complete message takes the fast path. All else is waited for, and no byte of it is lost.
     #[tokio::test]
     async fn one_whole_message_is_taken_and_all_else_is_waited_for() {
         let whole: &[u8] = &[0, 0, 0, 0, 2, 7, 8];
