@@ -1,4 +1,4 @@
-//! Who takes part: a protocol of Tenure's, or the stand-in of an original.
+//! The kinds of participants: a protocol of Tenure, or a stand-in of an original.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -93,7 +93,7 @@ impl HolderSpec {
                 guard.map(HeldLock::Sidecar).map_err(class)
             }
             HolderSpec::Server(server) => loop {
-                // Whoever is told to skip comes back for the next cycle.
+                // A skipped cycle is retried as the next cycle.
                 match server.begin_cycle() {
                     Ok(cycle) => return Ok(HeldLock::Cycle(cycle)),
                     Err(_) => std::thread::sleep(Duration::from_millis(1)),
@@ -128,7 +128,7 @@ impl HeldLock {
             HeldLock::Exclusive(guard) => guard.check().map_err(class),
             HeldLock::Upload(guard) => guard.check().map_err(class),
             HeldLock::Sidecar(guard) => guard.verify_still_held().map_err(class),
-            // Originals never look.
+            // Originals never check their lock.
             HeldLock::OriginalUpload(_) | HeldLock::OriginalExclusive(_) | HeldLock::Cycle(_) => {
                 Ok(())
             }
@@ -160,10 +160,12 @@ fn class(error: Error) -> String {
     error.class().to_string()
 }
 
-/// Tenure's polls: longer than any test waits, so that whatever happens happened by an event (K42).
+/// Poll interval of Tenure: longer than any test waits, so that every reaction is caused by an
+/// event (K42).
 const NEVER: Duration = Duration::from_secs(3600);
 
-/// The original's polls, a thousand times faster than its defaults: only tests wait for it.
+/// Poll intervals of the original, a thousand times faster than its defaults, because tests wait
+/// for it.
 fn fast() -> original_upload::Times {
     original_upload::Times {
         acquire_timeout: Duration::from_secs(20),

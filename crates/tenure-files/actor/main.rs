@@ -1,14 +1,16 @@
-//! One participant in the tests with real processes: it holds, tries or works under a lock, as Tenure
-//! or as a stand-in for an original program, and is killed, stopped and asked by the test.
+//! A participant in the tests with real processes: it holds, tries or works under a lock, as Tenure
+//! or as a stand-in of an original program. The test kills, stops and asks it.
 //!
-//!   actor hold WHO DIR     lock, say `held`, obey `check`, `release` on stdin; says `asked` when asked
-//!   actor try WHO DIR      one attempt: says `ok` or the class of the refusal
-//!   actor work WHO DIR     pass through the critical section in DIR again and again, until DIR/stop exists
-//!   actor cycle DIR        one cycle of a Tenure server: says `running` or `skip`, ends with stdin
-//!   actor fork WHO DIR     lock, fork: says what releasing does in the child, then in the parent
-//!   actor original-server DIR    the original server's question: says `skip` or `proceed`
+//! ```text
+//! actor hold WHO DIR     lock, print `held`, obey `check` and `release`; print `asked` when asked
+//! actor try WHO DIR      one attempt: print `ok` or the class of the refusal
+//! actor work WHO DIR     pass through the critical section in DIR until DIR/stop exists
+//! actor cycle DIR        one cycle of a Tenure server: print `running` or `skip`, end with stdin
+//! actor fork WHO DIR     lock, fork: print how a release ends in the child, then in the parent
+//! actor original-server DIR    the original server's check: print `skip` or `proceed`
+//! ```
 //!
-//! WHO is a protocol, or an original's stand-in.
+//! WHO is a protocol, or the stand-in of an original.
 
 #![allow(
     clippy::unwrap_used,
@@ -92,7 +94,7 @@ fn work(name: &str, dir: &Path) {
     }
 }
 
-/// What a copy of the handle does in a forked child, and whether the parent's still works after it.
+/// Tests a copy of the handle in a forked child, and whether the parent's still works afterwards.
 fn fork(who: &HolderSpec) {
     let held = who
         .acquire(Duration::from_secs(60), Arc::new(|| {}))

@@ -1,15 +1,16 @@
-//! A stand-in for the original's two sides of the exclusive lock: the tool that creates or truncates and
-//! writes, and the server's question, with the fault that it never finds anybody dead.
+//! Stand-in for both sides of the original exclusive lock: the tool, which creates or truncates the
+//! file and writes it, and the check of the server, including its fault that it never finds a
+//! holder dead.
 
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-/// A lock that an original tool believes to hold.
+/// A lock that an original tool believes it holds.
 pub(crate) struct OriginalHeld(PathBuf);
 
 impl OriginalHeld {
-    /// Create or truncate, then write: whatever stood there is overwritten.
+    /// Creates or truncates, then writes: an existing lock is overwritten.
     pub(crate) fn acquire(dir: &Path) -> OriginalHeld {
         let path = dir.join(".exclusive-lock");
         let host = rustix::system::uname()
@@ -25,17 +26,18 @@ impl OriginalHeld {
         OriginalHeld(path)
     }
 
-    /// Delete by name, whoever's it is.
+    /// Deletes by name, even another holder's lock.
     pub(crate) fn release(self) {
         let _ = fs::remove_file(self.0);
     }
 }
 
-/// The original server's question: skip? A lock of a dead process counts as alive (its known fault).
+/// The original server's check whether to skip. The lock of a dead process counts as held (known
+/// fault).
 pub(crate) fn should_skip(dir: &Path) -> bool {
     match fs::read(dir.join(".exclusive-lock")) {
         Err(error) => error.kind() != ErrorKind::NotFound,
-        // Valid, malformed, invalid: every one of them means skip.
+        // Valid, malformed or invalid: all mean skip.
         Ok(_) => true,
     }
 }

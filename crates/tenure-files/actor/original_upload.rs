@@ -1,5 +1,5 @@
-//! A stand-in for the original upload server's file locker: the steps that the upload-lock protocol
-//! describes for it, with its weak points, and nothing of Tenure's.
+//! Stand-in for the file locker of the original upload server: the steps that the upload-lock
+//! protocol describes for it, including its weaknesses.
 
 use std::fs;
 use std::io::{ErrorKind, Write};
@@ -120,7 +120,7 @@ impl Locker {
         PathBuf::from(name)
     }
 
-    /// Step 4: look for the request; the first time it is there, say so once and look no more.
+    /// Step 4: polls for the request; reports it once and then stops polling.
     fn hold(&self, on_stop: Arc<dyn Fn() + Send + Sync>) -> OriginalHeld {
         let done = Arc::new(AtomicBool::new(false));
         let watch = thread::spawn({

@@ -1,12 +1,14 @@
-//! The critical section that every lock here must protect, and the evidence it leaves behind.
+//! The critical section that the tested locks protect, and the files from which double holds are
+//! found.
 //!
-//!   enter: is the one before me still running?  ──yes──▶ "double"
-//!          did it finish its section before it died?  ──yes──▶ count it for it
-//!   work:  inside := me, n     counter := n + 1     tally := mine + 1, n + 1     inside := nobody
+//! ```text
+//!   enter: does the previous process still run?  ──yes──▶ report "double"
+//!          did it finish its section before it died?  ──yes──▶ report "recovered"
+//!   work:  inside := me, n     counter := n + 1     tally := mine + 1, n + 1     inside := empty
+//! ```
 //!
-//! Everything is a plain file that is read and rewritten without any locking of its own, so that two
-//! at once lose an update. At the end the counter must equal the tallies plus the sections that were
-//! counted for the dead.
+//! All files are read and rewritten without locking, so that two processes inside at the same time
+//! lose an update. At the end the counter must equal the tallies plus the recovered sections.
 
 use std::fs;
 use std::io::Write;
@@ -32,7 +34,7 @@ impl Section {
         }
     }
 
-    /// One pass through the section; `false` if somebody else was inside.
+    /// Passes through the section once; `false` if another process was inside.
     pub(crate) fn pass(&mut self, work: impl FnOnce()) -> bool {
         let alone = self.settle_predecessor();
         let before = self.counter();
@@ -50,7 +52,8 @@ impl Section {
         alone
     }
 
-    /// Whoever was inside before must be gone; what it finished but could not tally is counted.
+    /// Checks that the previous process is gone, and reports a section that it finished but could
+    /// not tally.
     fn settle_predecessor(&self) -> bool {
         let inside = fs::read_to_string(self.dir.join("inside")).unwrap_or_default();
         let numbers = numbers(&inside);
@@ -79,7 +82,7 @@ impl Section {
         text.trim().parse().unwrap_or(0)
     }
 
-    /// One line, appended in one write, so that it survives the death of the writer whole.
+    /// Appends a line with one write, so that it is complete even if the writer is killed.
     pub(crate) fn report(&self, line: &str) {
         let mut log = fs::OpenOptions::new()
             .create(true)
@@ -109,9 +112,9 @@ fn numbers(text: &str) -> Vec<u64> {
         .collect()
 }
 
-/// Field 22 of the process's stat, `None` if it does not run any more. A killed process gives up its
-/// kernel locks while it is on its way out, a moment before it is a zombie: it runs no more code of its
-/// own then, and its flags (field 9) say so.
+/// Returns field 22 of the process's stat, or `None` if it no longer runs. A killed process
+/// releases its kernel locks while it exits, a moment before it is a zombie. It then runs no more
+/// code of its own, and its flags (field 9) show it.
 fn start_time(pid: u32) -> Option<u64> {
     const EXITING: u64 = 0x4;
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;

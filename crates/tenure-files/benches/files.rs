@@ -1,14 +1,15 @@
-//! What does a lock cost, alone and among eight processes?
+//! Benchmark of lock files: acquire/release pairs per second and longest wait, with one process and
+//! with eight.
 //!
-//! `cargo bench -p tenure-files --bench files` prints a table, with `-- --json` one JSON object a
-//! line; `-- --seconds 9` measures longer than the usual three seconds a case. Words select
-//! contenders by name.
+//! `cargo bench -p tenure-files --bench files` prints a table, with `-- --json` one JSON object per
+//! line; `-- --seconds 9` measures longer than the default of three seconds per case. Other
+//! arguments select contenders by name.
 //!
-//! Every case is one kind of worker, once or eight times, each a process of its own: it takes the
-//! lock and gives it back as often as it can. All contenders run side by side, in rounds, so that
-//! another load on the machine hits all of them. The rate is the median of the rounds, the longest
-//! wait is the longest of all. What an npm or PyPI package needs is installed into `.cache` at the
-//! root of the repository; a package that cannot be installed is left out, and said so.
+//! Every case runs one kind of worker, as one or eight processes; each acquires and releases the
+//! lock as often as it can. The contenders take turns in rounds, so that other load on the machine
+//! affects all of them. The rate is the median of the rounds, the longest wait the maximum. npm and
+//! PyPI packages are installed into `.cache` at the root of the repository; a package that cannot
+//! be installed is skipped with a message.
 
 #![allow(
     clippy::print_stdout,
@@ -32,7 +33,7 @@ use tenure_files::sidecar::{Manager, Options};
 const CROWD: usize = 8;
 const ROUNDS: u32 = 3;
 
-/// What is compared, in the order of the table.
+/// The contenders, in the order of the table.
 const CONTENDERS: [&str; 9] = [
     "sidecar-durable",
     "create-write-fsync-unlink",
@@ -45,7 +46,7 @@ const CONTENDERS: [&str; 9] = [
     "proper-lockfile",
 ];
 
-/// What is to be reached: this contender, in pairs a second, over that one.
+/// Ratios to report: the rate of the first contender over that of the second.
 const RATIOS: [(&str, &str); 7] = [
     ("sidecar-durable", "create-write-fsync-unlink"),
     ("sidecar-durable", "fs-safe"),
@@ -167,14 +168,15 @@ fn ratios<'a>(
     })
 }
 
-/// What else the machine had to do; a figure without it says little.
+/// The load of the machine, which a figure needs as context.
 fn load() -> f64 {
     let text = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let first = text.split_ascii_whitespace().next();
     first.and_then(|word| word.parse().ok()).unwrap_or(f64::NAN)
 }
 
-/// Lets `count` workers at one lock for that long: pairs a second, and the longest wait of any.
+/// Runs `count` workers on one lock for that long. Returns pairs per second, and the longest wait
+/// of any worker.
 fn measure(name: &str, package: &Package, count: usize, time: Duration) -> (f64, Duration) {
     let directory = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut workers: Vec<Worker> = (0..count)
@@ -193,8 +195,8 @@ fn measure(name: &str, package: &Package, count: usize, time: Duration) -> (f64,
     (rate, longest)
 }
 
-/// A worker process: says `ready`, hears for how many milliseconds to work, and answers with one
-/// JSON object.
+/// A worker process: prints `ready`, reads the number of milliseconds to work, and prints one JSON
+/// object.
 struct Worker {
     child: Child,
     lines: BufReader<ChildStdout>,
@@ -234,7 +236,7 @@ impl Worker {
     }
 }
 
-/// Where a contender's program comes from.
+/// The program of a contender.
 enum Package {
     /// This binary.
     Own,
@@ -245,7 +247,7 @@ enum Package {
 }
 
 impl Package {
-    /// `None`: cannot be had here.
+    /// `None` if it is not available here.
     fn of(name: &str) -> Option<Package> {
         let home = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("../../.cache/bench")
@@ -295,7 +297,7 @@ fn pip(package: &str, home: &Path) -> bool {
     install(package, home, command.arg(home))
 }
 
-/// Installs what is not there yet. A mark shows that it was done to the end.
+/// Installs a missing package. A marker file shows that the installation was completed.
 fn install(package: &str, home: &Path, command: &mut Command) -> bool {
     let mark = home.join(".installed");
     if std::fs::read_to_string(&mark).is_ok_and(|what| what == package) {
@@ -312,7 +314,7 @@ fn install(package: &str, home: &Path, command: &mut Command) -> bool {
     is_there
 }
 
-/// The worker's side of the contenders that need no other program.
+/// The worker of the contenders that need no other program.
 fn work(name: &str, directory: &Path) {
     let lock = directory.join("lock");
     match name {
@@ -355,8 +357,8 @@ fn sidecar(directory: &Path, durability: Durability) {
     );
 }
 
-/// The system calls that K17.1 and K26 ask for and nothing else: what a lock that is published in one
-/// step and removed by rename cannot be faster than.
+/// Only the system calls that K17.1 and K26 need: the lower bound for a lock that is published in
+/// one step and removed by rename.
 fn bare_calls(directory: &Path) {
     use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, renameat, unlinkat};
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -379,7 +381,7 @@ fn bare_calls(directory: &Path) {
     });
 }
 
-/// The plainest lock file: whoever can create it has it, the others try again.
+/// The simplest lock file: the process that creates it has the lock, others retry.
 fn create(path: &Path) -> File {
     loop {
         match OpenOptions::new().write(true).create_new(true).open(path) {

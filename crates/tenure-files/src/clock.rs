@@ -1,7 +1,8 @@
-//! Time: wall clock for ages of files (K45), `CLOCK_BOOTTIME` for leases (K35).
+//! Clocks: wall clock for ages of files (K45 (age of files and objects)), `CLOCK_BOOTTIME` for
+//! leases (K35 (lease time)).
 //!
-//! A wall clock reading never proves on its own that a lock is dead when it lies in the future
-//! (K46). Decisions take a [`Clock`], so that tests can hold it still.
+//! A time stamp in the future never proves that a lock is dead (K46 (future time stamps)).
+//! Decisions take a [`Clock`], so that tests can set the time.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +11,10 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::dir::Dir;
 use crate::error::Result;
 
-/// Added against reclaiming wherever two clocks may disagree (K45).
+/// Safety margin against removal where two clocks may disagree (K45).
 pub const SKEW: Duration = Duration::from_secs(10);
 
-/// The wall clock that decisions go by.
+/// The wall clock for decisions.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Clock(Option<SystemTime>);
 
@@ -21,18 +22,19 @@ impl Clock {
     /// The clock of this machine.
     pub const SYSTEM: Clock = Clock(None);
 
-    /// A clock that stands still: for tests, and for judging as of a given moment.
+    /// Returns a clock that always shows `now`: for tests, and for decisions as of a given time.
     pub fn fixed(now: SystemTime) -> Clock {
         Clock(Some(now))
     }
 
-    /// What this clock says.
+    /// Returns the current time.
     pub fn now(&self) -> SystemTime {
         self.0.unwrap_or_else(SystemTime::now)
     }
 
-    /// What the clock of the directory's file system says: this machine's on a local one,
-    /// elsewhere the modification time of a private file made there for the purpose (K45).
+    /// Returns the current time by the clock of the directory's file system: this machine's clock
+    /// if the file system is local, otherwise the modification time of a private file created for
+    /// this purpose (K45).
     pub fn now_in(&self, dir: &Dir) -> Result<SystemTime> {
         match self.0 {
             Some(now) => Ok(now),
@@ -42,12 +44,13 @@ impl Clock {
     }
 }
 
-/// How old something of time `then` is. A time in the future is age zero, never evidence (K46).
+/// Returns the age of something with the time stamp `then`. A time in the future has age zero and
+/// proves nothing (K46).
 pub fn age(now: SystemTime, then: SystemTime) -> Duration {
     now.duration_since(then).unwrap_or(Duration::ZERO)
 }
 
-/// Time since boot that also runs during suspend: what leases are measured by (K35).
+/// Returns the time since boot, including suspend: the clock of leases (K35).
 pub fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(
@@ -56,8 +59,7 @@ pub fn boottime() -> Duration {
     )
 }
 
-/// When this kernel booted, by its wall clock (`btime` of `/proc/stat`), or nothing if it does not
-/// say.
+/// Returns the boot time by the wall clock (`btime` of `/proc/stat`), if available.
 pub fn booted_at() -> Option<SystemTime> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let seconds = stat
@@ -69,14 +71,15 @@ pub fn booted_at() -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_secs(seconds))
 }
 
-/// A moment as RFC 3339 text in UTC, or nothing if it is beyond the calendar.
+/// Formats a time as RFC 3339 text in UTC; `None` if it is out of the calendar's range.
 pub fn format(time: SystemTime) -> Option<String> {
     jiff::Timestamp::try_from(time)
         .ok()
         .map(|timestamp| timestamp.to_string())
 }
 
-/// A moment as ISO 8601 text in UTC with exactly three fractional digits, as JavaScript prints it.
+/// Formats a time as ISO 8601 text in UTC with exactly three fractional digits, as JavaScript does.
+/// A time out of range gives the Unix epoch.
 pub fn format_millis(time: SystemTime) -> String {
     let timestamp = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     format!("{timestamp:.3}")
@@ -97,7 +100,7 @@ mod tests {
         );
     }
 
-    /// K19: the boot moment is known and lies before now.
+    /// K19: the boot time is known and correct.
     #[test]
     fn the_kernel_says_when_it_booted() {
         let booted = booted_at().expect("Linux has btime");

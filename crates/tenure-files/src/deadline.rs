@@ -1,42 +1,43 @@
-//! How long a caller is willing to wait.
+//! Wait modes and deadlines.
 
 use std::time::{Duration, Instant};
 
 use crate::wait::Cancel;
 
-/// Whether and how long to wait for a lock that is held.
+/// Whether and how long to wait for a held lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Wait {
-    /// Not at all.
+    /// Do not wait.
     No,
-    /// At most this long.
+    /// Wait at most this long.
     For(Duration),
-    /// Until it is free.
+    /// Wait without limit.
     #[default]
     Forever,
 }
 
 impl Wait {
-    /// The moment at which to give up; `None` is never. Counted from now, on the monotonic clock (K43).
+    /// Returns the deadline, counted from now on the monotonic clock, or `None` for no limit (K43
+    /// (poll jitter and deadlines)).
     pub fn deadline(self) -> Option<Instant> {
         let now = Instant::now();
         match self {
             Wait::No => Some(now),
-            // A time beyond the end of the clock is for ever.
+            // A deadline beyond the range of the clock means no limit.
             Wait::For(time) => now.checked_add(time),
             Wait::Forever => None,
         }
     }
 }
 
-/// `time` after `now`. An interval that a caller chose may be longer than the clock has room for; a
-/// century is as good as never then.
+/// Returns `now + time`, limited to 100 years: an interval chosen by a caller may exceed the range
+/// of the clock.
 pub(crate) fn after(now: Instant, time: Duration) -> Instant {
     const CENTURY: Duration = Duration::from_secs(100 * 365 * 86_400);
     now + time.min(CENTURY)
 }
 
-/// A wait under way: until when, and who may call it off.
+/// A running wait: its deadline and its cancellation handle.
 #[derive(Clone, Debug)]
 pub(crate) struct Deadline {
     pub(crate) deadline: Option<Instant>,
@@ -44,7 +45,7 @@ pub(crate) struct Deadline {
 }
 
 impl Deadline {
-    /// Begins now.
+    /// Starts the wait now.
     pub(crate) fn new(wait: Wait, cancel: Option<Cancel>) -> Deadline {
         Deadline {
             deadline: wait.deadline(),
@@ -52,14 +53,14 @@ impl Deadline {
         }
     }
 
-    /// Whether the time is up, or the wait was called off.
+    /// Returns whether the deadline has passed or the wait was cancelled.
     pub(crate) fn is_over(&self) -> bool {
         self.deadline
             .is_some_and(|deadline| deadline <= Instant::now())
             || self.cancel.as_ref().is_some_and(Cancel::is_cancelled)
     }
 
-    /// `at`, or the deadline if that is earlier.
+    /// Returns `at` or the deadline, whichever is earlier.
     pub(crate) fn until(&self, at: Instant) -> Instant {
         self.deadline.map_or(at, |deadline| deadline.min(at))
     }

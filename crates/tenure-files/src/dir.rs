@@ -1,5 +1,5 @@
-//! The directory a lock lives in: opened once, used for every step (K29), and judged for what its
-//! file system can promise (K31).
+//! Directory handle of a lock: opened once and used for every step (K29 (open the directory once)),
+//! with the type of its file system (K31 (local file systems)).
 
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::error::{Class, Error, Result};
 
-/// An open directory. Renaming its path later does not split one acquisition over two places.
+/// An open directory. If its path is renamed later, all steps of an acquisition still use the same
+/// directory.
 #[derive(Debug)]
 pub struct Dir {
     fd: OwnedFd,
@@ -19,7 +20,11 @@ pub struct Dir {
 }
 
 impl Dir {
-    /// Opens an existing directory. A missing one is `NotFound`.
+    /// Opens an existing directory.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if it does not exist or is not a directory.
     pub fn open(path: impl AsRef<Path>) -> Result<Dir> {
         let path = path.as_ref();
         let path = if path.as_os_str().is_empty() {
@@ -29,7 +34,7 @@ impl Dir {
         };
         let flags = OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = match openat(CWD, path, flags | OFlags::RDONLY, Mode::empty()) {
-            // Without permission to list it, one may still be allowed to work inside.
+            // Without read permission, access to files in it may still be allowed.
             Err(Errno::ACCESS) => openat(CWD, path, flags | OFlags::PATH, Mode::empty()),
             other => other,
         }
@@ -53,28 +58,27 @@ impl Dir {
         })
     }
 
-    /// The path it was opened by.
+    /// Returns the path with which it was opened.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The path of a name in it, for messages.
+    /// Returns the path of `name` in the directory, for messages.
     pub fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
 
-    /// What it lies on.
+    /// Returns the type of its file system.
     pub fn file_system(&self) -> FileSystem {
         self.file_system
     }
 
-    /// Whether `flock` and boot id prove something here (K31).
+    /// Returns whether the file system is local, so that `flock` and boot id prove something (K31).
     pub fn is_local(&self) -> bool {
         self.file_system.reach == FileSystemReach::Local
     }
 
-    /// The same directory, taken for one on a network: for tests of what must not be concluded
-    /// there.
+    /// Treats the directory as remote: for tests of what must not be concluded there.
     #[doc(hidden)]
     #[must_use]
     pub fn as_if_remote(mut self) -> Dir {
@@ -85,13 +89,14 @@ impl Dir {
         self
     }
 
-    /// What a name in it leads to, without following a symlink.
+    /// Returns the metadata of `name` without following a symlink.
     pub fn stat(&self, name: &OsStr) -> rustix::io::Result<Stat> {
         statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW)
     }
 
-    /// Whether the name leads to this very file now. Only meaningful while a descriptor of the
-    /// file is open: its inode number cannot be reused until then (K22).
+    /// Returns whether `name` refers to `file` now. Meaningful only while a descriptor of the file
+    /// is open, because its inode number cannot be reused until then (K22 (keep the judged file
+    /// open)).
     pub fn leads_to(&self, name: &OsStr, file: FileId) -> rustix::io::Result<bool> {
         match self.stat(name) {
             Ok(stat) => Ok(FileId::of(&stat) == file),
@@ -107,7 +112,7 @@ impl AsFd for Dir {
     }
 }
 
-/// A path split into its open directory and its last component.
+/// Opens the parent directory of `path`, and returns it with the last component.
 pub fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
     let name = path
         .file_name()
@@ -118,7 +123,7 @@ pub fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
     ))
 }
 
-/// Which file it is: device and inode.
+/// Identity of a file: device and inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FileId {
     device: u64,
@@ -126,7 +131,7 @@ pub struct FileId {
 }
 
 impl FileId {
-    /// The identity in a `stat` answer.
+    /// Returns the identity from a `stat` result.
     pub fn of(stat: &Stat) -> FileId {
         FileId {
             device: stat.st_dev,
@@ -134,34 +139,34 @@ impl FileId {
         }
     }
 
-    /// The number within its file system.
+    /// Returns the inode number.
     pub fn inode(&self) -> u64 {
         self.inode
     }
 }
 
-/// How far a file system reaches.
+/// Who can write a file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileSystemReach {
-    /// Only this kernel writes it.
+    /// Only this kernel.
     Local,
-    /// Other machines or another program may write it too.
+    /// Also other machines, or another program.
     Remote,
-    /// Not in our table; treated like [`FileSystemReach::Remote`].
+    /// Unknown type; treated like [`FileSystemReach::Remote`].
     Unknown,
 }
 
-/// A file system type, named for people.
+/// A file system type.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
-    /// Its usual name.
+    /// Its usual name, for messages.
     pub name: &'static str,
     /// Whether it is local.
     pub reach: FileSystemReach,
 }
 
 impl FileSystem {
-    /// The type behind the magic number of `statfs` (K31).
+    /// Returns the type for a magic number of `statfs` (K31).
     pub fn from_magic(magic: u64) -> FileSystem {
         use FileSystemReach::{Local, Remote, Unknown};
         let (name, reach) = match magic {
@@ -194,7 +199,7 @@ impl FileSystem {
 mod tests {
     use super::*;
 
-    /// K31: known local ones are local, everything else is not.
+    /// K31: only the known local types are local.
     #[test]
     fn only_named_file_systems_are_local() {
         for magic in [0xef53, 0x5846_5342, 0x9123_683e, 0x0102_1994, 0x794c_7630] {
@@ -225,7 +230,7 @@ mod tests {
         assert!(!Dir::open("/proc").unwrap().is_local());
     }
 
-    /// K29: later steps use the descriptor, so a renamed parent changes nothing.
+    /// K29: later steps use the descriptor, so renaming the directory changes nothing.
     #[test]
     fn a_renamed_directory_is_still_the_same_one() {
         let temp = tempfile::tempdir().unwrap();

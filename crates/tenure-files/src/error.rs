@@ -1,8 +1,9 @@
-//! How things end: the decision of a check (K1), the class of a failure (K2), and a message that
-//! names the holder and the next step (K5).
+//! Errors of lock operations: the decision of a check (K1 (one decision per check)), the class of a
+//! failure (K2 (one class per failure)), and a message that names the holder and the next step (K5
+//! (content of user messages)).
 //!
-//! Programs compare [`Class`]; people read `Display`. Both come from the same value, so they cannot
-//! disagree.
+//! Programs compare [`Class`]; people read the `Display` text. Both come from the same value and
+//! cannot disagree.
 
 use std::fmt;
 use std::io;
@@ -11,61 +12,63 @@ use std::time::SystemTime;
 
 use crate::liveness::Verdict;
 
-/// The result of every operation here that can fail.
+/// Result type of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What a check of a lock says to do (K1).
+/// The decision of a check (K1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Decision {
-    /// No lock stands in the way.
+    /// No lock prevents the operation.
     Proceed,
-    /// Held; may be retried.
+    /// The lock is held; the caller may retry.
     Wait,
-    /// Do not go on, and do not touch the lock.
+    /// The caller must not continue and must not touch the lock.
     Refuse,
-    /// The lock is dead: remove it safely and go on.
+    /// The holder is dead: the caller removes the lock safely and continues.
     Reclaim,
-    /// Exclusive protocol only: leave this database alone in this cycle.
+    /// Exclusive protocol only: the server leaves this database alone in this cycle.
     Skip,
 }
 
-/// What kind of failure it was (K2). Exactly one per failure.
+/// The class of a failure (K2). Every failure has exactly one class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Class {
-    /// A live or possibly live holder has it, and the caller asked not to wait.
+    /// A live or possibly live holder has the lock, and the caller asked not to wait.
     Held,
-    /// The deadline or the retry budget ran out while it was held.
+    /// The deadline or the retry budget ran out while the lock was held.
     Timeout,
-    /// It looks dead, but policy forbids removing it without approval.
+    /// The lock looks dead, but policy forbids removing it without approval.
     Stale,
-    /// Read completely, but does not parse or breaks the rules of its protocol.
+    /// The record was read completely, but does not parse or breaks the rules of its protocol.
     Malformed,
-    /// Exists, but cannot be read or decoded.
+    /// The record exists, but cannot be read or decoded.
     Unreadable,
-    /// A directory, symlink, FIFO, socket, device, or a file that cannot be a lock record.
+    /// The path is a directory, symlink, FIFO, socket, device, or a file that cannot be a lock
+    /// record.
     NotALock,
-    /// More bytes than the protocol allows.
+    /// The file is larger than the protocol allows.
     TooLarge,
-    /// A holder whose life cannot be checked from here.
+    /// The holder runs on another host or in another PID namespace, so this process cannot check
+    /// whether it is alive.
     Foreign,
-    /// Another acquirer overtook us.
+    /// Another acquirer was faster.
     LostRace,
-    /// We held it, and the record is no longer ours.
+    /// This process held the lock, and the record is no longer its own.
     Compromised,
-    /// This handle does not hold it (also: released before).
+    /// This handle does not hold the lock, or released it before.
     NotHeld,
-    /// The directory the lock lives in does not exist.
+    /// The directory of the lock does not exist.
     NotFound,
     /// An argument is out of range, or a name would leave its directory.
     BadInput,
-    /// The file system lacks something the caller demanded.
+    /// The file system lacks a feature that the caller requires.
     Unsupported,
-    /// Any other error of the operating system.
+    /// Any other operating system error.
     Io,
 }
 
 impl Class {
-    /// The class as it is written in JSON output.
+    /// Returns the name of the class as used in JSON output.
     pub fn name(self) -> &'static str {
         match self {
             Class::Held => "Held",
@@ -86,7 +89,7 @@ impl Class {
         }
     }
 
-    /// The exit code of a command that ends with this class (K2, C2).
+    /// Returns the exit code of a command that ends with this class (K2, C2 (exit codes)).
     pub fn exit_code(self) -> u8 {
         match self {
             Class::Held | Class::Foreign | Class::LostRace => 75,
@@ -112,22 +115,23 @@ impl fmt::Display for Class {
     }
 }
 
-/// Who is in the way, as far as the record tells, and how we judged it (K5).
+/// The holder that blocks an operation, as far as its record says, with the verdict on its liveness
+/// (K5).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockingHolder {
-    /// The address a person would type, such as `sidecar:/var/lib/app/state.json`.
+    /// The address of the lock as a user types it, such as `sidecar:/var/lib/app/state.json`.
     pub address: String,
-    /// The holder's process id as the holder sees it.
+    /// The holder's process id in its own PID namespace.
     pub pid: Option<u32>,
     /// The holder's host name.
     pub host: Option<String>,
     /// The holder's name or operation, where the protocol has one.
     pub name: Option<String>,
-    /// The holder's token, if it is a Tenure.
+    /// The holder's token, if the holder is a Tenure process.
     pub token: Option<String>,
-    /// Since when it is held.
+    /// The time since which the lock is held.
     pub since: Option<SystemTime>,
-    /// What we concluded about its life.
+    /// The verdict on the holder's liveness.
     pub verdict: Verdict,
 }
 
@@ -149,7 +153,7 @@ impl fmt::Display for BlockingHolder {
     }
 }
 
-/// A failure: its class, what it was about, who was in the way, and the OS error beneath.
+/// An error: its class, the file, the blocking holder, and the underlying OS error.
 #[derive(Debug)]
 pub struct Error(Box<Inner>);
 
@@ -165,7 +169,10 @@ struct Inner {
 }
 
 impl Error {
-    /// A failure of this class about `path`; `what` completes the sentence "`path`: …".
+    /// Creates an error of this class about `path`; `what` completes the sentence "`path`: …".
+    ///
+    /// The decision is `Wait` for `Held`, `Timeout`, `Foreign` and `LostRace`, and `Refuse`
+    /// otherwise.
     pub fn new(class: Class, path: impl AsRef<Path>, what: impl Into<String>) -> Error {
         let decision = match class {
             Class::Held | Class::Timeout | Class::Foreign | Class::LostRace => Decision::Wait,
@@ -182,7 +189,7 @@ impl Error {
         }))
     }
 
-    /// An OS error that no rule gives a class of its own.
+    /// Creates an error of class [`Class::Io`] from an OS error.
     pub fn io(
         path: impl AsRef<Path>,
         what: impl Into<String>,
@@ -191,40 +198,41 @@ impl Error {
         Error::new(Class::Io, path, what).caused_by(source)
     }
 
-    /// Adds who is in the way.
+    /// Adds the blocking holder.
     #[must_use]
     pub fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
         self.0.blocker = Some(blocker);
         self
     }
 
-    /// Adds the OS error beneath.
+    /// Adds the underlying OS error.
     #[must_use]
     pub fn caused_by(mut self, source: impl Into<io::Error>) -> Error {
         self.0.source = Some(source.into());
         self
     }
 
-    /// Adds what a person can do about it.
+    /// Adds the next step for the user. It replaces the default hint (`tenure break …`).
     #[must_use]
     pub fn next(mut self, next: impl Into<String>) -> Error {
         self.0.next = Some(next.into());
         self
     }
 
-    /// The decision behind it, where that is not the usual one of its class.
+    /// Sets the decision, where it differs from the default of the class.
     #[must_use]
     pub fn decided(mut self, decision: Decision) -> Error {
         self.0.decision = decision;
         self
     }
 
-    /// The decision behind it (K1): a later attempt may succeed only after `Wait`.
+    /// Returns the decision (K1). A later attempt may succeed only after `Wait`.
     pub fn decision(&self) -> Decision {
         self.0.decision
     }
 
-    /// How a command ends with it: the decision counts more than the class (C15).
+    /// Returns the exit code of a command that ends with this error. The decision takes precedence
+    /// over the class (C15 (exit code follows the decision)).
     pub fn exit_code(&self) -> u8 {
         match (self.0.decision, self.0.class) {
             (Decision::Wait | Decision::Skip, class) if class != Class::Timeout => 75,
@@ -232,27 +240,27 @@ impl Error {
         }
     }
 
-    /// The class, for programs.
+    /// Returns the class.
     pub fn class(&self) -> Class {
         self.0.class
     }
 
-    /// The file this is about.
+    /// Returns the path of the file concerned.
     pub fn path(&self) -> &Path {
         &self.0.path
     }
 
-    /// The fact alone, without path, holder and hint.
+    /// Returns the description without path, holder and hint.
     pub fn what(&self) -> &str {
         &self.0.what
     }
 
-    /// Who is in the way.
+    /// Returns the blocking holder, if known.
     pub fn blocker(&self) -> Option<&BlockingHolder> {
         self.0.blocker.as_ref()
     }
 
-    /// The OS error beneath, if any.
+    /// Returns the underlying OS error, if any.
     pub fn os_error(&self) -> Option<&io::Error> {
         self.0.source.as_ref()
     }
@@ -291,7 +299,8 @@ impl std::error::Error for Error {
     }
 }
 
-/// Foreign text as it may be shown on a terminal: control characters escaped.
+/// Escapes control characters and bidirectional overrides in foreign text, so that it can be
+/// printed on a terminal.
 pub fn printable(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {

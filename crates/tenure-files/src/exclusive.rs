@@ -1,15 +1,15 @@
-//! Exclusive locks: a tool claims a whole database, and the database's own server leaves it alone.
+//! Exclusive locks: a tool locks a whole database, and the database's server pauses meanwhile.
 //!
 //! ```text
 //! tool:    publish `.exclusive-lock` ──▶ wait for running cycles ──▶ work ──▶ remove it
-//! server:  share the gate ──▶ is there a lock? ──yes──▶ skip this cycle
-//!                                              └─no───▶ work ──▶ leave the gate
+//! server:  take the gate shared ──▶ is there a lock? ──yes──▶ skip this cycle
+//!                                                    └─no───▶ work ──▶ release the gate
 //! ```
 //!
-//! The published protocol keeps server and tools apart. Tenure adds that tools exclude each other, that
-//! the lock of a dead tool is recognised on proof and removed without hitting a live one, and that a
-//! tool knows when the last cycle that began before it is over. Everything is judged toward skipping
-//! (X9).
+//! The original protocol keeps server and tools apart. Tenure adds three things: tools exclude each
+//! other; the lock of a dead tool is removed, on proof and without removing a live one; and a tool
+//! knows when the last cycle that began before its lock has ended. In doubt the server skips (X9
+//! (skip when in doubt)).
 //!
 //! ```no_run
 //! use tenure_files::exclusive::{Server, Tool, Wait, Work};
@@ -45,13 +45,13 @@ pub use record::{ExclusiveRecord, RecordError};
 pub use server::{Cycle, ExclusiveServer};
 pub use tool::{ExclusiveGuard, Quiesce, Tool, adopt};
 
-/// The lock's name in the database's directory (X1).
+/// Name of the lock file in the database's directory (X1 (exclusive lock file)).
 pub const FILE_NAME: &str = ".exclusive-lock";
-/// The gate's name beside it (X20).
+/// Name of the gate file beside it (X20 (the gate file)).
 pub const GATE_NAME: &str = ".exclusive-lock.gate";
 
-/// Whether the process of a record may be alive (X8): only a process that is known not to exist, on this
-/// very host, is not.
+/// Returns whether the process of a record may be alive (X8 (dead holder on this host)). Returns
+/// `false` only if the host is this one and the process does not exist.
 pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
     match valid_pid(pid) {
         Some(pid) if Here::now().is_host(hostname) => presence(pid, None) != Presence::Gone,
@@ -59,9 +59,10 @@ pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
     }
 }
 
-/// How records of others are judged.
+/// How records of other holders are judged.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
-    /// Process ids may belong to other containers with the same host name (X12.4).
+    /// Process ids may belong to other containers with the same host name, so that a missing
+    /// process proves nothing (X12.4).
     foreign_pids: bool,
 }

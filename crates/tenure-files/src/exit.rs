@@ -1,8 +1,10 @@
-//! The end of the process: held locks are given back at a normal exit, and on signals for programs
-//! that ask for it (S27, K37).
+//! Release at process exit: held sidecar locks are released at a normal exit, and on signals if the
+//! program asks for it (S27 (release on exit), K37 (release on signals)). Exclusive and upload
+//! locks register no exit hook.
 //!
-//! A library takes no signal behind its program's back: without [`release_on_signals`] none is
-//! touched. After SIGKILL, liveness proofs take over.
+//! The crate installs no signal handler unless the program calls [`release_on_signals`]. After
+//! SIGKILL nothing runs; other processes then prove the holder's death (see
+//! [`liveness`](crate::liveness)).
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -11,12 +13,12 @@ use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// What is to be done when the process ends.
+/// A function that runs when the process exits.
 pub(crate) type ExitHook = fn();
 
 static HOOKS: Mutex<Vec<ExitHook>> = Mutex::new(Vec::new());
 
-/// Has `hook` called at a normal exit. The same hook counts once.
+/// Registers `hook` for a normal exit. Registering the same hook again has no effect.
 pub(crate) fn at_exit(hook: ExitHook) {
     static REGISTERED: Once = Once::new();
     let mut hooks = HOOKS.lock().unwrap_or_else(PoisonError::into_inner);
@@ -37,7 +39,7 @@ pub(crate) fn at_exit(hook: ExitHook) {
 }
 
 extern "C" fn run_hooks() {
-    // The thread that ends the process may be inside a critical section of ours: never wait here.
+    // The exiting thread may already hold this mutex: never block here.
     let hooks = HOOKS
         .try_lock()
         .map(|hooks| hooks.clone())
@@ -47,17 +49,25 @@ extern "C" fn run_hooks() {
     }
 }
 
-/// The signals after which locks are given back (K37).
+/// The signals that release locks (K37).
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// Where the handler leaves its word; -1 before anybody asked.
+/// The eventfd that the signal handler writes to; -1 before `release_on_signals`.
 static BELL: AtomicI32 = AtomicI32::new(-1);
 
-/// The process that asked. Its forked children share the bell, but not its wish.
+/// The pid of the process that called `release_on_signals`. A forked child inherits the handler and
+/// the eventfd, but did not ask for the release: there the default action applies.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// From now on SIGINT, SIGTERM and SIGHUP give back all held locks before they end the process.
-/// Signals that the program ignores or handles itself are left alone. Starts one thread.
+/// Releases all held sidecar locks on SIGINT, SIGTERM and SIGHUP before the signal ends the
+/// process.
+///
+/// Signals that the program ignores or handles itself are not changed. Starts one thread. Further
+/// calls have no effect.
+///
+/// # Errors
+///
+/// Returns the OS error if no eventfd, thread or signal handler can be created.
 pub fn release_on_signals() -> std::io::Result<()> {
     static INSTALLED: Mutex<bool> = Mutex::new(false);
     let mut installed = INSTALLED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -99,7 +109,7 @@ fn install(signal: i32) -> std::io::Result<()> {
     Ok(())
 }
 
-/// The handler: leaves the signal's number and returns.
+/// The signal handler: writes the signal number to the eventfd and returns.
 #[allow(
     unsafe_code,
     reason = "a signal handler may only make raw, async-signal-safe calls"
@@ -119,12 +129,13 @@ extern "C" fn ring(signal: i32) {
     }
 }
 
-/// Waits for the handler's word, gives everything back, and lets the signal have its way.
+/// Waits for a signal, runs the exit hooks, and then applies the default action of the signal.
 fn answer(bell: &OwnedFd) {
     let mut word = [0; 8];
     while rustix::io::read(bell, &mut word).is_err() {}
     run_hooks();
-    // Several signals add up in an eventfd; any of them ends the process all the same.
+    // An eventfd adds up its writes, so after several signals the sum may be no signal number. Any
+    // of them ends the process, so SIGTERM is used then.
     let number = i32::try_from(u64::from_ne_bytes(word)).unwrap_or(libc::SIGTERM);
     let signal = if SIGNALS.contains(&number) {
         number
@@ -138,7 +149,7 @@ fn answer(bell: &OwnedFd) {
     }
 }
 
-/// Lets a signal do what it does by default. Async-signal-safe.
+/// Ends the process by the default action of `signal`. Async-signal-safe.
 #[allow(
     unsafe_code,
     reason = "signal and kill have no safe form for the default action"

@@ -1,8 +1,8 @@
 //! Fencing numbers of a directory: a counter that grows with every acquisition and never repeats
-//! (K39, K40).
+//! (K39 (fencing number per acquisition), K40 (fence counter file)).
 //!
-//! The number is taken when the lock is held, never before. The counter is rewritten in place under
-//! `flock`; a rename would leave two processes with locks on two different files.
+//! A holder takes its number after it got the lock, never before. The counter is rewritten in place
+//! under `flock`; after a rename, two processes could hold locks on two different files.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,14 +16,20 @@ use crate::error::{Class, Error, Result};
 use crate::publish::{Draft, Options};
 use crate::record::{flock_failed, read_at_most};
 
-/// The counter's name in the lock's directory.
+/// Name of the counter file in the directory of the lock.
 pub const COUNTER: &str = ".tenure-fence";
 
-/// 20 digits and a newline.
+/// Size of the counter file: 20 digits and a newline.
 const LENGTH: usize = 21;
 
-/// Takes the next number. `options` are those of the lock's own record; the counter is synced
-/// whatever they say, because a repeated number would be worse than none.
+/// Takes the next number. Creates the counter with `options` if it is missing.
+///
+/// The counter is always synced, whatever `options` say: a repeated number would be worse than
+/// none.
+///
+/// # Errors
+///
+/// `Malformed` if the counter file is damaged or all numbers are used.
 pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
     let name = OsStr::new(COUNTER);
     loop {
@@ -38,7 +44,7 @@ pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
             .map_err(|errno| flock_failed(dir, name, errno))?;
         let failed = |errno| Error::io(dir.join(name), "cannot use the fence counter", errno);
         let id = FileId::of(&fstat(&file).map_err(failed)?);
-        // Nobody removes the counter; if a person did, count in the new one.
+        // Tenure never removes the counter. If a user replaced it, start again with the new file.
         if !dir.leads_to(name, id).map_err(failed)? {
             continue;
         }
@@ -53,7 +59,7 @@ pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
     }
 }
 
-/// The last number taken, without taking one; `None` if there is no counter.
+/// Returns the last number taken, or `None` if there is no counter.
 pub fn last(dir: &Dir) -> Result<Option<u64>> {
     let Some(file) = open(dir)? else {
         return Ok(None);
@@ -114,7 +120,7 @@ fn malformed(dir: &Dir, what: &str) -> Error {
 mod tests {
     use super::*;
 
-    /// K39, K40: numbers grow and never repeat, also with many takers at once.
+    /// K39, K40: numbers grow and never repeat, also with concurrent takers.
     #[test]
     fn numbers_grow_and_never_repeat() {
         let temp = tempfile::tempdir().unwrap();
@@ -142,7 +148,7 @@ mod tests {
         assert_eq!(text, "00000000000000000100\n");
     }
 
-    /// K40: a counter of another form is an error, never a new start.
+    /// K40: a damaged counter is an error and is not reset.
     #[test]
     fn a_damaged_counter_is_an_error() {
         let temp = tempfile::tempdir().unwrap();

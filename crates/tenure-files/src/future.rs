@@ -1,7 +1,7 @@
-//! For callers that await: any blocking wait as a future, on a thread of its own, without a runtime.
+//! Blocking calls as futures: each runs on a thread of its own, without an async runtime.
 //!
-//! Dropping the future cancels the wait. What the wait brought all the same is dropped on its
-//! thread, so a lock that crosses the cancellation is given back.
+//! Dropping the future cancels the wait. A result that arrives nevertheless is dropped on that
+//! thread, so a lock that is granted during the cancellation is released.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -12,7 +12,9 @@ use std::thread;
 use crate::hold::{FileHolding, Loss};
 use crate::wait::Cancel;
 
-/// A blocking call under way on its own thread.
+/// A blocking call that runs on its own thread.
+///
+/// Never completes again after it has returned its value once.
 #[derive(Debug)]
 #[must_use = "a dropped future withdraws its request"]
 pub struct Blocking<T> {
@@ -27,11 +29,11 @@ enum FutureSlot<T> {
     Abandoned,
 }
 
-/// Runs `work` on a thread of its own; it is handed what ends its waits when the future is dropped.
+/// Runs `work` on a new thread. `work` gets a handle that is cancelled when the future is dropped.
 ///
 /// # Panics
 ///
-/// If the process can have no more threads or descriptors.
+/// If the process has no thread or file descriptor left.
 pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -> Blocking<T> {
     let cancel = Cancel::new().expect("the process has a descriptor left");
     let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
@@ -46,8 +48,8 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -
     }
 }
 
-/// Resolves when the loss of a hold is noticed; at once if it already was. A released hold never
-/// resolves it.
+/// Returns a future that completes when the loss of `hold` is detected, or immediately if it is
+/// already lost. It never completes for a released hold.
 pub fn lost(hold: &FileHolding) -> Blocking<Loss> {
     let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
     let inner = Arc::clone(&shared);
@@ -66,7 +68,8 @@ fn put<T>(shared: &Mutex<FutureSlot<T>>, value: T) {
             drop(slot);
             waker.into_iter().for_each(Waker::wake);
         }
-        // Nobody waits any more: what came is given back here, outside the mutex.
+        // The future was dropped: drop the value here, outside the mutex, because its drop may
+        // release a lock.
         FutureSlot::Abandoned | FutureSlot::Ready(_) => {
             drop(slot);
             drop(value);
@@ -85,7 +88,7 @@ impl<T> Future for Blocking<T> {
         match &mut *lock(&self.shared) {
             FutureSlot::Ready(value) => match value.take() {
                 Some(value) => Poll::Ready(value),
-                None => Poll::Pending, // Polled after it was ready.
+                None => Poll::Pending, // Polled again after completion.
             },
             waiting @ (FutureSlot::Waiting(_) | FutureSlot::Abandoned) => {
                 *waiting = FutureSlot::Waiting(Some(context.waker().clone()));

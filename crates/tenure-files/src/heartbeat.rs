@@ -1,10 +1,12 @@
-//! The heartbeat thread: one thread per process that beats for all its holds (K33) and looks after them when
-//! their directory changes (K34).
+//! Heartbeat thread: one thread per process that writes the heartbeats of all its holds (K33
+//! (heartbeat in place)) and checks a hold when its directory changes (K34 (detect a lost lock)).
 //!
-//! It is started by the first hold that needs it, never before a lock is held, and not before the last
-//! [`HeartbeatPause`] ends. A hold is looked at for the first time a moment after it began, so that short holds cost
-//! the heartbeat thread nothing at all.
-//! A hold may listen for a second name in its directory, by which somebody asks for the lock.
+//! The first hold that needs the thread starts it, but not while a [`HeartbeatPause`] exists. The
+//! first check of a hold runs 50 ms after its acquisition (1 ms if it listens for requests), so
+//! that a short hold costs no inotify watch and no check.
+//!
+//! A hold can also listen for a second name in its directory, by which another process requests the
+//! lock.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -23,54 +25,56 @@ use crate::hold::FileHolding;
 use crate::process::{Incarnation, PerProcess};
 use crate::wait::{DirEvent, drain_eventfd, read_events, timespec};
 
-/// How often a hold is looked after. `None` means never.
+/// Intervals at which a hold is maintained. `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MonitorOptions {
     /// The heartbeat interval (K33).
     pub beat: Option<Duration>,
-    /// An additional check without a beat.
+    /// The interval of additional checks without a heartbeat.
     pub check: Option<Duration>,
 }
 
-/// A name beside the lock by which somebody may ask for it.
+/// A file name beside the lock by which another process requests it.
 #[derive(Clone)]
 pub struct ListenName {
-    /// The name in the hold's directory.
+    /// The file name in the directory of the hold.
     pub name: OsString,
-    /// How often to look without an event.
+    /// The interval at which `look` is called without an inotify event.
     pub poll: Duration,
-    /// Looks. Called on the heartbeat thread's thread, whenever the name may have changed.
+    /// The callback that reads the request. It runs on the heartbeat thread whenever the file may
+    /// have changed.
     pub look: Arc<RequestCheck>,
 }
 
-/// What a hold does when somebody may have asked.
+/// The callback of a [`ListenName`].
 pub type RequestCheck = dyn Fn(&Arc<FileHolding>) + Send + Sync;
 
-/// Holds younger than this are left alone.
+/// Delay of the first check of a hold: shorter holds cost nothing.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
-/// Somebody who asks is in a hurry.
+/// The same for a hold that listens for requests: a requester waits for it.
 const FIRST_LISTEN: Duration = Duration::from_millis(1);
 
-/// What the heartbeat thread watches a directory for: whatever can take a lock away.
+/// The inotify events that can mean that a lock was removed, replaced or overwritten.
 fn interference() -> inotify::WatchFlags {
     use inotify::WatchFlags as W;
     W::DELETE | W::MOVED_FROM | W::MOVED_TO | W::CREATE | W::MODIFY
 }
 
-/// A hold that is monitored. Dropping it ends the care.
+/// Registration of a hold with the heartbeat thread. Dropping it ends heartbeats and checks.
 #[derive(Debug)]
 pub struct Monitored {
     id: u64,
-    /// A forked child has a heart of its own, with numbers of its own.
+    /// The process that registered it. A forked child has its own heartbeat thread and its own ids.
     process: Incarnation,
 }
 
-/// Begins to beat for `hold` and to watch it.
+/// Registers `hold` for heartbeats and checks.
 pub fn monitor(hold: &Arc<FileHolding>, monitor_options: MonitorOptions) -> Monitored {
     monitor_and_listen(hold, monitor_options, None)
 }
 
-/// The same, and listens for somebody who asks.
+/// Registers `hold` for heartbeats and checks, and also calls `listen` when its file may have
+/// changed.
 pub fn monitor_and_listen(
     hold: &Arc<FileHolding>,
     monitor_options: MonitorOptions,
@@ -99,6 +103,7 @@ pub fn monitor_and_listen(
     state.monitored_holds.insert(id, monitored);
     match (&state.wake, due) {
         (None, _) => start_if_needed(&mut state),
+        // The thread sleeps until `sleeps_until`: wake it only if this hold is due earlier.
         (Some(wake), Some(due)) if state.sleeps_until.is_none_or(|until| due < until) => {
             let _ = rustix::io::write(wake.as_ref(), &1_u64.to_ne_bytes());
         }
@@ -119,19 +124,21 @@ impl Drop for Monitored {
         if let Some(monitored) = state.monitored_holds.remove(&self.id)
             && monitored.watch.is_some()
         {
-            // The watch is taken off by the thread, which owns the inotify descriptor.
+            // The heartbeat thread owns the inotify descriptor and removes the watch.
             state.watches_changed = true;
         }
     }
 }
 
-/// While it lives, the heartbeat thread's thread is not started for the first time. A thread costs a program that is over
-/// at once more than its lock does.
+/// Delays the start of the heartbeat thread while it exists. See [`rest`].
 #[derive(Debug)]
 pub struct HeartbeatPause(());
 
-/// Puts off the start of the heartbeat thread. Holds that begin meanwhile are looked after from the end of the rest on, so keep
-/// it far below the time by which a heart is overdue; one that beats already goes on.
+/// Delays the start of the heartbeat thread until the returned value is dropped.
+///
+/// For short programs, starting a thread costs more than the lock itself. Holds that begin in the
+/// meantime get their first heartbeat after the pause, so keep it much shorter than the stale time.
+/// A thread that already runs is not affected.
 #[must_use]
 pub fn rest() -> HeartbeatPause {
     HEARTBEAT.get().lock().rests += 1;
@@ -141,7 +148,7 @@ pub fn rest() -> HeartbeatPause {
 impl Drop for HeartbeatPause {
     fn drop(&mut self) {
         let mut state = HEARTBEAT.get().lock();
-        // A forked child, whose heart is another, ends a rest that it has not begun.
+        // In a forked child the count is a fresh zero: `saturating_sub` keeps it there.
         state.rests = state.rests.saturating_sub(1);
         start_if_needed(&mut state);
     }
@@ -156,11 +163,13 @@ struct HeartbeatThread(Mutex<HeartbeatState>);
 struct HeartbeatState {
     monitored_holds: BTreeMap<u64, MonitoredHold>,
     next_id: u64,
-    /// Set while the thread runs.
+    /// The eventfd that wakes the thread; set while the thread runs.
     wake: Option<Arc<OwnedFd>>,
-    /// Those that put off its start.
+    /// Number of existing [`HeartbeatPause`] values.
     rests: usize,
+    /// When the thread's current `poll` ends; `None` means no timeout.
     sleeps_until: Option<Instant>,
+    /// inotify watch descriptors in use, one per directory.
     watches: Vec<i32>,
     watches_changed: bool,
 }
@@ -217,8 +226,8 @@ fn start_if_needed(state: &mut HeartbeatState) {
     };
     let wake = Arc::new(wake);
     let inner = Arc::clone(&wake);
-    // Without a thread the lock is still safe: only originals, which go by age, need the beat, and
-    // every `check` looks for itself.
+    // The lock stays safe without the thread: only originals, which go by the age of the file, need
+    // the heartbeat, and every `check` reads the file itself.
     if thread::Builder::new()
         .name("tenure-heart".into())
         .spawn(move || run(&inner))
@@ -248,7 +257,8 @@ fn run(wake: &OwnedFd) {
             state.sleeps_until = until;
             (tasks, until)
         };
-        // Nothing is called under the mutex: a listener of a lost lock may acquire another.
+        // Run the tasks without the mutex: a listener of a lost lock may acquire another lock,
+        // which registers here.
         tasks.into_iter().for_each(perform);
 
         let mut ready = vec![PollFd::new(wake, PollFlags::IN)];
@@ -304,8 +314,8 @@ impl HeartbeatState {
         tasks
     }
 
-    /// Puts watches on the directories of holds that are old enough, and takes off those that
-    /// nobody needs any more.
+    /// Adds watches for the directories of holds that are due for their first check, and removes
+    /// watches that no hold uses any more.
     fn tend_watches(&mut self, inotify: &OwnedFd, now: Instant) {
         if std::mem::take(&mut self.watches_changed) {
             let monitored_holds = &self.monitored_holds;
@@ -331,7 +341,7 @@ impl HeartbeatState {
             };
             let path = format!("/proc/self/fd/{}", hold.dir().as_fd().as_raw_fd());
             if let Ok(descriptor) = inotify::add_watch(inotify, path, interference()) {
-                // One directory has one descriptor, however often it is added.
+                // inotify returns the same watch descriptor when a directory is added again.
                 if !self.watches.contains(&descriptor) {
                     self.watches.push(descriptor);
                 }
@@ -343,6 +353,7 @@ impl HeartbeatState {
         }
     }
 
+    /// Returns the tasks for the holds whose files the events name.
     fn touched(&self, events: &[DirEvent]) -> Vec<HeartbeatTask> {
         let mut tasks = Vec::new();
         for monitored in self.monitored_holds.values() {
@@ -366,7 +377,7 @@ impl HeartbeatState {
 }
 
 fn perform(task: HeartbeatTask) {
-    // A callback that panics must not stop the heartbeat thread of every other lock of this process.
+    // A panic in a callback must not end the thread that serves all locks of this process.
     let done = catch_unwind(AssertUnwindSafe(|| match &task {
         HeartbeatTask::Beat(hold) => hold.beat(),
         HeartbeatTask::Check(hold) => hold.check(),
@@ -375,7 +386,7 @@ fn perform(task: HeartbeatTask) {
             Ok(())
         }
     }));
-    // A loss has told its listeners. A beat that could not be written is tried again next time; a
-    // released hold needs nothing.
+    // Errors need no handling here: a loss has already run its listeners, a failed heartbeat is
+    // retried at the next interval, and a released hold needs nothing.
     debug_assert!(!matches!(done, Ok(Err(error)) if error.class() == Class::BadInput));
 }

@@ -1,10 +1,14 @@
-//! Holding: a published record that is ours, kept alive (K33), watched (K34) and given back (K36).
+//! A lock file held by this process: heartbeat (K33 (heartbeat in place)), loss detection (K34
+//! (detect a lost lock)) and release (K36 (idempotent release)).
 //!
-//!   Held ──check fails──▶ Lost        listeners run once, also late ones
-//!     └──release──▶ Released          the second release is `NotHeld`
+//! ```text
+//!   Held ──check fails──▶ Lost        listeners run once, also those registered later
+//!     └──release──▶ Released          a second release returns `NotHeld`
+//! ```
 //!
-//! Only the process that acquired acts. A copy that came over `fork` shares the descriptor, so its
-//! release would succeed; it does nothing instead (K36).
+//! Only the process that acquired the lock acts on it. A copy of the handle in a forked child
+//! shares the descriptor, so a release there would succeed and drop the parent's lock. The copy
+//! therefore does nothing (K36).
 
 use std::ffi::{OsStr, OsString};
 use std::fmt;
@@ -27,25 +31,25 @@ use crate::record::{OpenRecord, read_at_most, try_flock};
 use crate::record_layout;
 use crate::remove::{Removal, no_pause, take_away};
 
-/// Why a lock is no longer ours.
+/// The loss of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Loss {
-    /// What was seen.
+    /// What the check found.
     pub cause: LossCause,
-    /// When it was seen.
+    /// When the check found it.
     pub seen: SystemTime,
 }
 
-/// What was seen of the loss.
+/// The way in which a lock was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LossCause {
-    /// The name is gone.
+    /// The lock file no longer exists.
     Gone,
-    /// The name leads to another file.
+    /// The name refers to another file.
     Replaced,
-    /// The file is ours, the content is not.
+    /// The file is the same, but its content was replaced.
     Overwritten,
-    /// The lease ran out before a refresh was confirmed (K35).
+    /// The lease expired before a refresh was confirmed (K35 (lease time)).
     Expired,
 }
 
@@ -60,7 +64,8 @@ impl fmt::Display for LossCause {
     }
 }
 
-/// A lock that this process holds. Protocols wrap it; it is shared with the heartbeat thread by `Arc`.
+/// A lock that this process holds. The protocols' guards wrap it; the heartbeat thread shares it
+/// through an `Arc`.
 pub struct FileHolding {
     dir: Arc<Dir>,
     name: OsString,
@@ -90,7 +95,8 @@ enum HoldPhase {
 type LossListener = Box<dyn FnOnce(&Loss) + Send>;
 
 impl FileHolding {
-    /// A record that was just published with exactly `bytes`, in which `token` stands.
+    /// Creates the hold of a record that was just published with exactly `bytes`, which contain
+    /// `token`.
     pub fn new(
         dir: Arc<Dir>,
         name: &OsStr,
@@ -118,8 +124,12 @@ impl FileHolding {
         }
     }
 
-    /// Takes over a hold that follows the life of another process (C13), known by its token: for
-    /// `renew` and `unlock`. `NotHeld` if the record has another token or is gone.
+    /// Takes over a hold that follows the life of another process (C13 (holds for scripts)),
+    /// identified by its token: for `renew` and `unlock`.
+    ///
+    /// # Errors
+    ///
+    /// `NotHeld` if the record is gone or has another token.
     pub fn adopt(dir: Arc<Dir>, name: &OsStr, limit: usize, token: Token) -> Result<FileHolding> {
         let path = dir.join(name);
         let not_held = |what: &str| Error::new(Class::NotHeld, &path, what);
@@ -129,6 +139,8 @@ impl FileHolding {
         let file: File = openat(&dir, name, flags, Mode::empty())
             .map_err(|errno| Error::io(&path, "cannot open the lock", errno))?
             .into();
+        // The record was opened read-only and is now opened again for writing. Compare both files
+        // and the name, because the lock may have been replaced between the two opens.
         let same = dir
             .leads_to(name, record.id())
             .and_then(|same| Ok(same && FileId::of(&rustix::fs::fstat(&file)?) == record.id()))
@@ -154,47 +166,49 @@ impl FileHolding {
         Ok(hold)
     }
 
-    /// The lock file, for messages.
+    /// Returns the path of the lock file, for messages.
     pub fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 
-    /// The directory it lies in.
+    /// Returns the directory of the lock file.
     pub fn dir(&self) -> &Dir {
         &self.dir
     }
 
-    /// Its name in the directory.
+    /// Returns the file name in the directory.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// This acquisition's token.
+    /// Returns the token of this acquisition.
     pub fn token(&self) -> Token {
         self.token
     }
 
-    /// How the record was published (`publish` in `why`).
+    /// Returns how the record was published (`publish` in the output of `tenure why`).
     pub fn way(&self) -> PublishMethod {
         self.way
     }
 
-    /// When it was acquired, by the file system's clock.
+    /// Returns the time of acquisition by the clock of the file system.
     pub fn acquired(&self) -> SystemTime {
         self.acquired
     }
 
-    /// Whether this process may act on it: a copy that came over `fork` may not (K36).
+    /// Returns whether this process acquired the lock. A forked child did not (K36).
     pub fn is_ours(&self) -> bool {
         self.process == Incarnation::current()
     }
 
-    /// The record as it stands, as far as we know.
+    /// Returns the record as this process last wrote it.
     pub fn bytes(&self) -> Vec<u8> {
         self.lock().bytes.clone()
     }
 
-    /// Where to write the next heartbeats: for a keeper process that goes on when we are gone (C4).
+    /// Returns the position of the heartbeat counter, for a supervisor process that continues the
+    /// heartbeat after this process has exited (C4 (keeper and process group)). `None` if the
+    /// record has no counter.
     pub fn pulse(&self) -> Option<Heartbeats> {
         let state = self.lock();
         record_layout::beat_at(&state.bytes).map(|offset| Heartbeats {
@@ -203,7 +217,13 @@ impl FileHolding {
         })
     }
 
-    /// Whether the lock is ours right now (K34). Poisons the handle if it is not.
+    /// Checks that this process still holds the lock (K34).
+    ///
+    /// If not, the hold becomes lost and all listeners run.
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock is lost, `NotHeld` if it was released or this is a forked copy.
     pub fn check(&self) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
@@ -221,14 +241,15 @@ impl FileHolding {
                 };
                 state.phase = HoldPhase::Lost(loss.clone());
                 let listeners = std::mem::take(&mut state.listeners);
-                drop(state); // A listener may well ask the hold about itself.
+                drop(state); // Listeners may call methods of this hold: run them without the mutex.
                 listeners.into_iter().for_each(|listener| listener(&loss));
                 Err(self.compromised(&loss))
             }
         }
     }
 
-    /// Writes the next heartbeat in place and checks (K33, K34).
+    /// Writes the next heartbeat in place (K33) and checks the lock before and after the write
+    /// (K34).
     pub fn beat(&self) -> Result<()> {
         self.check()?;
         {
@@ -252,7 +273,12 @@ impl FileHolding {
         self.check()
     }
 
-    /// Writes the fencing number into the room that the record has for it (K39).
+    /// Writes the fencing number into the space reserved in the record (K39 (fencing number per
+    /// acquisition)).
+    ///
+    /// # Errors
+    ///
+    /// `BadInput` if the record was written without that space.
     pub fn write_fence(&self, fence: NonZeroU64) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
@@ -270,7 +296,8 @@ impl FileHolding {
         Ok(())
     }
 
-    /// Runs `listener` when the lock is lost; at once if it already is. Never after a release.
+    /// Registers `listener`, which runs once when the lock is lost. Runs it immediately if the lock
+    /// is already lost. It never runs after a release.
     pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
         let mut state = self.lock();
         match &state.phase {
@@ -284,7 +311,7 @@ impl FileHolding {
         }
     }
 
-    /// How the lock was lost, if it was.
+    /// Returns how the lock was lost, or `None` if it is held or released.
     pub fn loss(&self) -> Option<Loss> {
         match &self.lock().phase {
             HoldPhase::Lost(loss) => Some(loss.clone()),
@@ -292,8 +319,12 @@ impl FileHolding {
         }
     }
 
-    /// Gives the lock back (K36): removes the record if it is still ours, byte for byte. The second
-    /// call is `NotHeld`; a changed record is left alone and reported as `Compromised`.
+    /// Releases the lock: removes the record if it is still ours, byte for byte (K36).
+    ///
+    /// # Errors
+    ///
+    /// `NotHeld` on a second call. `Compromised` if the record was changed or replaced; the file is
+    /// then left alone.
     pub fn release(&self) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
@@ -306,7 +337,8 @@ impl FileHolding {
         }
     }
 
-    /// Lets go of the handle and leaves the record: `retain_on_exit`, and holds that outlive us.
+    /// Ends the hold without removing the record: for `retain_on_exit`, and for holds that outlive
+    /// this process.
     pub fn leave(&self) {
         if self.is_ours() {
             let mut state = self.lock();
@@ -316,7 +348,8 @@ impl FileHolding {
     }
 
     fn remove(&self, bytes: &[u8]) -> Result<()> {
-        // A published record has its flock already; an adopted one may not (C13).
+        // The descriptor of a published record already has the flock; the one of an adopted record
+        // may not (C13). The flock is needed before the removal (K24 (lock before removal)).
         if !try_flock(&self.file, &self.dir, &self.name)? {
             let what = "another process is about to remove it";
             return Err(Error::new(Class::Compromised, self.path(), what));
@@ -330,7 +363,8 @@ impl FileHolding {
         if let Some(cause) = self.look_at_name()? {
             return lost(cause);
         }
-        // All bytes, and with them the token.
+        // Compare all bytes, and with them the token: a record that another program edited is not
+        // ours to remove.
         let now = read_at_most(&self.file, bytes.len() + 1)
             .map_err(|errno| Error::io(self.path(), "cannot read the lock", errno))?;
         if now != bytes {
@@ -342,7 +376,7 @@ impl FileHolding {
         }
     }
 
-    /// The two questions of K34: does the name lead to our file, and is the token ours?
+    /// The two checks of K34: the name still refers to our file, and the file still has our token.
     fn look(&self) -> Result<Option<LossCause>> {
         if let Some(cause) = self.look_at_name()? {
             return Ok(Some(cause));
@@ -390,7 +424,8 @@ impl FileHolding {
 }
 
 impl AsFd for FileHolding {
-    /// The locked descriptor, for a child that shall keep the lock (K38).
+    /// Returns the locked descriptor, for a child process that keeps the lock (K38 (inherit the
+    /// locked descriptor)).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.file.as_fd()
     }
@@ -405,17 +440,18 @@ impl fmt::Debug for FileHolding {
     }
 }
 
-/// Where a record's beat stands, and how many there were.
+/// The heartbeat counter of a record: its position in the file and its value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heartbeats {
-    /// Offset of the ten digits in the file.
+    /// Offset of the counter's ten digits in the file.
     pub offset: u64,
-    /// The last beat.
+    /// The value that was written last.
     pub beat: u64,
 }
 
 impl Heartbeats {
-    /// Writes the next beat through any descriptor of the record.
+    /// Increments the counter and writes it through `file`, which may be any descriptor of the
+    /// record.
     pub fn beat(&mut self, file: impl AsFd) -> rustix::io::Result<[u8; BEAT_DIGITS]> {
         self.beat = (self.beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
         let mut digits = [0; BEAT_DIGITS];
@@ -432,16 +468,16 @@ fn pwrite_exactly(file: impl AsFd, bytes: &[u8], at: u64) -> rustix::io::Result<
     }
 }
 
-/// The last one counts: our block comes after what the caller wrote.
+/// Returns the last occurrence: our block comes after the caller's members.
 fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
-    // One byte tells most places apart without a call to compare the rest.
+    // Fast path: the first byte excludes most positions without a full comparison.
     let first = part.first()?;
     bytes
         .windows(part.len())
         .rposition(|window| window[0] == *first && window == part)
 }
 
-/// A lease measured by the clock that runs on during suspend (K35).
+/// A lease measured on `CLOCK_BOOTTIME`, which also runs during suspend (K35).
 #[derive(Clone, Copy, Debug)]
 pub struct BootTimeLease {
     length: Duration,
@@ -449,7 +485,7 @@ pub struct BootTimeLease {
 }
 
 impl BootTimeLease {
-    /// A lease whose granting request was sent at `sent` (a [`boottime`] reading).
+    /// Creates a lease whose granting request was sent at `sent` (a [`boottime`] reading).
     pub fn new(length: Duration, sent: Duration) -> BootTimeLease {
         BootTimeLease {
             length,
@@ -457,12 +493,13 @@ impl BootTimeLease {
         }
     }
 
-    /// A refresh that was sent at `sent` was confirmed. An older confirmation changes nothing.
+    /// Records that the refresh sent at `sent` was confirmed. An older confirmation changes
+    /// nothing.
     pub fn confirm(&mut self, sent: Duration) {
         self.confirmed = self.confirmed.max(sent);
     }
 
-    /// What is left of it; zero once it has run out.
+    /// Returns the remaining time, or zero after the lease has expired.
     pub fn left(&self) -> Duration {
         self.left_at(boottime())
     }
@@ -471,7 +508,7 @@ impl BootTimeLease {
         (self.confirmed + self.length).saturating_sub(now)
     }
 
-    /// Whether more than the lease has passed since the last confirmed refresh.
+    /// Returns whether the lease has expired since the last confirmed refresh.
     pub fn has_run_out(&self) -> bool {
         self.left().is_zero()
     }
@@ -544,7 +581,7 @@ mod tests {
         hold.release().unwrap();
     }
 
-    /// K39: the fence goes into the room left for it, and the record still parses.
+    /// K39: the fence is written into the reserved space, and the record still parses.
     #[test]
     fn the_fence_is_written_in_place() {
         let place = Place::new();
@@ -557,8 +594,8 @@ mod tests {
         hold.release().unwrap();
     }
 
-    /// K34: removed, replaced and overwritten are each noticed; the listener runs once, a late one
-    /// too, and the handle stays poisoned.
+    /// K34: removal, replacement and overwriting are each detected; a listener runs once, also one
+    /// that is registered later, and the hold stays lost.
     #[test]
     fn a_lost_lock_is_noticed_and_stays_lost() {
         let remove = |place: &Place| std::fs::remove_file(place.path()).unwrap();
@@ -635,7 +672,7 @@ mod tests {
         assert_eq!(std::fs::read_dir(place.temp.path()).unwrap().count(), 1);
     }
 
-    /// C13: a hold is taken over by its token, and by nothing else.
+    /// C13: a hold is adopted only with its token.
     #[test]
     fn a_hold_is_adopted_by_its_token() {
         let place = Place::new();
@@ -644,7 +681,7 @@ mod tests {
         let token = hold.token();
         hold.leave();
         assert_eq!(hold.release().unwrap_err().class(), Class::NotHeld);
-        drop(hold); // Its flock ends here; a hold that follows another process has none either.
+        drop(hold); // Ends its flock; a hold that follows another process has none either.
         let name = OsStr::new(NAME);
         let stranger = FileHolding::adopt(place.dir(), name, 1 << 20, Token::random());
         assert_eq!(stranger.unwrap_err().class(), Class::NotHeld);

@@ -1,6 +1,8 @@
-//! Who holds it: the `tenure` block of a record (K6), written by holders and read by judges.
+//! The `tenure` block of a record: the identity of a holder, written by holders and read by
+//! processes that judge the lock (K6 (the `tenure` block)).
 //!
-//! Every member is optional for a reader (K9); unknown ones are ignored (K4).
+//! Every member is optional for a reader (K9 (missing identity members)); unknown members are
+//! ignored (K4 (ignore extra fields)).
 
 use std::fmt;
 use std::fs;
@@ -10,17 +12,21 @@ use serde_json::{Map, Value, json};
 
 use crate::process::{PerProcess, own_pid, start_time, valid_pid};
 
-/// 16 random bytes, new for every acquisition, written as 32 lower-case hex digits.
+/// Unique number of an acquisition: 16 random bytes, written as 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token([u8; 16]);
 
 impl Token {
-    /// A fresh token from the kernel's random numbers.
+    /// Creates a token from the kernel's random number generator.
+    ///
+    /// # Panics
+    ///
+    /// If the kernel provides no random numbers.
     pub fn random() -> Token {
         Token(random_bytes())
     }
 
-    /// A token from its hex form.
+    /// Parses 32 lower-case hex digits; `None` for any other text.
     pub fn parse(text: &str) -> Option<Token> {
         let digits = text.as_bytes();
         if digits.len() != TOKEN_DIGITS
@@ -35,7 +41,7 @@ impl Token {
             .map(|number| Token(number.to_be_bytes()))
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn bytes(&self) -> [u8; 16] {
         self.0
     }
@@ -53,7 +59,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// 16 hex digits for the names of private files (K17, K26).
+/// Returns 16 random hex digits for names of private files (K17, K26).
 pub(crate) fn random_suffix() -> String {
     format!("{:016x}", u64::from_be_bytes(random_bytes()))
 }
@@ -62,8 +68,8 @@ pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        // getrandom fails only before the kernel's pool is ready or in a sandbox that forbids it.
-        // A lock without a unique token must not exist.
+        // getrandom fails only before the kernel's pool is ready, or in a sandbox that forbids it.
+        // Then panic: a lock without a unique token must not exist.
         filled +=
             rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
                 .expect("the kernel gives random numbers");
@@ -71,20 +77,20 @@ pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// What the machine says about a process: the part of the block that does not change while it runs.
+/// The environment of this process: boot, PID namespace and host name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Here {
-    /// Identity of this run of this kernel.
+    /// The boot id of the kernel.
     pub boot: Option<String>,
-    /// Our PID namespace.
+    /// The inode number of the PID namespace.
     pub pidns: Option<u64>,
-    /// This host's name.
+    /// The host name.
     pub host: String,
 }
 
 impl Here {
-    /// This process's place. Boot id and PID namespace are read once per process; the host name
-    /// may change at any time.
+    /// Returns the environment of this process. Boot id and PID namespace are read once per
+    /// process; the host name is read on every call because it can change.
     pub fn now() -> Here {
         static PLACE: PerProcess<PidNamespace> = PerProcess::new();
         let place = PLACE.get();
@@ -95,7 +101,8 @@ impl Here {
         }
     }
 
-    /// Whether a name is this host's: the whole name, ASCII case ignored (K8).
+    /// Returns whether `name` is this host's name: the whole name, ignoring ASCII case (K8 (compare
+    /// host names)).
     pub fn is_host(&self, name: &str) -> bool {
         !self.host.is_empty() && self.host.eq_ignore_ascii_case(name)
     }
@@ -119,7 +126,7 @@ impl Default for PidNamespace {
     }
 }
 
-/// This host's name from `uname(2)`.
+/// Returns the host name from `uname(2)`.
 pub fn host_name() -> String {
     rustix::system::uname()
         .nodename()
@@ -127,7 +134,7 @@ pub fn host_name() -> String {
         .into_owned()
 }
 
-/// Our own start time in clock ticks.
+/// Returns the start time of this process in clock ticks since boot, read once per process.
 fn own_start() -> Option<u64> {
     struct Start(Option<u64>);
     impl Default for Start {
@@ -139,50 +146,50 @@ fn own_start() -> Option<u64> {
     START.get().0
 }
 
-/// The number of digits of `token`.
+/// Number of hex digits of `token`.
 pub const TOKEN_DIGITS: usize = 32;
 
-/// The number of digits of `beat`.
+/// Number of decimal digits of `beat`.
 pub const BEAT_DIGITS: usize = 10;
 
-/// The room kept for a fence in the record (K39).
+/// Number of bytes reserved for `fence` (K39 (fencing number per acquisition)).
 pub const FENCE_ROOM: usize = 20;
 
-/// The `tenure` block of a record.
+/// The `tenure` block of a record (K6).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Identity {
-    /// The holder's pid as it sees itself.
+    /// The holder's pid in its own PID namespace.
     pub pid: Option<u32>,
-    /// Its start time in clock ticks since boot.
+    /// The holder's start time in clock ticks since boot.
     pub start: Option<u64>,
-    /// The boot it runs in.
+    /// The boot id of the holder's kernel.
     pub boot: Option<String>,
-    /// Its PID namespace.
+    /// The holder's PID namespace.
     pub pidns: Option<u64>,
-    /// Its host name.
+    /// The holder's host name.
     pub host: Option<String>,
-    /// The acquisition's token.
+    /// The token of the acquisition.
     pub token: Option<String>,
-    /// Heartbeats so far, as written.
+    /// The heartbeat counter, as written.
     pub beat: Option<String>,
-    /// Whether it keeps `flock` on the record, on a file system that is local to it.
+    /// Whether the holder keeps a `flock` on the record, on a file system that is local to it.
     pub flock: Option<bool>,
-    /// Whether the file system is local to it.
+    /// Whether the file system is local to the holder.
     pub local: Option<bool>,
-    /// The fencing number, once taken.
+    /// The fencing number, if one was taken.
     pub fence: Option<u64>,
-    /// The holder's time to live in seconds; repository protocol only.
+    /// The lease time in seconds; repository protocol only.
     pub ttl: Option<u64>,
 }
 
 impl Identity {
-    /// This process as the holder of a record on a file system that is (not) local to it; the lock
-    /// follows the life of the `flock` it keeps.
+    /// Returns the identity of this process as a holder. `local` says whether the file system is
+    /// local; if so, the lock lives as long as the `flock` that this process keeps.
     pub fn own(token: Token, local: bool) -> Identity {
         Identity::own_at(&Here::now(), token, local)
     }
 
-    /// The same, for a caller that has just looked where it is.
+    /// Like [`own`](Identity::own), for a caller that already has a [`Here`].
     pub(crate) fn own_at(here: &Here, token: Token, local: bool) -> Identity {
         Identity {
             pid: Some(own_pid()),
@@ -199,8 +206,8 @@ impl Identity {
         }
     }
 
-    /// A hold that follows the life of another process of our PID namespace (C13): no `flock`
-    /// outlives us, so the record must not claim one.
+    /// Returns the identity of a hold that follows another process of our PID namespace (C13 (holds
+    /// for scripts)). The record claims no `flock`, because this process may exit first.
     pub fn following(pid: u32, token: Token, local: bool) -> Identity {
         Identity {
             pid: Some(pid),
@@ -210,8 +217,8 @@ impl Identity {
         }
     }
 
-    /// Reads the block. A member of the wrong type counts as missing; a number that is no pid too
-    /// (K15).
+    /// Parses a block. A member of the wrong type, or a pid out of range, counts as missing (K15
+    /// (records without a block)).
     pub fn from_json(block: &Map<String, Value>) -> Identity {
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| block.get(key).and_then(Value::as_u64);
@@ -231,7 +238,7 @@ impl Identity {
         }
     }
 
-    /// The `tenure` member of a JSON record, if it has one.
+    /// Returns the `tenure` member of a JSON record, if it has one.
     pub fn in_record(record: &Map<String, Value>) -> Option<Identity> {
         record
             .get("tenure")
@@ -239,7 +246,7 @@ impl Identity {
             .map(Identity::from_json)
     }
 
-    /// The members in the order in which they are written.
+    /// Returns the members in the order in which they are written.
     pub fn members(&self) -> Vec<(&'static str, Value)> {
         let mut members = vec![("v", json!(1))];
         let mut add = |name, value: Option<Value>| members.extend(value.map(|value| (name, value)));
@@ -262,7 +269,7 @@ impl Identity {
 mod tests {
     use super::*;
 
-    /// K6: what we write about ourselves is what /proc says, and it is read back unchanged.
+    /// K6: the block of this process matches `/proc`, and is read back unchanged.
     #[test]
     fn the_block_is_read_back_as_written() {
         let own = Identity::own(Token::random(), true);
@@ -300,7 +307,7 @@ mod tests {
         assert_eq!(read, expected);
     }
 
-    /// K8: letter case does not matter, a longer name is another host.
+    /// K8: letter case is ignored; a longer name is another host.
     #[test]
     fn hosts_are_equal_as_whole_names() {
         let here = Here {
@@ -320,7 +327,7 @@ mod tests {
         );
     }
 
-    /// K6: 32 lower-case hex digits, never twice the same.
+    /// K6: 32 lower-case hex digits, different for every token.
     #[test]
     fn tokens_are_random_and_read_back() {
         let token = Token::random();

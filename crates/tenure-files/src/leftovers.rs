@@ -1,7 +1,8 @@
-//! What crashed processes leave beside locks: private files and guards (K20).
+//! Cleanup of private files and guards that crashed processes left beside locks (K20 (remove
+//! leftover private files)).
 //!
-//! A file is left over if its `flock` is free and nothing has touched it for a minute. Records kept
-//! aside for the operator (`.kept-`) are never cleaned.
+//! A file is a leftover if its `flock` is free and it was not changed for a minute. Records kept
+//! aside for the operator (`.kept-`) are never removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -15,10 +16,14 @@ use crate::dir::{Dir, FileId};
 use crate::error::{Error, Result};
 use crate::record::{timestamp, try_flock};
 
-/// How long a leftover must have been untouched.
+/// Minimum time since the last change of a leftover.
 pub const MIN_AGE: Duration = Duration::from_secs(60);
 
-/// Removes what crashes left in `dir`, and names it.
+/// Removes leftovers in `dir` and returns their names.
+///
+/// # Errors
+///
+/// Fails if the directory cannot be listed. Files that cannot be removed are skipped.
 pub fn leftovers(dir: &Dir, clock: Clock) -> Result<Vec<OsString>> {
     let now = clock.now_in(dir)?;
     let entries = std::fs::read_dir(dir.path())
@@ -29,7 +34,7 @@ pub fn leftovers(dir: &Dir, clock: Clock) -> Result<Vec<OsString>> {
         .collect())
 }
 
-/// `.<name>.tenure-<16 hex>` or `.<name>.dead-<16 hex>`.
+/// Whether the name is `.<name>.tenure-<16 hex>` or `.<name>.dead-<16 hex>`.
 fn is_private(name: &OsStr) -> bool {
     let bytes = name.as_bytes();
     let Some((rest, suffix)) = bytes.split_last_chunk::<16>() else {
@@ -50,7 +55,7 @@ fn remove_if_left(dir: &Dir, name: &OsStr, now: SystemTime) -> bool {
         return false;
     };
     let Ok(stat) = fstat(&file) else { return false };
-    // The ctime: a rename moves it, while the modification time stays old.
+    // Use the ctime: a rename updates it, but not the modification time.
     if age(now, timestamp(stat.st_ctime, stat.st_ctime_nsec)) <= MIN_AGE {
         return false;
     }
@@ -70,7 +75,8 @@ mod tests {
 
     use super::*;
 
-    /// K20: old and unlocked private files and guards go; young, locked, kept and foreign ones stay.
+    /// K20: old, unlocked private files and guards are removed; young, locked, kept and foreign
+    /// files stay.
     #[test]
     fn only_old_unlocked_private_names_are_cleaned() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,19 +1,21 @@
-//! Lock files on one machine: sidecar, exclusive and upload locks, each in full, each sharing its
-//! files with the programs that invented it.
+//! Lock files on one machine: sidecar, exclusive and upload locks. Each protocol is implemented in
+//! full and stays compatible with the programs that invented it (*the original* in the comments):
+//! both sides use the same files and exclude each other.
 //!
 //! ```text
-//!   sidecar   exclusive   upload                    the protocols: what a record means
+//!   sidecar   exclusive   upload                      protocols: names, formats, rules
 //!      └──────────┼──────────┘
-//!   hold ── heart    exit    future                 kept alive, watched, given back, awaited
-//!   publish   remove   wait   fence   clean         one step in, no live lock hit, no blind polling
-//!   identity ── liveness ── process                 who holds it, does it run, how do we know
-//!   dir   record   text   clock   error             paths, bytes, time, words
+//!   hold   heartbeat   exit   future   observed       hold, monitor, release, await, inspect
+//!   publish   remove   wait   fence   leftovers       atomic create, safe removal, waiting
+//!   identity   liveness   process                     holder identity and proof of liveness
+//!   dir   record   record_layout   clock   error      files, JSON text, time, errors
 //! ```
 //!
-//! Everything is synchronous: no runtime is needed to lock a file, and no thread is started before
-//! a lock is held or a wait begins. Rule ids (K…, S…, X…, U…) refer to the protocol rules.
+//! The API is synchronous and needs no async runtime. The crate starts no thread before a lock is
+//! held or a wait begins. Rule ids (K…, S…, X…, U…) refer to the protocol rules in `docs/spec/`.
 //!
-//! Built for Linux: `flock`, `O_TMPFILE`, `renameat2`, pidfd and inotify carry the proofs.
+//! Linux only: the proofs of liveness and the atomic steps use `flock`, `O_TMPFILE`, `renameat2`,
+//! pidfd and inotify.
 
 pub mod clock;
 mod deadline;

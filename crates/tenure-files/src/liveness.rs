@@ -1,9 +1,11 @@
-//! Is the holder alive? The first rule of K10–K14 that applies decides, and every verdict carries
-//! its proof.
+//! Liveness check of a holder. The first rule of K10–K14 that applies decides, and every verdict
+//! carries its proof.
 //!
-//!   flock (kernel) ──▶ boot ──▶ process of our namespace ──▶ unknown
+//! ```text
+//!   flock (kernel) ──▶ boot id ──▶ process in our PID namespace ──▶ Unknown
+//! ```
 //!
-//! Doubt is `Unknown`, never `Dead` (K3).
+//! Without proof the verdict is `Unknown`, never `Dead` (K3 (resolve doubt toward exclusion)).
 
 use std::fmt;
 use std::time::SystemTime;
@@ -15,46 +17,47 @@ use crate::identity::{Here, Identity};
 use crate::process::{Presence, presence};
 use crate::record::OpenRecord;
 
-/// What was concluded about a holder.
+/// The verdict on a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// It runs.
+    /// The holder runs.
     Alive(Proof),
-    /// It cannot run any more.
+    /// The holder no longer runs.
     Dead(Proof),
-    /// Neither can be shown from here.
+    /// Neither can be proven from this process.
     Unknown(Doubt),
 }
 
-/// What a verdict rests on.
+/// The evidence of a verdict.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Proof {
-    /// The kernel's `flock` on the record (K10).
+    /// The `flock` of the record (K10 (prove life by flock)).
     KernelLock,
-    /// The process table (K12).
+    /// The process table (K12 (ask the kernel for the process)).
     Process,
-    /// The process began at another time than the record says (K12).
+    /// The process with this pid has another start time than the record (K12).
     PidReused,
-    /// The record is of another boot of this machine (K11).
+    /// The record is from another boot of this machine (K11 (a different boot id)).
     OtherBoot,
-    /// Damaged and untouched since before this boot (K19).
+    /// The record is damaged and unchanged since before this boot (K19 (durable records and torn
+    /// records)).
     DamagedBeforeBoot,
-    /// This process holds it.
+    /// This process holds the lock.
     Ourselves,
 }
 
-/// Why nothing could be shown.
+/// Why nothing could be proven.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Doubt {
-    /// Another host, or a file system that other hosts may write.
+    /// The record is from another host, or on a file system that other hosts may write.
     OtherHost,
-    /// Another PID namespace, and no usable `flock` (K14).
+    /// Another PID namespace, and no usable `flock` (K14 (a different PID namespace)).
     OtherNamespace,
-    /// The record does not say enough.
+    /// The record lacks members that a proof needs.
     TooLittle,
     /// The record does not parse.
     Damaged,
-    /// The record may not be read.
+    /// The record cannot be read.
     Unreadable,
 }
 
@@ -78,8 +81,13 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Judges a holder by its `tenure` block (K10–K14). If the proof was the kernel's lock and it was
-/// free, `record` keeps it locked for the reclaim (K24).
+/// Returns the verdict on a holder from its `tenure` block (K10–K14).
+///
+/// If the `flock` was free, `record` keeps it for the removal (K24 (lock before removal)).
+///
+/// # Errors
+///
+/// Returns an error only if `flock` itself fails.
 pub fn verdict(
     identity: &Identity,
     record: &mut OpenRecord,
@@ -99,8 +107,8 @@ pub fn verdict(
     Ok(verdict_without_lock(identity, dir.is_local(), here))
 }
 
-/// The rest of the rules (K11–K14), for records that have no descriptor to lock: objects in a
-/// store, and files whose `flock` proves nothing.
+/// Returns the verdict without a `flock` test (K11–K14): for objects in a store, and for files
+/// whose `flock` proves nothing.
 pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Verdict {
     let is_our_host = identity
         .host
@@ -110,14 +118,16 @@ pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Ve
         return Verdict::Unknown(Doubt::TooLittle);
     };
     if their_boot != our_boot {
+        // A different boot id is proof only if the holder wrote the record on this machine: the
+        // file system is local now and was local to the holder.
         let was_local = identity.local.unwrap_or(is_our_host);
         return match local && was_local {
             true => Verdict::Dead(Proof::OtherBoot),
             false => Verdict::Unknown(Doubt::OtherHost),
         };
     }
-    // Machines started from one snapshot share a boot id: off a local file system the name must
-    // agree too (K12).
+    // Machines started from one snapshot share a boot id. Off a local file system the host name
+    // must match, too (K12).
     if !local && !is_our_host {
         return Verdict::Unknown(Doubt::OtherHost);
     }
@@ -132,8 +142,8 @@ pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Ve
     }
 }
 
-/// Judges by pid and start time alone (K12, K13, K16); the caller knows that the number is of our
-/// PID namespace.
+/// Returns the verdict from pid and start time alone (K12, K13, K16). The caller knows that the pid
+/// belongs to our PID namespace.
 pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
     match presence(pid, start) {
         Presence::Running => Verdict::Alive(Proof::Process),
@@ -142,8 +152,8 @@ pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
     }
 }
 
-/// Whether a record that does not parse has been lying there since before this boot, with nobody
-/// holding its `flock`: then its writer is gone, whoever it was (K19).
+/// Returns whether a record that does not parse is older than this boot and its `flock` is free:
+/// then its writer is dead (K19).
 pub fn damaged_before_boot(record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
     damaged_before(booted_at(), record, dir)
 }
@@ -205,7 +215,7 @@ mod tests {
         child.id()
     }
 
-    /// K10: the kernel's lock decides, whatever the pid says, and is kept for the reclaim.
+    /// K10: the flock decides, whatever the pid says, and is kept for the removal.
     #[test]
     fn the_kernel_lock_decides_before_the_pid() {
         let place = place();
@@ -216,7 +226,7 @@ mod tests {
         let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();
         assert_eq!(place.judge(&dead), Verdict::Alive(Proof::KernelLock));
-        // Not by closing it: a child that another test is just starting has the same open file.
+        // Unlock instead of close: a child that another test starts right now shares the open file.
         flock(&holder, FlockOperation::Unlock).unwrap();
 
         let alive = Identity::own(Token::random(), true);
@@ -227,7 +237,7 @@ mod tests {
         assert!(record.is_locked());
     }
 
-    /// K10 needs our boot and a local file system; K31: elsewhere the lock proves nothing.
+    /// K10 needs our boot and a local file system; K31: elsewhere the flock proves nothing.
     #[test]
     fn the_kernel_lock_proves_nothing_elsewhere() {
         let place = place();
@@ -238,7 +248,7 @@ mod tests {
         assert_eq!(judged, Verdict::Alive(Proof::Process));
     }
 
-    /// K11: another boot is death only where both sides are local.
+    /// K11: another boot id proves death only if the file system is local to both sides.
     #[test]
     fn another_boot_is_dead_only_on_a_local_disk() {
         let here = Here::now();
@@ -328,8 +338,8 @@ mod tests {
         );
     }
 
-    /// K19: damage from before the boot is dead; younger damage may be a writer at work, and so may
-    /// damage within the skew, damage whose lock is held, and damage on a network.
+    /// K19: damage from before the boot means dead. A writer may still be at work if the damage is
+    /// younger, within the clock skew, under a held flock, or on a network.
     #[test]
     fn damage_is_dead_only_from_before_the_boot() {
         let place = place();

@@ -1,7 +1,7 @@
-//! A lock that was seen, and can be broken: this one, and none that came later (K22–K26).
+//! A lock that was inspected and can be broken: exactly this one, no later one (K22–K26).
 //!
-//! `why` shows it, `break` shows it and then removes it. Between the two the file stays open, so that
-//! what is removed is what was shown.
+//! `tenure why` shows it; `tenure break` shows it and then removes it. The file stays open in
+//! between, so that the removed file is the one that was shown.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::publish;
 use crate::record::OpenRecord;
 use crate::remove::{Removal, force_remove, no_pause, remove, take_away};
 
-/// A lock, or whatever stands in its place.
+/// An inspected lock, or another file in its place.
 #[derive(Debug)]
 pub struct ObservedLock {
     dir: Dir,
@@ -25,29 +25,29 @@ pub struct ObservedLock {
 #[derive(Debug)]
 enum ObservedFile {
     Record(OpenRecord),
-    /// Not opened: not a regular file, too large, or not ours to read.
+    /// Not opened: not a regular file, too large, or without read permission.
     Other(FileId),
-    /// Gone before it could be looked at.
+    /// Removed before it could be inspected.
     Nothing,
 }
 
-/// What was concluded about it.
+/// The result of the inspection.
 #[derive(Debug)]
 pub enum ObservedState {
-    /// Its holder is dead.
+    /// The holder is dead.
     Dead(Option<BlockingHolder>),
-    /// Its holder is alive, or may be.
+    /// The holder is alive, or may be.
     Held(BlockingHolder),
-    /// It cannot be judged.
+    /// The lock cannot be judged.
     Problem(Error),
 }
 
-/// Which locks may be broken.
+/// Which locks [`ObservedLock::break_it`] may remove.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// Only dead ones.
+    /// Only locks of dead holders.
     No,
-    /// Live, foreign and malformed ones too.
+    /// Also live, foreign and malformed locks.
     Yes,
 }
 
@@ -72,12 +72,12 @@ impl ObservedLock {
         }
     }
 
-    /// Where it stands.
+    /// Returns the path of the lock file.
     pub fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 
-    /// The record's bytes, where it could be read.
+    /// Returns the bytes of the record, if it could be read.
     pub fn bytes(&self) -> Option<&[u8]> {
         match &self.thing {
             ObservedFile::Record(record) => Some(record.bytes()),
@@ -85,12 +85,18 @@ impl ObservedLock {
         }
     }
 
-    /// What was concluded about it.
+    /// Returns the result of the inspection.
     pub fn state(&self) -> &ObservedState {
         &self.state
     }
 
-    /// Removes it. A holder that lives notices, and is `Compromised` (K34).
+    /// Removes the lock. A live holder detects the loss and gets `Compromised` (K34 (detect a lost
+    /// lock)). A forced removal also increments the directory's fence counter, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// `Held` if the holder is not proven dead and `force` is [`Force::No`], `LostRace` if the file
+    /// changed since the inspection, or the problem that the inspection found.
     pub fn break_it(self, force: Force) -> Result<()> {
         let path = self.path();
         let removal = match (force, self.state, self.thing) {
@@ -126,7 +132,8 @@ impl ObservedLock {
     }
 }
 
-/// Where fences are in use, the number rises, so that a holder that was broken is shut out (C16).
+/// Increments the fence counter, if the directory has one, so that resources reject the broken
+/// holder (C16 (details of codes and break)).
 fn shut_out(dir: &Dir) -> Result<()> {
     match fence::last(dir)? {
         Some(_) => fence::next(dir, publish::Options::default()).map(drop),

@@ -1,7 +1,8 @@
-//! Processes: do they run, when did they start, and state that a `fork` must not inherit.
+//! Process checks through `/proc` and signal 0: whether a process runs, and when it started. Also
+//! per-process state that a forked child must not inherit.
 //!
-//! A pid alone is not an identity; the start time in clock ticks tells two users of one number
-//! apart (K12). Everything here reads `/proc` and sends signal 0, nothing else.
+//! A pid alone is not an identity. The start time in clock ticks distinguishes two processes that
+//! used the same pid (K12 (ask the kernel for the process)).
 
 use std::fs;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -10,39 +11,43 @@ use std::sync::{Once, OnceLock};
 use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 
-/// The largest pid Linux can be set to; a larger number in a record is not a pid (K15).
+/// Largest possible pid on Linux. A larger number in a record is not a pid (K15 (records without a
+/// block)).
 pub const PID_MAX: u32 = 1 << 22;
 
-/// A process id in a possible range, from a number in a record. Never truncates (K15).
+/// Returns `number` as a process id, or `None` if it is out of range. Never truncates (K15).
 pub fn valid_pid(number: i64) -> Option<u32> {
     u32::try_from(number)
         .ok()
         .filter(|pid| (1..=PID_MAX).contains(pid))
 }
 
-/// This process.
+/// Returns the pid of this process.
 pub fn own_pid() -> u32 {
     std::process::id()
 }
 
-/// What the kernel says about a process id of our own PID namespace.
+/// The state of a process id in our PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Presence {
-    /// It runs, also when we may not signal it (K16).
+    /// The process runs, or we have no permission to signal it (K16 (permission denied means
+    /// alive)).
     Running,
-    /// It runs under this number, but began at another time: the number was reused.
+    /// Another process has this pid now: its start time differs.
     Reused,
-    /// There is no such process, or nothing of it runs any more (K13).
+    /// No such process, or a zombie without other threads (K13 (zombie processes)).
     Gone,
 }
 
-/// Asks the kernel about `pid`, which must have passed [`valid_pid`]; `start` is the start time
-/// that the record claims (K12, K13, K16).
+/// Returns the state of `pid`, which must have passed [`valid_pid`]; `start` is the start time from
+/// the record (K12, K13, K16).
+///
+/// If `/proc` cannot be used, an existing process counts as running.
 pub fn presence(pid: u32, start: Option<u64>) -> Presence {
     let Some(number) = i32::try_from(pid).ok().and_then(Pid::from_raw) else {
-        return Presence::Running; // Not a pid: nothing may be concluded from it (K3).
+        return Presence::Running; // Not a pid: proves nothing (K3).
     };
-    // Any other answer, EPERM above all, means that there is such a process (K16).
+    // Every other result, in particular EPERM, means that the process exists (K16).
     if test_kill_process(number) == Err(Errno::SRCH) {
         return Presence::Gone;
     }
@@ -61,12 +66,12 @@ pub fn presence(pid: u32, start: Option<u64>) -> Presence {
     Presence::Running
 }
 
-/// The start time of a process, if it can be read.
+/// Returns the start time of a process in clock ticks since boot, if it can be read.
 pub fn start_time(pid: u32) -> Option<u64> {
     Stat::of(pid).map(|stat| stat.start)
 }
 
-/// The parts of `/proc/<pid>/stat` that matter here.
+/// The fields of `/proc/<pid>/stat` used here.
 #[derive(Debug, PartialEq, Eq)]
 struct Stat {
     state: u8,
@@ -78,13 +83,14 @@ impl Stat {
         Stat::parse(&fs::read(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// The command name may hold blanks and parentheses, so fields are counted from the last `)`
-    /// (K7).
+    /// The command name may contain blanks and parentheses, so fields are counted from the last `)`
+    /// (K7 (parse the process stat file)).
     fn parse(stat: &[u8]) -> Option<Stat> {
         let end_of_name = stat.iter().rposition(|&byte| byte == b')')?;
         let rest = std::str::from_utf8(&stat[end_of_name + 1..]).ok()?;
         let mut fields = rest.split_ascii_whitespace(); // The first of them is field 3.
         let state = *fields.next()?.as_bytes().first()?;
+        // Field 22. Field 3 is consumed, so `nth(0)` is field 4.
         let start = fields.nth(22 - 4)?.parse().ok()?;
         Some(Stat { state, start })
     }
@@ -94,7 +100,8 @@ impl Stat {
     }
 }
 
-/// A main thread that ended shows as a zombie while other threads still work (K13).
+/// Whether threads besides the main thread exist. A main thread that ended shows as a zombie while
+/// other threads still work (K13).
 fn has_other_threads(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return false;
@@ -104,15 +111,15 @@ fn has_other_threads(pid: u32) -> bool {
         .any(|task| task.file_name().to_str() != Some(&pid.to_string()))
 }
 
-/// Whether `/proc` shows our own PID namespace. A container that mounts its host's `/proc` would
-/// otherwise compare start times of strangers.
+/// Whether `/proc` shows our PID namespace. In a container that mounts the host's `/proc`, the
+/// start times would be those of other processes.
 fn proc_is_ours() -> bool {
     fs::read_link("/proc/self")
         .is_ok_and(|link| link.to_str() == Some(own_pid().to_string().as_str()))
 }
 
-/// Which process this is, told apart from its parent also where both have the same number: process
-/// 1 of a container may fork process 1 of another.
+/// Identity of this process, distinct from its parent also if both have the same pid: process 1 of
+/// a container may fork process 1 of another PID namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Incarnation {
     pid: u32,
@@ -142,12 +149,14 @@ extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A value that every process makes for itself. After a `fork` the child gets a fresh one: the
-/// parent's might be locked by a thread that does not exist in the child.
+/// A static value that each process initializes for itself. After a `fork` the child gets a new
+/// one: the parent's may be locked by a thread that does not exist in the child.
 pub(crate) struct PerProcess<T> {
     first: OnceLock<Generation<T>>,
 }
 
+/// The value of one process. A forked child appends its own to the list; the parent's stays
+/// allocated.
 struct Generation<T> {
     process: Incarnation,
     value: T,
@@ -197,7 +206,7 @@ mod tests {
         assert_eq!(Stat::parse(b"77 (cut) R 1 2"), None);
     }
 
-    /// K12: our own start time is the one in the file, and another one means a reused number.
+    /// K12: our own start time matches the file, and a different one means a reused pid.
     #[test]
     fn another_start_time_means_the_number_was_reused() {
         let start = start_time(own_pid()).unwrap();
@@ -206,7 +215,7 @@ mod tests {
         assert_eq!(presence(own_pid(), Some(start + 1)), Presence::Reused);
     }
 
-    /// K12, K13: ended and reaped, and ended but not reaped, are both gone.
+    /// K12, K13: a reaped process and a zombie are both gone.
     #[test]
     fn a_zombie_without_threads_is_gone() {
         let mut child = Command::new("sh")
@@ -232,7 +241,7 @@ mod tests {
         assert_eq!(presence(pid, None), Presence::Gone, "reaped");
     }
 
-    /// K15: numbers outside 1…2^22 are not pids, and are never cut to 32 bits.
+    /// K15: numbers outside 1…2^22 are not pids, and are never truncated to 32 bits.
     #[test]
     fn large_and_small_numbers_are_not_pids() {
         assert_eq!(valid_pid(1), Some(1));

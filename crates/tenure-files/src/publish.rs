@@ -1,11 +1,14 @@
-//! Publishing: a record appears under its name complete, locked, and in one step that fails if the
-//! name is taken (K17, K18).
+//! Atomic publication of a lock record: the record appears under its name complete, with its
+//! `flock` held, in one step that fails if the name exists (K17 (publish in one step), K18 (flock
+//! before the name)).
 //!
-//!   draft (nameless or private) ── write, sync, flock ──▶ publish ──▶ Published
-//!                                        ▲                   │
-//!                                        └──── name taken ───┘   the draft can be tried again
+//! ```text
+//!   draft (no name or private name) ── write, sync, flock ──▶ publish ──▶ Published
+//!                                             ▲                  │
+//!                                             └── name exists ───┘   retry with the same draft
+//! ```
 //!
-//! Four ways, from best to last resort; a file system that lacks one gets the next.
+//! There are four publish methods, best first. A file system that lacks one gets the next.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -23,21 +26,21 @@ use crate::error::{Class, Error, Result};
 use crate::record::{flock_failed, timestamp, try_flock};
 use crate::remove::{aside_name, no_pause, take_away};
 
-/// How a name is made to appear (K17).
+/// The method by which the record gets its name (K17).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PublishMethod {
-    /// A nameless file (`O_TMPFILE`), linked to the name.
+    /// An unnamed file (`O_TMPFILE`) is linked to the name.
     Tmpfile,
-    /// A private file, renamed without replacing.
+    /// A private file is renamed with `RENAME_NOREPLACE`.
     Rename,
-    /// A private file, hard-linked to the name.
+    /// A private file is hard-linked to the name.
     Link,
-    /// The name itself is created and then filled: a reader may see it empty.
+    /// The name is created with `O_EXCL` and then filled: a reader may see an empty file.
     Create,
 }
 
 impl PublishMethod {
-    /// The word that `why` and `doctor` show.
+    /// Returns the name of the method as shown by `why` and `doctor`.
     pub fn name(self) -> &'static str {
         match self {
             PublishMethod::Tmpfile => "tmpfile",
@@ -47,6 +50,7 @@ impl PublishMethod {
         }
     }
 
+    /// The method to try where this one is not supported.
     fn next(self) -> Option<PublishMethod> {
         match self {
             PublishMethod::Tmpfile => Some(PublishMethod::Rename),
@@ -57,23 +61,24 @@ impl PublishMethod {
     }
 }
 
-/// What must be on disk before the name appears (K19).
+/// What must be on disk before the name appears (K19 (durable records and torn records)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// The record is synced, so that no torn one is ever seen, not even after a power cut.
+    /// The record is synced, so that no reader sees a torn record, even after a power failure.
     Durable,
     /// Nothing is synced.
     Fast,
 }
 
-/// How a record is to be published.
+/// Options for publishing a record.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Permission bits, before the umask (K32).
+    /// Permission bits before the umask (K32 (file modes and symlinks)).
     pub mode: u32,
     /// Whether to sync.
     pub durability: Durability,
-    /// Start with this way instead of the best one: for tests, and for file systems known to lie.
+    /// The first method to try: for tests, and for file systems whose better methods are known to
+    /// be broken.
     pub first_way: PublishMethod,
 }
 
@@ -87,20 +92,20 @@ impl Default for Options {
     }
 }
 
-/// A record that stands under its name and is ours: its `flock` is held through `file`.
+/// A published record of this process: `file` holds its `flock`.
 #[derive(Debug)]
 pub struct Published {
-    /// The open file. Closing it gives up the `flock`.
+    /// The open file. Closing it releases the `flock`.
     pub file: File,
-    /// Which file it is.
+    /// Device and inode of the file.
     pub id: FileId,
-    /// How it got there.
+    /// The method that was used.
     pub way: PublishMethod,
-    /// Its modification time at that moment, by the file system's clock.
+    /// The modification time after publication, by the clock of the file system.
     pub modified: SystemTime,
 }
 
-/// A record on its way: written, synced and locked, but not yet under its name.
+/// A record that is written, synced and locked, but not yet published.
 #[derive(Debug)]
 pub struct Draft<'d> {
     dir: &'d Dir,
@@ -119,7 +124,7 @@ struct DraftFile {
 }
 
 impl<'d> Draft<'d> {
-    /// A draft for `name`. Nothing is touched yet.
+    /// Creates a draft for `name`. Touches no file.
     pub fn new(dir: &'d Dir, name: &OsStr, options: Options) -> Draft<'d> {
         let way = options.first_way;
         Draft {
@@ -132,7 +137,7 @@ impl<'d> Draft<'d> {
         }
     }
 
-    /// Sets the content. May be called again as long as the draft is not published.
+    /// Sets the content. May be called again until the draft is published.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let was_longer = self.bytes.len() > bytes.len();
         self.bytes = bytes.to_vec();
@@ -146,12 +151,19 @@ impl<'d> Draft<'d> {
         Ok(())
     }
 
-    /// The way that is going to be used, as far as is known.
+    /// Returns the method that the next attempt will use.
     pub fn way(&self) -> PublishMethod {
         self.way
     }
 
-    /// Makes the name appear. `None`: somebody else has it; the draft can be tried again.
+    /// Publishes the draft.
+    ///
+    /// Returns `None` if the name already exists; the draft can then be published later.
+    ///
+    /// # Errors
+    ///
+    /// `Io` if no method works, `Unsupported` if the file system cannot lock files, `LostRace` if
+    /// another process keeps the new file locked ([`PublishMethod::Create`] only).
     pub fn publish(&mut self) -> Result<Option<Published>> {
         loop {
             match self.publish_by(self.way) {
@@ -169,6 +181,8 @@ impl<'d> Draft<'d> {
         }
     }
 
+    /// One attempt with one method. The body (the draft's file) is created, written and locked once
+    /// and kept for later attempts.
     fn publish_by(&mut self, way: PublishMethod) -> Result<PublishAttempt> {
         if way == PublishMethod::Create {
             return self.create();
@@ -176,7 +190,7 @@ impl<'d> Draft<'d> {
         if self.body.is_none() {
             match self.open_body(way) {
                 Ok(body) => self.body = Some(body),
-                // What an `open` without O_TMPFILE support answers.
+                // The errors of `open` on file systems without O_TMPFILE.
                 Err(errno @ (Errno::OPNOTSUPP | Errno::ISDIR | Errno::INVAL | Errno::NOENT))
                     if way == PublishMethod::Tmpfile =>
                 {
@@ -204,6 +218,8 @@ impl<'d> Draft<'d> {
                 Err(Errno::INVAL)
             }
         };
+        // `NOENT`: `/proc` is not mounted (see `link_nameless`), or the private file was removed.
+        // All of these errors mean: try the next method with a new file.
         match answer {
             Ok(()) => Ok(PublishAttempt::Won(self.take_body())),
             Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
@@ -219,8 +235,8 @@ impl<'d> Draft<'d> {
         }
     }
 
-    /// Over a network `link` may report an error although it worked, and "exists" although it was
-    /// us: what counts is whether both names lead to one file (K17.3).
+    /// Over a network, `link` may return an error although it succeeded, also `EEXIST` for our own
+    /// link. Only the identity of the file under the name counts (K17.3).
     fn link(&mut self, private: &OsStr) -> Result<PublishAttempt> {
         let answer = linkat(self.dir, private, self.dir, &self.name, AtFlags::empty());
         let body = self.body.as_ref().expect("the caller has one");
@@ -240,13 +256,15 @@ impl<'d> Draft<'d> {
                 Ok(PublishAttempt::NotHere(errno))
             }
             Err(errno) => Err(self.failed("cannot link the lock file", errno)),
-            // It worked, and the name already leads elsewhere: removed and taken by another.
+            // The link succeeded, but the name now refers to another file: ours was removed and the
+            // name taken.
             Ok(()) => Ok(PublishAttempt::Taken),
         }
     }
 
-    /// The last resort (K17.4). Until the lock is ours and the name still leads to our file,
-    /// nothing is written: a judge may have removed the empty file while we were stopped.
+    /// The last method (K17.4). The new file is visible while it is empty, so another process may
+    /// judge and remove it while this one is stopped. Therefore nothing is written before the
+    /// `flock` is ours and the name is known to refer still to our file.
     fn create(&mut self) -> Result<PublishAttempt> {
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
@@ -261,7 +279,8 @@ impl<'d> Draft<'d> {
             dir.leads_to(&name, id)
                 .map_err(|errno| Error::io(dir.join(&name), "cannot stat", errno))
         };
-        // A judge holds the lock only for as long as it looks.
+        // Another process holds this flock only while it judges the file. 200 tries every 5 ms: one
+        // second.
         let wait_deadline = 200;
         let mut locked = false;
         for _ in 0..wait_deadline {
@@ -288,7 +307,7 @@ impl<'d> Draft<'d> {
         };
         if let Err(error) = filled {
             self.body = None;
-            // Half a record must not stay. Only ours is removed.
+            // Remove the incomplete record, but only if the name still refers to our file.
             if still_ours()? {
                 let _ = unlinkat(dir, &name, AtFlags::empty());
             }
@@ -297,6 +316,7 @@ impl<'d> Draft<'d> {
         Ok(PublishAttempt::Won(self.take_body()))
     }
 
+    /// Opens the draft's file: unnamed, or under a private name.
     fn open_body(&self, way: PublishMethod) -> rustix::io::Result<DraftFile> {
         if way == PublishMethod::Tmpfile {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
@@ -316,6 +336,7 @@ impl<'d> Draft<'d> {
         })
     }
 
+    /// Writes the content, and syncs it if the options say so.
     fn fill(&mut self) -> Result<()> {
         let body = self.body.as_ref().expect("the caller has one");
         write_all(&body.file, &self.bytes)
@@ -331,13 +352,14 @@ impl<'d> Draft<'d> {
         self.body.take().expect("only called with one")
     }
 
-    /// After the name appeared: the identity, and the directory on disk where that matters (K19).
+    /// Runs after the name appeared: reads the identity, and syncs the directory on file systems
+    /// that are not local (K19).
     fn settle(&mut self, body: DraftFile) -> Result<Published> {
         let stat = fstat(&body.file).map_err(|errno| self.failed("cannot stat", errno))?;
         let id = FileId::of(&stat);
         if self.options.durability == Durability::Durable && !self.dir.is_local() {
             match rustix::fs::fsync(self.dir) {
-                // Some network file systems cannot sync a directory.
+                // Some network file systems cannot sync a directory: not an error.
                 Ok(()) | Err(Errno::INVAL | Errno::BADF | Errno::OPNOTSUPP) => {}
                 Err(errno) => {
                     let _ = take_away(self.dir, &self.name, id, &no_pause);
@@ -353,7 +375,7 @@ impl<'d> Draft<'d> {
         })
     }
 
-    /// Gives up the body, with its private name if it has one.
+    /// Closes the draft's file and removes its private name, if it has one.
     fn discard(&mut self) {
         if let Some(DraftFile {
             private: Some(private),
@@ -380,8 +402,11 @@ impl Drop for Draft<'_> {
 }
 
 enum PublishAttempt {
+    /// The name now refers to this file.
     Won(DraftFile),
+    /// The name exists.
     Taken,
+    /// The file system does not support the method.
     NotHere(Errno),
 }
 
@@ -395,7 +420,7 @@ fn file_id(file: &File) -> rustix::io::Result<FileId> {
     fstat(file).map(|stat| FileId::of(&stat))
 }
 
-/// Writes the whole content from the start of the file.
+/// Writes `bytes` at the start of the file.
 fn write_all(file: &File, bytes: &[u8]) -> rustix::io::Result<()> {
     let mut written = 0;
     while written < bytes.len() {
@@ -404,7 +429,8 @@ fn write_all(file: &File, bytes: &[u8]) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// The file system's own idea of now: the modification time of a private file made for it (K45).
+/// Returns the current time by the clock of the file system: the modification time of a new private
+/// file (K45 (age of files and objects)).
 pub(crate) fn file_system_time(dir: &Dir) -> Result<SystemTime> {
     let name = OsStr::new("clock");
     let mut draft = Draft::new(dir, name, Options::default());
@@ -446,8 +472,8 @@ mod tests {
             .collect()
     }
 
-    /// K17, K18, K32: each way gives a complete, locked record of the right mode and leaves nothing
-    /// else behind; the second publisher is told that the name is taken.
+    /// K17, K18, K32: each method publishes a complete, locked record with the right mode and
+    /// leaves no other file; a second publisher finds the name taken.
     #[test]
     fn each_way_publishes_one_complete_locked_record() {
         for way in WAYS {
@@ -489,7 +515,7 @@ mod tests {
         }
     }
 
-    /// K17: no reader ever sees a partial record by the first three ways.
+    /// K17: with the first three methods no reader sees a partial record.
     #[test]
     fn a_reader_never_sees_half_a_record() {
         let temp = tempfile::tempdir().unwrap();
@@ -525,7 +551,7 @@ mod tests {
         });
     }
 
-    /// K17: a place where nothing can be created is an `Io` error, not a loop through the ways.
+    /// K17: a directory in which no file can be created gives an `Io` error, not an endless retry.
     #[test]
     fn a_place_that_cannot_create_is_an_io_error() {
         let dir = Dir::open("/proc/self").unwrap();
@@ -536,7 +562,7 @@ mod tests {
         }
     }
 
-    /// K45: the time of the file system, and nothing stays behind.
+    /// K45: the file system's clock is read, and no file remains.
     #[test]
     fn the_file_system_tells_its_time() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,7 +1,9 @@
-//! An existing record, opened once and judged through that descriptor (K22, K23, K28).
+//! An existing lock record, opened once and judged through that descriptor (K22 (keep the judged
+//! file open), K23 (read through that descriptor), K28 (open an existing record)).
 //!
-//! Whatever stands under the name may be hostile: a symlink, a FIFO, a gigabyte. Nothing is
-//! followed, nothing blocks, and no more than the protocol's limit is read (K30).
+//! The file under the name may be hostile: a symlink, a FIFO, a gigabyte. `open` follows no link,
+//! does not block, and reads no more than the protocol's limit (K30 (keep files that are no
+//! records)).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,7 +16,7 @@ use rustix::io::Errno;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 
-/// A record that stands under a name: its descriptor, what it is, and the bytes that were read.
+/// An open record: its descriptor, its metadata, and the bytes that were read.
 #[derive(Debug)]
 pub struct OpenRecord {
     file: File,
@@ -28,9 +30,12 @@ pub struct OpenRecord {
 }
 
 impl OpenRecord {
-    /// Opens and reads the record under `name`; `None` if there is nothing. Refuses with
-    /// `NotALock` what is not a regular file, with `TooLarge` what exceeds `limit`, and with
-    /// `Unreadable` what may not be read.
+    /// Opens and reads the record `name`. Returns `None` if there is no such file.
+    ///
+    /// # Errors
+    ///
+    /// `NotALock` if it is not a regular file, `TooLarge` if it exceeds `limit`, `Unreadable` if it
+    /// cannot be read.
     pub fn open(dir: &Dir, name: &OsStr, limit: usize) -> Result<Option<OpenRecord>> {
         let path = || dir.join(name);
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -75,48 +80,51 @@ impl OpenRecord {
         Ok(Some(record))
     }
 
-    /// The name it was found under.
+    /// Returns the file name.
     pub fn name(&self) -> &OsStr {
         &self.name
     }
 
-    /// Which file it is; unique as long as this record is open (K22).
+    /// Returns device and inode, which are unique while this record is open (K22).
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// The bytes the judgement rests on (K23).
+    /// Returns the bytes that were read when the record was opened (K23).
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// When its content was last modified.
+    /// Returns the modification time (mtime).
     pub fn modified(&self) -> SystemTime {
         self.modified
     }
 
-    /// When the file was last changed in any way (ctime).
+    /// Returns the change time (ctime).
     pub fn changed(&self) -> SystemTime {
         self.changed
     }
 
-    /// The user it belongs to.
+    /// Returns the user id of the file's owner.
     pub fn owner_uid(&self) -> u32 {
         self.owner_uid
     }
 
-    /// The open file, for a waiter that watches it.
+    /// Returns the open file, for a waiter that watches it.
     pub fn file(&self) -> &File {
         &self.file
     }
 
-    /// Whether [`try_lock`](OpenRecord::try_lock) got the kernel's lock.
+    /// Returns whether [`try_lock`](OpenRecord::try_lock) took the `flock`.
     pub fn is_locked(&self) -> bool {
         self.locked
     }
 
-    /// Tries `flock(LOCK_EX | LOCK_NB)`: `false` means that somebody has it (K10, K24). It is kept
-    /// until the record is dropped, so the judge that goes on to reclaim already has it.
+    /// Tries `flock(LOCK_EX | LOCK_NB)`, and returns `false` if another process has it (K10 (prove
+    /// life by flock), K24 (lock before removal)).
+    ///
+    /// The `flock` is kept until the record is dropped, so a process that proves a holder dead and
+    /// then reclaims the lock already has it.
     pub fn try_lock(&mut self, dir: &Dir) -> Result<bool> {
         if !self.locked {
             self.locked = try_flock(&self.file, dir, &self.name)?;
@@ -124,7 +132,8 @@ impl OpenRecord {
         Ok(self.locked)
     }
 
-    /// Whether the file still has the bytes the judgement rests on (K25).
+    /// Returns whether the file still has the bytes that were read (K25 (check again before
+    /// removal)).
     pub fn is_unchanged(&self) -> rustix::io::Result<bool> {
         Ok(read_at_most(&self.file, self.bytes.len() + 1)? == self.bytes)
     }
@@ -136,8 +145,8 @@ impl AsFd for OpenRecord {
     }
 }
 
-/// `flock(LOCK_EX | LOCK_NB)`; `false` if somebody has it. A file system that cannot lock is named
-/// (K31), never silently worked around.
+/// Tries `flock(LOCK_EX | LOCK_NB)`; `false` if another process has it. A file system that cannot
+/// lock is an error that names it (K31 (local file systems)); there is no silent fallback.
 pub(crate) fn try_flock(file: impl AsFd, dir: &Dir, name: &OsStr) -> Result<bool> {
     match flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
@@ -159,15 +168,15 @@ pub(crate) fn flock_failed(dir: &Dir, name: &OsStr, errno: Errno) -> Error {
     }
 }
 
-/// Reads from the start of the file, whatever its offset, at most `limit` bytes.
+/// Reads at most `limit` bytes from the start of the file, independent of its offset.
 pub(crate) fn read_at_most(file: impl AsFd, limit: usize) -> rustix::io::Result<Vec<u8>> {
-    // Most records are small; a grown buffer is needed only for the large ones.
+    // Most records fit into 4 KiB; larger ones grow the buffer by factor 4.
     let mut bytes = vec![0; limit.min(4096)];
     let mut filled = 0;
     loop {
         let read = rustix::io::pread(&file, &mut bytes[filled..], filled as u64)?;
         filled += read;
-        // A regular file gives less than was asked for only at its end.
+        // A short read of a regular file means end of file.
         if filled < bytes.len() || filled == limit {
             bytes.truncate(filled);
             return Ok(bytes);
@@ -224,7 +233,8 @@ mod tests {
         open_in(temp, 100).unwrap_err().class()
     }
 
-    /// K28: directory, symlink, dangling symlink, FIFO and socket are not locks; nothing blocks.
+    /// K28: a directory, symlink, dangling symlink, FIFO or socket is not a lock, and none of them
+    /// blocks.
     #[test]
     fn special_files_are_not_locks() {
         let temp = tempfile::tempdir().unwrap();
@@ -259,7 +269,7 @@ mod tests {
         assert_eq!(class_of(&temp), Class::NotALock);
     }
 
-    /// K30: exactly the limit is read, one byte more is refused and the file stays.
+    /// K30: a file of exactly the limit is read; one byte more is refused and the file stays.
     #[test]
     fn more_than_the_limit_is_refused() {
         let temp = tempfile::tempdir().unwrap();
@@ -270,7 +280,7 @@ mod tests {
         assert!(path.exists());
     }
 
-    /// K25: a change of bytes under the open descriptor is seen.
+    /// K25: changed bytes in the open file are detected.
     #[test]
     fn a_changed_record_is_noticed() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,20 +1,20 @@
-//! JSON text with a fixed order of members, and the places in it that are later rewritten in place
-//! (K21): the beat and the fence.
+//! JSON text of records: fixed member order, and fixed-width fields (heartbeat, fence) that are
+//! later overwritten in place (K21 (change records in place)).
 
 use serde_json::{Map, Value};
 
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, Identity};
 
-/// How a record is laid out.
+/// White space of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecordLayout {
-    /// Two blanks of indentation, as the sidecar and exclusive records have it.
+    /// Indented by two blanks, as in sidecar and exclusive records.
     Indented,
-    /// No white space, as on the line of an upload record.
+    /// No white space, as in the line of an upload record.
     Compact,
 }
 
-/// Prints an object with its members in the order given, without a final newline.
+/// Returns an object as text, with its members in the given order and without a final newline.
 pub fn object<'a>(
     members: impl IntoIterator<Item = (&'a str, Value)>,
     layout: RecordLayout,
@@ -25,8 +25,8 @@ pub fn object<'a>(
     join(members, layout)
 }
 
-/// The `tenure` block as text. With `FenceRoom::ForFence` a place of 20 digits is kept for a number that
-/// is only known when the lock is held (K39).
+/// Returns the `tenure` block as text. With [`FenceRoom::ForFence`], 20 bytes are reserved for the
+/// fence, which is known only when the lock is held (K39 (fencing number per acquisition)).
 pub fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> String {
     let mut members: Vec<(&str, String)> = identity
         .members()
@@ -39,21 +39,21 @@ pub fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> S
     join(members, layout)
 }
 
-/// Whether room for a fence is kept.
+/// Whether the record reserves space for a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceRoom {
-    /// Yes.
+    /// Reserve 20 bytes.
     ForFence,
-    /// No.
+    /// Reserve nothing.
     None,
 }
 
-/// Prints an object from members that are already text.
+/// Returns an object as text, from members whose values are already JSON text.
 pub fn join<'a>(
     members: impl IntoIterator<Item = (&'a str, String)>,
     layout: RecordLayout,
 ) -> String {
-    // Records have about 500 bytes. Growing to them step by step costs more than writing them.
+    // A record has about 500 bytes: one allocation instead of several.
     let mut text = String::with_capacity(1024);
     text.push('{');
     for (index, (name, value)) in members.into_iter().enumerate() {
@@ -65,7 +65,8 @@ pub fn join<'a>(
                 text.push_str("\n  ");
                 push_name(&mut text, name);
                 text.push_str(": ");
-                // Strings hold no raw newline, so every one of them is layout.
+                // JSON strings contain no raw newline, so each newline is layout and needs the
+                // indentation.
                 for (index, line) in value.split('\n').enumerate() {
                     text.push_str(if index == 0 { "" } else { "\n  " });
                     text.push_str(line);
@@ -85,7 +86,7 @@ pub fn join<'a>(
     text
 }
 
-/// Our own names need no escaping; a caller's may hold anything.
+/// Adds a quoted name. Our own names need no escaping; a caller's name may contain any character.
 fn push_name(text: &mut String, name: &str) {
     if name.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
         text.push('"');
@@ -96,7 +97,7 @@ fn push_name(text: &mut String, name: &str) {
     }
 }
 
-/// A value as text.
+/// Returns a JSON value as text.
 pub(crate) fn value_text(value: &Value, layout: RecordLayout) -> String {
     let text = match layout {
         RecordLayout::Compact => serde_json::to_string(value),
@@ -105,8 +106,8 @@ pub(crate) fn value_text(value: &Value, layout: RecordLayout) -> String {
     text.expect("a JSON value always has a text")
 }
 
-/// The object in a record's bytes, or nothing (S7): trailing white space is allowed, anything else
-/// that is not one object is "no payload".
+/// Parses a record, and returns `None` if it is not exactly one JSON object (S7 (records that are
+/// no objects)). White space after the object is allowed.
 pub fn parse_object(bytes: &[u8]) -> Option<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Some(object),
@@ -114,15 +115,15 @@ pub fn parse_object(bytes: &[u8]) -> Option<Map<String, Value>> {
     }
 }
 
-/// Where the digits of the beat stand in a record that we wrote. The last one counts: ours come
-/// after the caller's members, and inside a string the quotes would be escaped.
+/// Returns the offset of the heartbeat digits in a record of ours. The last match is used: our
+/// block comes after the caller's members, and inside a JSON string the quotes would be escaped.
 pub(crate) fn beat_at(bytes: &[u8]) -> Option<usize> {
     let start = after_key(bytes, b"\"beat\":")?;
     let digits = bytes.get(start + 1..start + 1 + BEAT_DIGITS)?;
     (bytes[start] == b'"' && digits.iter().all(u8::is_ascii_digit)).then_some(start + 1)
 }
 
-/// Where the room for the fence begins in a record that we wrote.
+/// Returns the offset of the space reserved for the fence in a record of ours.
 pub(crate) fn fence_at(bytes: &[u8]) -> Option<usize> {
     let start = after_key(bytes, b"\"fence\":")?;
     let room = bytes.get(start..start + FENCE_ROOM)?;
@@ -166,7 +167,7 @@ mod tests {
         );
     }
 
-    /// K21: the places are found in both layouts, also when a caller's text looks like them.
+    /// K21: both offsets are found in both layouts, also if the caller's text looks like them.
     #[test]
     fn beat_and_fence_are_found() {
         let own = Identity::own(Token::random(), true);
@@ -193,7 +194,7 @@ mod tests {
         assert_eq!(fence_at(b"\"fence\":"), None);
     }
 
-    /// S5: a caller's member may be called anything, and comes back as it was.
+    /// S5: a caller's member name may be any text and is read back unchanged.
     #[test]
     fn names_are_escaped_where_they_need_it() {
         for layout in [RecordLayout::Indented, RecordLayout::Compact] {

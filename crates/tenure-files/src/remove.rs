@@ -1,11 +1,15 @@
-//! Removing a dead lock without hitting a live one (K22–K27).
+//! Safe removal of a dead lock, without removing a live one (K22 (keep the judged file open)–K27
+//! (removal does not acquire)).
 //!
+//! ```text
 //!   open ─ judge ─ flock ─ compare ─ rename away ─ compare ─ unlink
 //!                    │        │                       │
-//!                    └ busy   └ changed               └ a stranger: put it back, or keep it aside
+//!                    └ Busy   └ Changed               └ another file: put it back or keep it
+//! ```
 //!
-//! Everything goes through one descriptor that stays open, so "same file" means the same file. A
-//! crash at any point leaves no guard behind, because `flock` ends with the process.
+//! One descriptor stays open through all steps, so the inode number cannot be reused and "same
+//! file" is exact. A crash at any point blocks no other process: the kernel releases the `flock`
+//! with the process.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -19,38 +23,41 @@ use crate::error::{Class, Error, Result, printable};
 use crate::identity::random_suffix;
 use crate::record::{OpenRecord, read_at_most};
 
-/// How an attempt to remove a lock ended.
+/// The outcome of a removal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "only `Removed` frees the name"]
 pub enum Removal {
-    /// It is gone. That does not give us the lock (K27).
+    /// The lock was removed. The caller does not hold it yet (K27).
     Removed,
-    /// Somebody has its `flock`: a live holder, or another judge (K24).
+    /// Another process has its `flock`: a live holder, or a process that judges it (K24 (lock
+    /// before removal)).
     Busy,
-    /// It is not what was judged any more (K25).
+    /// The file or its bytes changed since they were judged (K25 (check again before removal)).
     Changed,
 }
 
-/// A point at which a test may let the world change.
+/// A step of the removal at which a test may change files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RemovalStep {
-    /// Before the `flock` of K24.
+    /// Before the `flock` (K24).
     BeforeLock,
-    /// Locked, before the comparison of K25.
+    /// Locked, before the comparison (K25).
     BeforeCompare,
-    /// Compared, before the rename of K26.
+    /// Compared, before the rename (K26 (rename, compare, then unlink)).
     BeforeRename,
-    /// A stranger was renamed away and is about to be put back.
+    /// Another file was renamed away and is about to be put back.
     BeforePutBack,
 }
 
-/// Called at every [`RemovalStep`]. [`no_pause`] in production.
+/// Hook that runs at every [`RemovalStep`]. Production code passes [`no_pause`].
 pub type StepHook<'a> = &'a (dyn Fn(RemovalStep) + Sync);
 
-/// Goes on at once.
+/// Does nothing.
 pub fn no_pause(_: RemovalStep) {}
 
-/// Removes a judged record (K24–K26). The record stays open, so its verdict stays about this file.
+/// Removes a judged record if it is unchanged and its `flock` is free (K24–K26).
+///
+/// The record stays open, so that its verdict remains about this file.
 pub fn remove(dir: &Dir, record: &mut OpenRecord, pause: StepHook<'_>) -> Result<Removal> {
     pause(RemovalStep::BeforeLock);
     if !record.try_lock(dir)? {
@@ -67,8 +74,10 @@ pub fn remove(dir: &Dir, record: &mut OpenRecord, pause: StepHook<'_>) -> Result
     take_away(dir, record.name(), record.id(), pause)
 }
 
-/// Removes a record that a person decided against, whoever holds it: no `flock` is asked for, but it
-/// must still be the file and the bytes that were shown (K25, K26).
+/// Removes a record by order of a user, even if its holder is alive.
+///
+/// Takes no `flock`, but the file and its bytes must still be those that the user was shown (K25,
+/// K26).
 pub fn force_remove(dir: &Dir, record: &OpenRecord) -> Result<Removal> {
     let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
     if !record.is_unchanged().map_err(failed)?
@@ -79,8 +88,8 @@ pub fn force_remove(dir: &Dir, record: &OpenRecord) -> Result<Removal> {
     take_away(dir, record.name(), record.id(), &no_pause)
 }
 
-/// K26 alone: renames the name away, and unlinks it if it was the file that was meant. The caller
-/// has done K24 and K25 and keeps a descriptor of the file open.
+/// Performs K26 only: renames the file away and unlinks it if it is the file `id`. The caller has
+/// done K24 and K25 and keeps a descriptor of the file open.
 pub(crate) fn take_away(
     dir: &Dir,
     name: &OsStr,
@@ -94,6 +103,8 @@ pub(crate) fn take_away(
         Err(errno) => return Err(may_not_remove(dir, name, errno)),
     }
     let failed = |errno| Error::io(dir.join(&aside), "cannot remove the dead lock", errno);
+    // Originals replace a lock by name and take no flock, so the rename may have hit a newer file.
+    // The private name is ours alone: compare it, and only then unlink.
     if dir.leads_to(&aside, id).map_err(failed)? {
         match unlinkat(dir, &aside, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => return Ok(Removal::Removed),
@@ -105,8 +116,9 @@ pub(crate) fn take_away(
     Ok(Removal::Changed)
 }
 
-/// A live lock was hit in the last window. It goes back under its name, unless a third process has
-/// taken that meanwhile: then two believe they hold it, and somebody must be told (K26).
+/// Restores a live lock that the rename hit. If a third process has taken the name meanwhile, two
+/// holders believe that they hold the lock: the displaced record is kept aside and reported as
+/// `Compromised` (K26).
 fn put_back(dir: &Dir, name: &OsStr, aside: &OsStr) -> Result<()> {
     let back = match renameat_with(dir, aside, dir, name, RenameFlags::NOREPLACE) {
         Err(Errno::INVAL | Errno::NOSYS) => linkat(dir, aside, dir, name, AtFlags::empty())
@@ -139,8 +151,8 @@ fn put_back(dir: &Dir, name: &OsStr, aside: &OsStr) -> Result<()> {
     }
 }
 
-/// `.<name>.<word>-<16 hex>`. Of a name that leaves no room for that, the beginning: what was locked
-/// must be released and reclaimed, too. The random part keeps such names apart.
+/// Returns the private name `.<name>.<word>-<16 hex>`. A name too long for that is cut, because a
+/// lock with a long name must be releasable, too; the random part keeps the names distinct.
 pub(crate) fn aside_name(name: &OsStr, word: &str) -> OsString {
     let end = format!(".{word}-{}", random_suffix());
     let room = NAME_MAX - 1 - end.len();
@@ -151,9 +163,10 @@ pub(crate) fn aside_name(name: &OsStr, word: &str) -> OsString {
     OsString::from_vec(aside)
 }
 
-/// The most bytes that a name may have in a directory.
+/// Maximum length of a file name in bytes (`NAME_MAX` of Linux).
 const NAME_MAX: usize = 255;
 
+/// The content of a record for an error message, at most 2 KiB.
 fn show(dir: &Dir, name: &OsStr) -> String {
     let bytes = rustix::fs::openat(
         dir,
@@ -169,7 +182,8 @@ fn show(dir: &Dir, name: &OsStr) -> String {
     }
 }
 
-/// A rename that is not permitted names the user who may do it; waiting would not help (K26).
+/// The error of a rename. If permission is missing, it names the user who can remove the file,
+/// because waiting would not help (K26).
 fn may_not_remove(dir: &Dir, name: &OsStr, errno: Errno) -> Error {
     let error = Error::io(dir.join(name), "the dead lock cannot be removed", errno);
     if !matches!(errno, Errno::PERM | Errno::ACCESS) {
@@ -181,7 +195,7 @@ fn may_not_remove(dir: &Dir, name: &OsStr, errno: Errno) -> Error {
     }
 }
 
-/// The login name of a user id, or the number.
+/// Returns the login name of a user id, or the number.
 fn user_name(uid: u32) -> String {
     let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
     passwd
@@ -260,7 +274,8 @@ mod tests {
         assert!(place.names().is_empty());
     }
 
-    /// K24: whoever has the flock is alive or judging; its lock stays.
+    /// K24: a lock whose flock is held belongs to a live holder or to another judging process; it
+    /// stays.
     #[test]
     fn a_locked_record_is_not_removed() {
         let place = place();
@@ -274,7 +289,8 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("dead"));
     }
 
-    /// K22, K23, K25: replaced before the comparison, even by equal bytes: another file, so hands off.
+    /// K22, K23, K25: the file was replaced before the comparison. Even with equal bytes it is
+    /// another file and stays.
     #[test]
     fn a_replaced_record_is_left_alone() {
         let place = place();
@@ -285,7 +301,7 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("dead"));
     }
 
-    /// K25: the holder woke up and beat.
+    /// K25: the holder resumed and wrote a heartbeat.
     #[test]
     fn a_record_that_beats_is_left_alone() {
         let place = place();
@@ -298,7 +314,7 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("beat"));
     }
 
-    /// K26: an original slips in between comparison and rename; its file is put back.
+    /// K26: an original replaces the file between comparison and rename; its file is put back.
     #[test]
     fn a_stranger_hit_by_the_rename_is_put_back() {
         let place = place();
@@ -310,7 +326,7 @@ mod tests {
         assert_eq!(place.names(), [NAME]);
     }
 
-    /// K26: and if a third has taken the name meanwhile, both records are reported and kept.
+    /// K26: if a third process has taken the name meanwhile, both records are reported and kept.
     #[test]
     fn a_stranger_that_cannot_go_back_is_kept_and_reported() {
         let place = place();
@@ -343,7 +359,7 @@ mod tests {
         assert_eq!(names.len(), 2);
     }
 
-    /// X24, K25: force removes what was shown, locked or not, and nothing that came later.
+    /// X24, K25: a forced removal removes the file that was shown, locked or not, and no later one.
     #[test]
     fn force_removes_what_was_shown() {
         let place = place();
@@ -360,7 +376,7 @@ mod tests {
         assert!(place.names().is_empty());
     }
 
-    /// K27: ten judges of one dead lock, one removal, and a fresh lock is never hit.
+    /// K27: ten threads judge one dead lock; one removes it, and none removes the fresh lock.
     #[test]
     fn many_judges_remove_once() {
         for _ in 0..50 {

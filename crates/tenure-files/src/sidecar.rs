@@ -1,4 +1,4 @@
-//! The sidecar lock: a small file beside the file it protects (`state.json` ↔ `state.json.lock`).
+//! Sidecar locks: a lock file beside the file that it protects (`state.json` ↔ `state.json.lock`).
 //!
 //! ```
 //! use tenure_files::sidecar::{Manager, Options};
@@ -12,9 +12,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! The rules are S1–S30. All generations of the original keep out a Tenure lock, and Tenure keeps
-//! out of theirs; on top of that the kernel proves who lives, removal cannot hit a live lock, and a
-//! lost lock is noticed.
+//! Rules S1–S30. Tenure and all generations of the original exclude each other. In addition, Tenure
+//! proves with kernel facilities whether a holder is alive, never removes a live lock, and detects
+//! a lost lock.
 
 mod acquire;
 mod held_table;
@@ -49,27 +49,37 @@ use crate::liveness::{Doubt, Verdict};
 use crate::wait::Cancel;
 use held_table::HeldLock;
 
-/// A domain of locks in this process. Managers of one key share what they hold; managers of
-/// different keys exclude each other like different processes.
+/// A domain of locks in this process.
+///
+/// Managers with the same key share their table of held locks. Managers with different keys exclude
+/// each other as different processes do.
 #[derive(Clone, Debug)]
 pub struct Manager {
     key: Arc<str>,
 }
 
 impl Manager {
-    /// A manager for this domain.
+    /// Creates a manager for the domain `key`.
     pub fn new(key: impl Into<Arc<str>>) -> Manager {
         Manager { key: key.into() }
     }
 
-    /// Acquires a lock, waiting as the options say. In vain is `Timeout`; old and not approved for
-    /// removal is `Stale`.
+    /// Acquires a lock, and waits as long as `options` allow.
+    ///
+    /// # Errors
+    ///
+    /// `Timeout` if the lock stays held, `Stale` if the lock is old and its removal is not
+    /// approved, or the class of the problem that makes waiting useless, such as `NotALock`.
     pub fn acquire(&self, options: &Options) -> Result<SidecarGuard> {
         acquire::acquire(&self.key, options).map(|entry| SidecarGuard { entry: Some(entry) })
     }
 
-    /// Acquires a lock at once or not at all: `Held`, or `Foreign` where the holder's life cannot
-    /// be checked.
+    /// Acquires a lock without waiting.
+    ///
+    /// # Errors
+    ///
+    /// `Held` if the lock is held, or `Foreign` if this process cannot check whether the holder is
+    /// alive.
     pub fn try_acquire(&self, options: &Options) -> Result<SidecarGuard> {
         let once = options.clone().retry(Retry::none());
         self.acquire(&once).map_err(|error| match error.class() {
@@ -78,8 +88,11 @@ impl Manager {
         })
     }
 
-    /// Acquires, runs `body`, releases. If the lock was lost meanwhile, that is the answer, and
-    /// not the body's value.
+    /// Acquires a lock, runs `body` and releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// Returns `Compromised` instead of the value of `body` if the lock was lost in the meantime.
     pub fn with_lock<T>(
         &self,
         options: &Options,
@@ -91,7 +104,8 @@ impl Manager {
         Ok(value)
     }
 
-    /// Releases every lock of this domain by force, and says which could not be (S28).
+    /// Releases every lock of this domain, also nested ones, and returns the errors (S28 (drain and
+    /// held)).
     pub fn drain(&self) -> Vec<Error> {
         held_table::entries(&self.key)
             .iter()
@@ -99,12 +113,12 @@ impl Manager {
             .collect()
     }
 
-    /// The same, for shutdowns and tests that do not care how each of them ended.
+    /// Releases every lock of this domain like [`drain`](Manager::drain) and ignores errors.
     pub fn reset(&self) {
         self.drain();
     }
 
-    /// What this domain holds (S28).
+    /// Returns the locks that this domain holds (S28).
     pub fn held_entries(&self) -> Vec<HeldEntry> {
         held_table::entries(&self.key)
             .into_iter()
@@ -113,56 +127,72 @@ impl Manager {
     }
 }
 
-/// Acquires a lock with a manager of its own, runs `body`, releases.
+/// Acquires a lock with a manager of its own, runs `body` and releases the lock. See
+/// [`Manager::with_lock`].
 pub fn with_lock<T>(options: &Options, body: impl FnOnce(&SidecarGuard) -> T) -> Result<T> {
     Manager::new("one-shot").with_lock(options, body)
 }
 
-/// A held lock. Dropping it releases; only [`release`](SidecarGuard::release) can say how that went.
+/// A held sidecar lock.
+///
+/// Dropping the guard releases the lock and ignores errors; use [`release`](SidecarGuard::release)
+/// to see them.
 #[derive(Debug)]
 #[must_use = "a dropped guard releases at once"]
 pub struct SidecarGuard {
-    /// `None` once released.
+    /// `None` after `release` or `leave`.
     entry: Option<Arc<HeldLock>>,
 }
 
 impl SidecarGuard {
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub fn lock_path(&self) -> &Path {
         &self.entry().lock_path
     }
 
-    /// The normalized target (S1).
+    /// Returns the normalized target (S1 (normalized target)).
     pub fn target(&self) -> &Path {
         &self.entry().target
     }
 
-    /// This acquisition's token.
+    /// Returns the token of this acquisition.
     pub fn token(&self) -> Token {
         self.entry().hold.token()
     }
 
-    /// The fencing number, if one was asked for.
+    /// Returns the fencing number, if the options asked for one.
     pub fn fence(&self) -> Option<NonZeroU64> {
         self.entry().fence
     }
 
-    /// Whether the lock is still ours, right now (S25, K34). A loss poisons the guard.
+    /// Checks that this process still holds the lock (S25 (verify a held lock), K34 (detect a lost
+    /// lock)).
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock is lost; from then on every check fails.
     pub fn verify_still_held(&self) -> Result<()> {
         self.entry().hold.check()
     }
 
-    /// Runs once when the loss of the lock is noticed; at once if it already was.
+    /// Registers `listener`, which runs once when the loss of the lock is detected. Runs it
+    /// immediately if the lock is already lost.
     pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
         self.entry().hold.on_lost(listener);
     }
 
-    /// The hold underneath: bytes, pulse and publishing way for those who need them.
+    /// Returns the underlying hold, with the record bytes, the heartbeat position and the publish
+    /// method.
     pub fn hold(&self) -> &Arc<FileHolding> {
         &self.entry().hold
     }
 
-    /// Gives the lock back. Of nested acquisitions only the last one removes the file (S26).
+    /// Releases the lock. Only the last of nested acquisitions removes the file (S26 (sidecar
+    /// release)).
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock was lost, `NotHeld` if it was already released by force.
     pub fn release(mut self) -> Result<()> {
         let entry = self
             .entry
@@ -171,8 +201,10 @@ impl SidecarGuard {
         release(&entry)
     }
 
-    /// Lets go without releasing: the record stays and follows the life of the process that it
-    /// names (C13).
+    /// Drops the guard without releasing the lock and returns the token.
+    ///
+    /// The record stays, and the lock then lives as long as the process that the record names (C13
+    /// (holds for scripts)).
     pub fn leave(mut self) -> Token {
         let entry = self
             .entry
@@ -190,7 +222,8 @@ impl SidecarGuard {
 }
 
 impl AsFd for SidecarGuard {
-    /// The locked descriptor, for a child that shall keep the lock (K38).
+    /// Returns the locked descriptor, for a child process that keeps the lock (K38 (inherit the
+    /// locked descriptor)).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.entry().hold.as_fd()
     }
@@ -205,54 +238,55 @@ impl Drop for SidecarGuard {
 }
 
 fn release(entry: &Arc<HeldLock>) -> Result<()> {
-    // A copy that came over fork must not even count (K36).
+    // A forked copy of the guard must not change the count: the acquiring process alone releases
+    // (K36 (idempotent release)).
     if entry.hold.is_ours() && !held_table::count_down(entry) {
         return Ok(());
     }
     entry.release()
 }
 
-/// A lock that this process holds, as `held_entries` shows it.
+/// A lock that this process holds, as returned by [`Manager::held_entries`].
 #[derive(Clone, Debug)]
 pub struct HeldEntry {
     entry: Arc<HeldLock>,
 }
 
 impl HeldEntry {
-    /// The normalized target.
+    /// Returns the normalized target.
     pub fn target(&self) -> &Path {
         &self.entry.target
     }
 
-    /// The lock file.
+    /// Returns the path of the lock file.
     pub fn lock_path(&self) -> &Path {
         &self.entry.lock_path
     }
 
-    /// Since when.
+    /// Returns the time of the acquisition.
     pub fn acquired_at(&self) -> SystemTime {
         self.entry.since
     }
 
-    /// The caller's metadata.
+    /// Returns the metadata that the caller set in [`Options::metadata`].
     pub fn metadata(&self) -> &Payload {
         &self.entry.metadata
     }
 
-    /// Releases it whoever still works under it; their guards then say `NotHeld`.
+    /// Releases the lock although guards for it exist. Those guards then return `NotHeld`.
     pub fn force_release(&self) -> Result<()> {
         self.entry.release()
     }
 }
 
-/// Takes over a hold that follows another process, by its token: for `renew` (beat) and `unlock`
-/// (release), C13.
+/// Takes over a hold that follows another process (C13), identified by its token: for `renew`
+/// (heartbeat) and `unlock` (release).
 pub fn adopt(options: &Options, token: Token) -> Result<FileHolding> {
     let place = lock_path::LockPaths::of(options, lock_path::ParentDirectory::Leave)?;
     FileHolding::adopt(place.dir, &place.lock_name, LIMIT, token)
 }
 
-/// The path of the lock of a target, without touching anything (S1, S2).
+/// Returns the lock path of a target without creating anything (S1, S2 (lock path)).
 pub fn lock_path(target: impl AsRef<Path>) -> Result<PathBuf> {
     let mut path =
         lock_path::normalize(target.as_ref(), lock_path::ParentDirectory::Leave)?.into_os_string();
@@ -275,8 +309,9 @@ fn not_waiting(error: Error) -> Error {
     Error::new(class, error.path(), "held").blocked_by(blocker)
 }
 
-/// Acquires in a thread of its own, for callers that await. Dropping the future withdraws: a lock
-/// that is granted at that very moment is given back.
+/// Acquires a lock on a separate thread and returns a future.
+///
+/// Dropping the future cancels the wait. A lock that is granted at the same moment is released.
 pub fn acquire_async(
     manager: &Manager,
     options: Options,

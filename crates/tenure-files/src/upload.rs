@@ -1,14 +1,15 @@
-//! Upload locks: one request at a time works on a resumable upload, and a newcomer can ask the one
-//! before it to stop.
+//! Upload locks: at most one request works on a resumable upload, and a new request can ask the
+//! current holder to stop.
 //!
 //! ```text
-//! newcomer ──held──▶ request (`ID.stop`, or memory) ──▶ holder's callback ──▶ saves, releases
+//! requester ──held──▶ request (`ID.stop`, or memory) ──▶ holder's callback ──▶ saves, releases
 //!     ▲                                                                          │
 //!     └──────────────────────── gets the lock ◀──────────────────────────────────┘
 //! ```
 //!
-//! Two lockers with one trait: [`FileLocker`] shares its files with every process that works in the
-//! upload directory, the original upload server included; [`MemoryLocker`] is for one process.
+//! Two lockers implement one trait: [`FileLocker`] shares its files with every process that works
+//! in the upload directory, including the original upload server; [`MemoryLocker`] works within one
+//! process.
 //!
 //! ```no_run
 //! use std::sync::Arc;
@@ -53,48 +54,57 @@ pub use id::{UploadId, UploadIdError};
 pub use inspect::{Cleaned, Inspection};
 pub use memory::MemoryLocker;
 
-/// Told to the holder when somebody wants the lock. It may release from inside; it must not mind being
-/// called again, and not take long: it runs on a thread that others need.
+/// Callback of a holder, called when another request wants the lock.
+///
+/// It may release the lock. It may be called more than once, and must return quickly, because it
+/// runs on the heartbeat thread or on the requester's thread.
 pub type OnRequest = Arc<dyn Fn(&UploadReleaseRequest) + Send + Sync>;
 
-/// Who wants a lock, as far as is known: an original says nothing.
+/// A request to release an upload lock. An original provides no details.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UploadReleaseRequest {
-    /// The process that asks.
+    /// The process that requests the lock.
     pub by: Option<Identity>,
-    /// What it wants to do. Written by others: escape it before printing.
+    /// What it wants to do. Foreign text: escape it before printing.
     pub reason: Option<String>,
 }
 
-/// How a lock is wanted.
+/// Parameters of an acquisition.
 #[derive(Clone)]
 pub struct LockRequest {
-    /// How long to wait. Who does not wait does not ask either.
+    /// How long to wait. With [`Wait::No`] the holder is not asked to release, either.
     pub wait: Wait,
-    /// What for, such as `PATCH up/7`: shown to others in the record and in requests.
+    /// The purpose, such as `PATCH up/7`: shown to others in the record and in release requests.
     pub purpose: Option<String>,
-    /// Called when somebody else wants the lock.
+    /// Called when another request wants the lock.
     pub on_request: OnRequest,
-    /// Ends the wait from another thread.
+    /// Lets another thread cancel the wait.
     pub cancel: Option<Cancel>,
-    /// The lock shall follow the life of this process of our PID namespace instead of ours, and
-    /// outlive us (C13). Not for locks in memory.
+    /// Binds the lock to the life of this process, in our PID namespace, instead of the calling
+    /// process (C13 (holds for scripts)). Not for locks in memory.
     pub follows: Option<u32>,
 }
 
-/// Locks uploads by their identifier (U23).
+/// Locks uploads by their identifier (U23 (library interface)).
 pub trait UploadLocker: Send + Sync {
-    /// Takes the lock of one upload. No re-entrance: a second acquire in the same process waits (U12).
+    /// Acquires the lock of one upload. The lock is not re-entrant: a second acquisition in the
+    /// same process waits (U12 (no re-entrance)).
+    ///
+    /// # Errors
+    ///
+    /// `Held` with [`Wait::No`], `Timeout` if the lock is not released in time, `Foreign` if the
+    /// holder cannot be checked from here, or the problem of the lock file.
     fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard>;
 
-    /// The same without a purpose.
+    /// Acquires the lock of one upload without a purpose. See [`lock_for`](UploadLocker::lock_for).
     fn lock(&self, id: &UploadId, wait: Wait, on_request: OnRequest) -> Result<UploadGuard> {
         self.lock_for(id, LockRequest::new(wait, on_request))
     }
 }
 
-/// Locks on a thread of its own, for callers that await. Dropping the future withdraws: a lock that is
-/// granted at that very moment is given back.
+/// Acquires a lock on a separate thread and returns a future.
+///
+/// Dropping the future cancels the wait. A lock that is granted at the same moment is released.
 pub fn lock_async<L: UploadLocker + Clone + 'static>(
     locker: &L,
     id: &UploadId,
@@ -112,7 +122,10 @@ pub fn lock_async<L: UploadLocker + Clone + 'static>(
     })
 }
 
-/// A held upload lock. Dropping it releases; only [`release`](UploadGuard::release) can say how that went.
+/// A held upload lock.
+///
+/// Dropping the guard releases the lock and ignores errors; use [`release`](UploadGuard::release)
+/// to see them.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct UploadGuard {
     id: UploadId,
@@ -141,12 +154,12 @@ impl UploadGuard {
         }
     }
 
-    /// The upload.
+    /// Returns the identifier of the upload.
     pub fn id(&self) -> &UploadId {
         &self.id
     }
 
-    /// The hold on disk; `None` for a lock in memory.
+    /// Returns the hold on disk, or `None` for a lock in memory.
     pub fn file(&self) -> Option<&FileHold> {
         match &self.hold {
             GuardInner::Memory { .. } => None,
@@ -154,13 +167,20 @@ impl UploadGuard {
         }
     }
 
-    /// Whether the lock is ours right now (K34). A lock in memory cannot be lost.
+    /// Checks that this process still holds the lock (K34 (detect a lost lock)). A lock in memory
+    /// cannot be lost.
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock is lost.
     pub fn check(&self) -> Result<()> {
         self.file().map_or(Ok(()), FileHold::check)
     }
 
-    /// Lets go of the handle and leaves the record, which follows the process that it names (C13).
-    /// `None` for a lock in memory, which is given back.
+    /// Drops the guard without releasing the lock and returns the token. The lock then lives as
+    /// long as the process that the record names (C13).
+    ///
+    /// A lock in memory is released, and the result is `None`.
     pub fn leave(self) -> Option<Token> {
         match self.hold {
             GuardInner::Memory { .. } => None,
@@ -168,7 +188,11 @@ impl UploadGuard {
         }
     }
 
-    /// Gives the lock back, and says if it had been lost before.
+    /// Releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock was lost before.
     pub fn release(self) -> Result<()> {
         match self.hold {
             GuardInner::Memory { .. } => Ok(()),
@@ -186,7 +210,7 @@ impl fmt::Debug for UploadGuard {
 }
 
 impl LockRequest {
-    /// A request without a purpose, for this process.
+    /// Creates a request without a purpose, for this process.
     pub fn new(wait: Wait, on_request: OnRequest) -> LockRequest {
         LockRequest {
             wait,
@@ -197,13 +221,13 @@ impl LockRequest {
         }
     }
 
-    /// What the holder is told.
+    /// The release request that the holder gets.
     fn release_request(&self) -> UploadReleaseRequest {
         UploadReleaseRequest::new(self.purpose.clone())
     }
 }
 
-/// This process, as one who asks: it holds nothing, so it has no token.
+/// The identity of this process as a requester: it holds nothing, so it has no token.
 fn asking() -> Identity {
     let own = Identity::own(Token::random(), false);
     Identity {
@@ -215,14 +239,14 @@ fn asking() -> Identity {
     }
 }
 
-/// A lock file, whatever path leads to it.
+/// Identity of a lock file, independent of the path used.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct LockFileKey {
     dir: FileId,
     name: OsString,
 }
 
-/// How records of others are judged.
+/// How records of other holders are judged.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
     /// Process ids may belong to other containers: a missing process proves nothing (U13.3).
@@ -230,7 +254,7 @@ struct StalenessRules {
     clock: Clock,
 }
 
-/// The names of one upload's files in its directory, and its address for messages.
+/// The file names of one upload in its directory, and its address for messages.
 #[derive(Debug)]
 struct Names {
     lock: OsString,

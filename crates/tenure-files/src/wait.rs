@@ -1,9 +1,10 @@
-//! Waiting: woken by the kernel where it can tell, by the clock elsewhere (K42, K43).
+//! Waiting for a lock file: inotify, pidfd and `flock` wake the waiter, polling is the fallback
+//! (K42 (watch and poll), K43 (poll jitter and deadlines)).
 //!
-//! Three things end a wait early: an inotify event for a watched name, the death of the recorded
-//! process (its pidfd), and its `flock` becoming free (a thread that blocks in `flock`, one per
-//! file). All of them are hints: whoever is woken looks again and decides anew. Polling goes on
-//! underneath, because an event may be missed.
+//! Three events end a wait early: an inotify event for a watched name, the exit of the recorded
+//! process (its pidfd), and the release of its `flock` (a thread that blocks in `flock`, one per
+//! file). All of them are only hints: the waiter checks the lock again. It also polls, because an
+//! event may be missed.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -27,22 +28,26 @@ use crate::record::OpenRecord;
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WakeReason {
-    /// Something happened to a watched name.
+    /// A watched name changed.
     Event,
-    /// The holder that was followed has ended, or its `flock` is free.
+    /// The followed holder has exited, or its `flock` is free.
     HolderGone,
-    /// The time was up.
+    /// The given time was reached.
     Time,
-    /// Somebody called [`Cancel::cancel`].
+    /// [`Cancel::cancel`] was called.
     Cancelled,
 }
 
-/// Ends a wait from another thread. Once cancelled, it stays cancelled.
+/// Cancels waits from another thread. Once cancelled, it stays cancelled.
 #[derive(Clone, Debug)]
 pub struct Cancel(Arc<OwnedFd>);
 
 impl Cancel {
-    /// A new, uncancelled one. Fails only if the process has no descriptors left.
+    /// Creates an uncancelled handle.
+    ///
+    /// # Errors
+    ///
+    /// Fails only if the process has no file descriptors left.
     pub fn new() -> std::io::Result<Cancel> {
         Ok(Cancel(Arc::new(eventfd(
             0,
@@ -50,12 +55,12 @@ impl Cancel {
         )?)))
     }
 
-    /// Ends all waits that use it, now and later.
+    /// Cancels all waits that use this handle, current and future.
     pub fn cancel(&self) {
         signal(&self.0);
     }
 
-    /// Whether it was called.
+    /// Returns whether [`cancel`](Cancel::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
         let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
         let now = Timespec {
@@ -66,7 +71,7 @@ impl Cancel {
     }
 }
 
-/// One who waits for names in a directory to change. Makes nothing before it is armed.
+/// Waits for changes of names in a directory. Watches nothing before [`arm`](NameWaiter::arm).
 #[derive(Debug)]
 pub struct NameWaiter<'d> {
     dir: &'d Dir,
@@ -78,15 +83,16 @@ pub struct NameWaiter<'d> {
     cancel: Option<Cancel>,
 }
 
-/// Where the end of a holder shows.
+/// A descriptor that becomes readable when the followed holder ends.
 #[derive(Debug)]
 struct HolderDeath {
     whose: FollowedHolder,
     ready: Arc<OwnedFd>,
 }
 
-/// Who is followed. The file alone does not say it: the record before may be closed, and the next
-/// holder's may have its inode number (K22).
+/// Identity of the followed holder. The file id alone is not enough: after the previous record was
+/// closed, the next holder's record may have the same inode number (K22 (keep the judged file
+/// open)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FollowedHolder {
     file: FileId,
@@ -95,7 +101,7 @@ struct FollowedHolder {
 }
 
 impl<'d> NameWaiter<'d> {
-    /// Waits for these names in `dir`.
+    /// Creates a waiter for `names` in `dir`.
     pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> NameWaiter<'d> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         let events = WatchFlags::CREATE
@@ -115,26 +121,29 @@ impl<'d> NameWaiter<'d> {
         }
     }
 
-    /// Wakes only when a name goes: for those who wait for nothing else, among many.
+    /// Limits wake-ups to the removal of a name. Saves wake-ups where many processes wait.
     #[must_use]
     pub fn for_names_to_go(mut self) -> NameWaiter<'d> {
         self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         self
     }
 
-    /// Whether [`arm`](NameWaiter::arm) was called.
+    /// Returns whether [`arm`](NameWaiter::arm) was called.
     pub fn is_armed(&self) -> bool {
         self.is_armed
     }
 
-    /// Begins to watch. Whoever arms must look at the names once more before waiting: what
-    /// happened earlier makes no event.
+    /// Starts the inotify watch. The caller must check the names once more before it waits: a
+    /// change before this call makes no event.
+    ///
+    /// Without inotify (not a local file system, or a kernel limit is reached) only polling
+    /// remains.
     pub fn arm(&mut self) {
         self.is_armed = true;
         if self.inotify.is_some() || !self.dir.is_local() {
             return;
         }
-        // Without inotify (limits reached) polling remains.
+        // No inotify instance left: polling remains.
         let Some(fd) = take_inotify() else { return };
         let path = format!("/proc/self/fd/{}", self.dir.as_fd().as_raw_fd());
         if let Ok(descriptor) = inotify::add_watch(&fd, path, self.events) {
@@ -142,9 +151,10 @@ impl<'d> NameWaiter<'d> {
         }
     }
 
-    /// Follows the holder of a record, so that its death wakes us. By pidfd where its pid is of our
-    /// namespace; by a blocking `flock` where only the kernel's lock can tell.
+    /// Follows the holder of a record, so that its death ends the wait: by pidfd if its pid belongs
+    /// to our PID namespace, otherwise by a blocking `flock` if the holder keeps one.
     pub fn follow(&mut self, record: &OpenRecord, identity: &Identity, here: &Here) {
+        // The pid and the flock mean something only on this machine and in this boot.
         if !self.dir.is_local() || identity.boot.is_none() || identity.boot != here.boot {
             return;
         }
@@ -171,7 +181,7 @@ impl<'d> NameWaiter<'d> {
         self.death = ready.map(|ready| HolderDeath { whose, ready });
     }
 
-    /// Follows a bare pid of our namespace, as an original's record has it.
+    /// Follows a process by its pid in our PID namespace, for records of originals.
     pub fn follow_process(&mut self, record: &OpenRecord, pid: u32, start: Option<u64>) {
         let whose = FollowedHolder {
             file: record.id(),
@@ -183,7 +193,7 @@ impl<'d> NameWaiter<'d> {
         }
     }
 
-    /// Follows whoever has the `flock` of a file or directory.
+    /// Follows the process that has the `flock` of a file or directory.
     pub fn follow_lock(&mut self, file: &File, id: FileId) {
         let whose = FollowedHolder {
             file: id,
@@ -195,13 +205,15 @@ impl<'d> NameWaiter<'d> {
         }
     }
 
+    /// Whether this holder is already followed: do not open a second pidfd or start a second
+    /// thread.
     fn follows(&self, holder: FollowedHolder) -> bool {
         self.death
             .as_ref()
             .is_some_and(|death| death.whose == holder)
     }
 
-    /// Waits until `until` at the latest.
+    /// Waits for an event, at most until `until`.
     pub fn wait(&mut self, until: Instant) -> WakeReason {
         loop {
             let left = until.saturating_duration_since(Instant::now());
@@ -227,6 +239,8 @@ impl<'d> NameWaiter<'d> {
                 return WakeReason::Cancelled;
             }
             let (died, changed) = (is_ready(death_at), is_ready(inotify_at));
+            // The death is reported once. The caller judges the lock again and follows the next
+            // holder.
             if died {
                 self.death = None;
                 return WakeReason::HolderGone;
@@ -240,7 +254,7 @@ impl<'d> NameWaiter<'d> {
         }
     }
 
-    /// Whether one of the events that have come is about one of our names.
+    /// Reads the pending events and returns whether one concerns a watched name.
     fn concerns_us(&self) -> bool {
         let Some((fd, descriptor)) = &self.inotify else {
             return false;
@@ -263,11 +277,11 @@ impl Drop for NameWaiter<'_> {
     }
 }
 
-/// Inotify descriptors that are not in use. Closing one waits for the kernel to see all its readers
-/// gone, 8 ms and more, and whoever has just got its lock must not wait for that.
+/// Pool of idle inotify descriptors. Closing one waits for a grace period of the kernel, 8 ms and
+/// more, which would delay a waiter that has just got its lock.
 static IDLE: PerProcess<Mutex<Vec<OwnedFd>>> = PerProcess::new();
 
-/// More are closed: waiting threads beyond this number are rare.
+/// Pool size. More than 16 waiting threads are rare; further descriptors are closed.
 const MOST_IDLE: usize = 16;
 
 fn take_inotify() -> Option<OwnedFd> {
@@ -281,7 +295,8 @@ fn take_inotify() -> Option<OwnedFd> {
     })
 }
 
-/// Events of the old watch may still come; they carry its number, which is never used again.
+/// Returns a descriptor to the pool. Late events of the removed watch are harmless: the kernel does
+/// not reuse its watch number.
 fn put_back_inotify(fd: OwnedFd) {
     let mut idle = IDLE.get().lock().unwrap_or_else(PoisonError::into_inner);
     if idle.len() < MOST_IDLE {
@@ -289,20 +304,20 @@ fn put_back_inotify(fd: OwnedFd) {
     }
 }
 
-/// A pidfd that becomes readable when the process ends. `None` if it is not there any more, or not
-/// the one that is meant.
+/// Returns a pidfd that becomes readable when the process exits, or `None` if the process no longer
+/// exists or has another start time.
 fn process_end(pid: u32, start: Option<u64>) -> Option<Arc<OwnedFd>> {
     let number = Pid::from_raw(i32::try_from(pid).ok()?)?;
     let pidfd = pidfd_open(number, PidfdFlags::empty()).ok()?;
-    // Only now is the number pinned: compare after opening.
+    // The open pidfd pins the pid. Only now does the comparison of the start time hold.
     (presence(pid, start) == Presence::Running).then(|| Arc::new(pidfd))
 }
 
-/// The files whose `flock` a thread is waiting for, and who wants to know.
+/// Files for which a thread blocks in `flock`, with the eventfd that it signals.
 type LockWatches = Mutex<HashMap<FileId, Weak<OwnedFd>>>;
 
-/// An eventfd that becomes readable when the file's `flock` could be had. One thread per file,
-/// however many wait and however often they give up: a thread in `flock` cannot be called back.
+/// Returns an eventfd that becomes readable when the file's `flock` is free. There is one thread
+/// per file, for any number of waiters: a thread that blocks in `flock` cannot be cancelled.
 fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
     static WATCHES: PerProcess<LockWatches> = PerProcess::new();
     let watches = WATCHES.get();
@@ -316,12 +331,13 @@ fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
     thread::Builder::new()
         .name("tenure-flock".into())
         .spawn(move || {
-            // Got and given back at once: the waiter judges anew, with a lock of its own (K25).
+            // Release the flock immediately: the waiter judges the file again and takes its own
+            // (K25 (check again before removal)).
             let _ = flock(&file, FlockOperation::LockExclusive);
             let _ = flock(&file, FlockOperation::Unlock);
             let mut known = watches.lock().unwrap_or_else(PoisonError::into_inner);
             known.remove(&id);
-            // Only now may the inode number be used again.
+            // Close the file only after its entry is removed: then its inode number can be reused.
             drop(file);
             drop(known);
             signal(&signalled);
@@ -335,7 +351,7 @@ fn lock_end(file: &File, id: FileId) -> Option<Arc<OwnedFd>> {
 #[derive(Debug)]
 pub(crate) struct DirEvent {
     descriptor: i32,
-    /// `None` also when the kernel dropped events: then anything may have happened.
+    /// `None` also for a queue overflow, where any name may have changed.
     name: Option<OsString>,
 }
 
@@ -343,12 +359,13 @@ impl DirEvent {
     pub(crate) fn concerns(&self, descriptor: i32, name: &OsStr) -> bool {
         match &self.name {
             Some(changed) => self.descriptor == descriptor && changed == name,
+            // An overflow event has the watch descriptor -1.
             None => self.descriptor == descriptor || self.descriptor == -1,
         }
     }
 }
 
-/// Events that have come, without blocking.
+/// Reads pending events without blocking.
 pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
     use std::os::unix::ffi::OsStrExt;
     let mut buffer = [MaybeUninit::uninit(); 4096];
@@ -362,7 +379,7 @@ pub(crate) fn read_events(inotify: &OwnedFd) -> Vec<DirEvent> {
             descriptor: event.wd(),
             name,
         });
-        // What comes later wakes the next poll; another read here would mostly find nothing.
+        // Later events wake the next poll; a second read here would usually find nothing.
         if reader.is_buffer_empty() {
             break;
         }
@@ -379,8 +396,7 @@ fn signal(fd: &OwnedFd) {
     let _ = rustix::io::write(fd, &1_u64.to_ne_bytes());
 }
 
-/// Rounded up to the next nanosecond that `poll` understands; never longer than a day, so that
-/// arithmetic cannot overflow.
+/// Converts a duration for `poll`, limited to one day so that the conversion cannot overflow.
 pub(crate) fn timespec(duration: Duration) -> Timespec {
     let duration = duration.min(Duration::from_secs(86_400));
     Timespec {
@@ -389,12 +405,12 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
     }
 }
 
-/// A poll time with ±10 % jitter, so that waiters do not march in step (K43).
+/// Returns the poll interval with ±10 % jitter, so that waiters do not poll in step (K43).
 pub fn jittered(interval: Duration) -> Duration {
     (interval - interval / 10).saturating_add((interval / 5).mul_f64(random_fraction()))
 }
 
-/// A random number in [0, 1).
+/// Returns a random number in [0, 1).
 pub(crate) fn random_fraction() -> f64 {
     let bits = u32::from_ne_bytes(random_bytes());
     f64::from(bits) / (f64::from(u32::MAX) + 1.0)
@@ -435,7 +451,8 @@ mod tests {
         assert_eq!(waiter.wait(far()), WakeReason::Event);
     }
 
-    /// K42: the death of the recorded process wakes, although it makes no event in the directory.
+    /// K42: the exit of the recorded process wakes the waiter, although it makes no event in the
+    /// directory.
     #[test]
     fn the_death_of_the_holder_wakes_the_waiter() {
         let temp = temp_with_record();
@@ -460,8 +477,8 @@ mod tests {
         holder.wait().unwrap();
     }
 
-    /// K22, K42: the next holder's record may have the inode number of the one before. Its holder is
-    /// followed all the same.
+    /// K22, K42: the next holder's record may reuse the previous inode number; its holder is
+    /// followed nevertheless.
     #[test]
     fn a_new_holder_under_an_old_inode_number_is_followed() {
         let temp = temp_with_record();
@@ -490,8 +507,8 @@ mod tests {
         before.wait().unwrap();
     }
 
-    /// K42: where the pid says nothing (another namespace), the blocking flock tells; one thread
-    /// serves all who wait for a file.
+    /// K42: where the pid proves nothing (another namespace), the blocking flock wakes; one thread
+    /// serves all waiters of a file.
     #[test]
     fn a_freed_flock_wakes_the_waiter() {
         let temp = temp_with_record();
@@ -520,7 +537,7 @@ mod tests {
         assert_eq!(second.wait(far()), WakeReason::HolderGone);
     }
 
-    /// K43: a wait never goes past its deadline, and a cancelled one ends at once.
+    /// K43: a wait does not exceed its deadline, and a cancelled wait ends immediately.
     #[test]
     fn deadline_and_cancel_end_a_wait() {
         let temp = temp_with_record();

@@ -1,7 +1,7 @@
-//! What the machine can do to a lock: reused pids, containers, renamed hosts, other users, reboots, FUSE,
-//! full and read-only disks. Each for all three protocols, with real processes.
+//! Environment tests: reused pids, containers, renamed hosts, other users, reboots, FUSE, full and
+//! read-only disks. Each for all three protocols, with real processes.
 //!
-//! These tests need root: they make namespaces and mounts, and become other users.
+//! These tests need root: they create namespaces and mounts, and run as other users.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -29,7 +29,7 @@ fn hold(who: &str, dir: &Path) -> Actor {
     holder
 }
 
-/// The actor under another program, such as `unshare`.
+/// The actor, started by another program such as `unshare`.
 fn under(program: &[&str], args: &[&str], dir: &Path) -> Actor {
     let mut command = Command::new(program[0]);
     command.args(&program[1..]).arg(ACTOR);
@@ -57,8 +57,7 @@ fn original_record(who: &str, pid: u32) -> String {
     }
 }
 
-/// K10, K12: the pid of a killed holder was given to another process. That one is alive; the holder is
-/// not.
+/// K10, K12: the pid of a killed holder was reused. The new process is alive; the holder is not.
 #[test]
 fn a_reused_pid_is_not_the_holder() {
     for who in ALL {
@@ -71,7 +70,7 @@ fn a_reused_pid_is_not_the_holder() {
     }
 }
 
-/// Has the kernel hand out this pid again, which is free.
+/// Makes the kernel assign this free pid again.
 fn process_with_pid(pid: u32) -> LiveProcess {
     let give_up = Instant::now() + ACTOR_TIMEOUT;
     loop {
@@ -84,7 +83,7 @@ fn process_with_pid(pid: u32) -> LiveProcess {
     }
 }
 
-/// K10, K14: process 1 of one container is not process 1 of the other; the kernel's lock tells.
+/// K10, K14: process 1 of one container is not process 1 of another; the flock distinguishes them.
 #[test]
 fn two_containers_exclude_each_other() {
     let container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
@@ -105,7 +104,7 @@ fn two_containers_exclude_each_other() {
     }
 }
 
-/// K8, K10: a host that was renamed is still the machine on which the holder lives, or died.
+/// K8, K10: after a rename the host is still the machine on which the holder runs or died.
 #[test]
 fn a_renamed_host_changes_nothing() {
     let renamed = [
@@ -124,7 +123,8 @@ fn a_renamed_host_changes_nothing() {
     }
 }
 
-/// K16: a holder of another user, whom we may not signal and whose record we may not read, is waited for.
+/// K16: a holder of another user is waited for, although we have no permission to signal it or to
+/// read its record.
 #[test]
 fn another_users_holder_is_waited_for() {
     for who in ALL {
@@ -132,7 +132,7 @@ fn another_users_holder_is_waited_for() {
         fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
         let _holder = hold(who, temp.path());
         let answer = Actor::spawn_as(OTHER_USER, &["try", who], temp.path()).hear();
-        // A record that may not be read is named as such where the protocol has a word for it.
+        // A record without read permission is reported as such if the protocol has a class for it.
         assert!(
             ["Timeout", "Unreadable"].contains(&answer.as_str()),
             "{who}: {answer}"
@@ -141,8 +141,8 @@ fn another_users_holder_is_waited_for() {
     }
 }
 
-/// K11, K24: after a reboot the lock is dead. A judge that only believes in a reboot cannot take a lock
-/// whose holder lives, because the kernel's lock stands before the removal.
+/// K11, K24: after a reboot the lock is dead. A process that wrongly assumes a reboot cannot take
+/// the lock of a live holder, because the removal needs the flock.
 #[test]
 fn a_changed_boot_id_frees_only_dead_locks() {
     let temp_boot = tempfile::tempdir().unwrap();
@@ -163,8 +163,8 @@ fn a_changed_boot_id_frees_only_dead_locks() {
     }
 }
 
-/// K6, K12, K31: one side sees the directory through FUSE, the other directly. The kernel's lock does not
-/// reach through, so neither side claims one or trusts one; the process table decides.
+/// K6, K12, K31: one side sees the directory through FUSE, the other directly. FUSE does not pass
+/// the flock through, so neither side claims or trusts one; the process table decides.
 #[test]
 fn a_directory_seen_through_fuse_is_one_directory() {
     for who in ALL {
@@ -229,7 +229,7 @@ impl Drop for Fuse {
     }
 }
 
-/// What a test needs from Debian, if it is missing.
+/// Installs a Debian package that a test needs, if it is missing.
 fn install(package: &str) {
     let is_there = || {
         let found = Command::new("which")
@@ -262,7 +262,7 @@ fn unmount(path: &Path) {
     let _ = Command::new("umount").arg("-l").arg(path).status();
 }
 
-/// A small file system of its own.
+/// A small separate file system.
 struct LoopDisk {
     dir: tempfile::TempDir,
 }
@@ -308,7 +308,7 @@ impl Drop for LoopDisk {
     }
 }
 
-/// A full disk: refused with `Io`, nothing half done stays, and when there is room again it works.
+/// A full disk: refused with `Io`, no partial file remains, and it works again when there is space.
 #[test]
 fn a_full_disk_is_an_error_and_leaves_nothing() {
     for who in ALL {
@@ -325,7 +325,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     }
 }
 
-/// A read-only disk: `Io`, and a dead lock on it stays and is skipped by a server (X9).
+/// A read-only disk: `Io`; a dead lock on it stays, and a server skips (X9).
 #[test]
 fn a_read_only_disk_is_an_error() {
     for who in ALL {
@@ -334,7 +334,7 @@ fn a_read_only_disk_is_an_error() {
         assert_eq!(try_lock(who, disk.path()), "Io", "{who}");
     }
     let disk = LoopDisk::mount("64k");
-    drop(Actor::spawn(&["cycle"], disk.path()).hear()); // Makes the gate.
+    drop(Actor::spawn(&["cycle"], disk.path()).hear()); // Creates the gate.
     fs::write(
         disk.path().join(".exclusive-lock"),
         original_record("exclusive", dead_pid()),
@@ -344,7 +344,8 @@ fn a_read_only_disk_is_an_error() {
     Actor::spawn(&["cycle"], disk.path()).says("skip Io");
 }
 
-/// K26: in a sticky directory only the owner may remove a dead lock; anybody else is told so at once.
+/// K26: in a sticky directory only the owner can remove a dead lock; other users get an error at
+/// once.
 #[test]
 fn a_dead_lock_in_a_sticky_directory_is_an_error_at_once() {
     for who in ALL {
@@ -361,7 +362,7 @@ fn a_dead_lock_in_a_sticky_directory_is_an_error_at_once() {
     }
 }
 
-/// K17, K18: whoever looks sees no record, or a whole one: never half of it.
+/// K17, K18: a reader sees no record or a complete one, never a part.
 #[test]
 fn a_reader_never_sees_half_a_record() {
     for who in ALL {
@@ -390,8 +391,8 @@ fn a_reader_never_sees_half_a_record() {
     }
 }
 
-/// K36: a handle that came over `fork` does nothing in the child; the parent's goes on. The same holds
-/// for a server's cycle and its gate (X20).
+/// K36: a forked copy of a handle does nothing in the child; the parent's still works. The same
+/// holds for a server's cycle and its gate (X20).
 #[test]
 fn a_forked_handle_is_inert() {
     for who in ["exclusive", "upload", "server"] {

@@ -1,4 +1,4 @@
-//! The exclusive lock's rules, with real processes on both sides of it.
+//! Rules of the exclusive lock, with real processes on both sides.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -110,7 +110,7 @@ fn a_tool_writes_a_complete_record() {
     assert!(!fixture.lock().exists(), "a dropped guard releases");
 }
 
-/// X8, K8, K15, K16: only a process that is known not to exist, on this very host, is dead.
+/// X8, K8, K15, K16: only a process that is known not to exist on this host is dead.
 #[test]
 fn only_a_missing_process_of_this_host_is_dead() {
     let (alive, dead) = (LiveProcess::spawn(), i64::from(dead_pid()));
@@ -128,7 +128,8 @@ fn only_a_missing_process_of_this_host_is_dead() {
     }
 }
 
-/// X8, K16: a process that may not be signalled is alive. Decided by a process that may not.
+/// X8, K16: a process that we have no permission to signal is alive. Checked by a process without
+/// that permission.
 #[test]
 fn another_users_process_is_alive() {
     let machine = TestMachine::new();
@@ -144,7 +145,7 @@ fn another_users_process_is_alive() {
     assert!(fixture.lock().exists());
 }
 
-/// X7: the fixed texts, with the word of the cycle.
+/// X7: the fixed texts, with the name of the cycle kind.
 #[test]
 fn the_log_names_the_cycle() {
     let fixture = ExclusiveFixture::new();
@@ -163,13 +164,13 @@ fn the_log_names_the_cycle() {
     assert_eq!(line, "Removed stale lock (other), proceeding with import");
 }
 
-/// X7, X9, K26: a dead lock that may not be removed is skipped, with its holder and the reason.
+/// X7, X9, K26: a dead lock that cannot be removed is skipped, with its holder and the reason.
 #[test]
 fn a_dead_lock_that_cannot_be_removed_is_skipped() {
     let fixture = ExclusiveFixture::new();
     fixture.write(dead_pid(), &host());
     fs::write(fixture.gate(), "").unwrap();
-    // In a directory in which only root may remove, and in one in which only the owner of a file may.
+    // In a directory in which only root can remove, and in one in which only the file's owner can.
     for mode in [0o755, 0o1777] {
         fs::set_permissions(fixture.dir(), fs::Permissions::from_mode(mode)).unwrap();
         let actor = Actor::spawn_as(OTHER_USER, &["cycle"], fixture.dir());
@@ -181,7 +182,7 @@ fn a_dead_lock_that_cannot_be_removed_is_skipped() {
     }
 }
 
-/// X7: a record that may not be read is skipped.
+/// X7: a record without read permission is skipped.
 #[test]
 fn an_unreadable_record_is_skipped() {
     let fixture = ExclusiveFixture::new();
@@ -212,7 +213,7 @@ fn a_lock_counts_from_the_next_cycle_on() {
     guard.release().unwrap();
 }
 
-/// X11, X8: what the original server skips for ever, Tenure removes.
+/// X11, X8: Tenure removes a dead lock that the original server would skip forever.
 #[test]
 fn a_dead_tools_lock_is_removed_where_the_original_skips_for_ever() {
     let fixture = ExclusiveFixture::new();
@@ -258,7 +259,7 @@ fn tools_exclude_each_other() {
     Actor::spawn(&["try", "exclusive"], fixture.dir()).says("ok");
 }
 
-/// X14.2, K5: a refusal names the holder, the judgement and what to do.
+/// X14.2, K5: a refusal names the holder, the verdict and the next step.
 #[test]
 fn a_refusal_says_who_and_what_next() {
     let fixture = ExclusiveFixture::new();
@@ -276,7 +277,7 @@ fn a_refusal_says_who_and_what_next() {
     }
 }
 
-/// X14.2, K42: a waiter is woken by the release and by the death of the holder; the actors never poll.
+/// X14.2, K42: the release and the death of the holder wake a waiter; the actors never poll.
 #[test]
 fn a_waiter_is_woken_by_release_and_by_death() {
     let fixture = ExclusiveFixture::new();
@@ -295,7 +296,7 @@ fn a_waiter_is_woken_by_release_and_by_death() {
     }
 }
 
-/// X14.2: a waiter gives a malformed record time, because an original may be writing it.
+/// X14.2: a waiter waits for a malformed record, because an original may be writing it.
 #[test]
 fn a_record_that_is_being_written_is_waited_for() {
     let fixture = ExclusiveFixture::new();
@@ -312,7 +313,7 @@ fn a_record_that_is_being_written_is_waited_for() {
     waiter.says("held");
 }
 
-/// X14.2: one that stays as it is for 10 s is refused, and left.
+/// X14.2: a malformed record that is unchanged for 10 s is refused and left.
 #[test]
 fn a_record_that_stays_malformed_is_refused() {
     let fixture = ExclusiveFixture::new();
@@ -331,7 +332,8 @@ fn a_record_that_stays_malformed_is_refused() {
     assert!(fixture.lock().exists());
 }
 
-/// X15, X16, K34: an original overwrites or deletes; the holder notices, by itself and at once.
+/// X15, X16, K34: an original overwrites or deletes the lock; the holder detects it immediately,
+/// without a call of `check`.
 #[test]
 fn an_originals_interference_is_noticed() {
     for interference in ["overwrite", "delete"] {
@@ -350,13 +352,15 @@ fn an_originals_interference_is_noticed() {
             .expect("the loss is noticed without being asked for");
         assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
         let after = fs::read(fixture.lock()).ok();
-        // X17: gone or another's is not success, and what stands there is left alone.
+        // X17: a release fails if the record is gone or belongs to another holder, and leaves the
+        // file alone.
         assert_eq!(guard.release().unwrap_err().class(), Class::Compromised);
         assert_eq!(fs::read(fixture.lock()).ok(), after);
     }
 }
 
-/// X15: a Tenure tool and a Tenure server respect an original's lock; the original server Tenure's.
+/// X15: a Tenure tool and a Tenure server respect an original's lock; the original server respects
+/// Tenure's.
 #[test]
 fn originals_and_tenure_respect_each_other_one_at_a_time() {
     let fixture = ExclusiveFixture::new();
@@ -388,7 +392,7 @@ fn a_killed_originals_lock_is_taken_over() {
     waiter.says("held");
 }
 
-/// X16, K33, K10: the record beats in place and stays locked by the kernel.
+/// X16, K33, K10: the heartbeat is written in place, and the flock stays held.
 #[test]
 fn a_holder_beats_and_keeps_the_kernel_lock() {
     let fixture = ExclusiveFixture::new();
@@ -406,7 +410,7 @@ fn a_holder_beats_and_keeps_the_kernel_lock() {
     guard.release().unwrap();
 }
 
-/// X18: what may be a holder's name.
+/// X18: valid and invalid holder names.
 #[test]
 fn a_holders_name_is_checked() {
     let fixture = ExclusiveFixture::new();
@@ -434,7 +438,7 @@ fn a_holders_name_is_checked() {
     assert!(!fixture.lock().exists());
 }
 
-/// X19: the settling time is spent with the lock in place.
+/// X19: the lock exists during the settle time.
 #[test]
 fn settling_happens_under_the_lock() {
     let fixture = ExclusiveFixture::new();
@@ -449,7 +453,7 @@ fn settling_happens_under_the_lock() {
     assert!(began.elapsed() >= settle);
 }
 
-/// X20: a tool waits for a running cycle, and has the lock only when that is over.
+/// X20: a tool waits for a running cycle, and gets the lock only when the cycle has ended.
 #[test]
 fn a_tool_waits_for_running_cycles() {
     let fixture = ExclusiveFixture::new();
@@ -469,7 +473,7 @@ fn a_tool_waits_for_running_cycles() {
     });
 }
 
-/// X20: a cycle that does not end in time: `Timeout`, and the lock is given back.
+/// X20: if a cycle does not end in time, the result is `Timeout` and the lock is released.
 #[test]
 fn a_cycle_that_does_not_end_costs_the_lock() {
     let fixture = ExclusiveFixture::new();
@@ -491,7 +495,7 @@ fn a_cycle_that_does_not_end_costs_the_lock() {
     tool.acquire(Wait::No).unwrap().release().unwrap();
 }
 
-/// X20: the gate is an empty file of mode 0644 that stays; cycles share it.
+/// X20: the gate is an empty file with mode 0644 that is never removed; cycles share it.
 #[test]
 fn the_gate_is_shared_by_cycles_and_never_removed() {
     let fixture = ExclusiveFixture::new();
@@ -507,7 +511,8 @@ fn the_gate_is_shared_by_cycles_and_never_removed() {
     assert_eq!(fs::metadata(fixture.gate()).unwrap().ino(), gate.ino());
 }
 
-/// X20, X9: a server that cannot have the gate skips: it is no file, or there is no directory.
+/// X20, X9: a server that cannot take the gate skips: the gate is not a file, or there is no
+/// directory.
 #[test]
 fn a_server_without_a_gate_skips() {
     let fixture = ExclusiveFixture::new();
@@ -531,8 +536,8 @@ fn a_server_without_a_gate_skips() {
     );
 }
 
-/// X20, X9: somebody who keeps the gate without a lock (a tool stopped at the wrong moment) does not
-/// hang a server.
+/// X20, X9: a process that keeps the gate without a lock (a tool stopped at the wrong moment) does
+/// not block a server.
 #[test]
 fn a_kept_gate_does_not_hang_a_server() {
     let fixture = ExclusiveFixture::new();
@@ -544,7 +549,7 @@ fn a_kept_gate_does_not_hang_a_server() {
     drop(fixture.server().begin_cycle().unwrap());
 }
 
-/// X21: whether a cycle is running can be seen, without disturbing it.
+/// X21: a running cycle can be detected without disturbing it.
 #[test]
 fn a_running_cycle_can_be_seen() {
     let fixture = ExclusiveFixture::new();
@@ -556,7 +561,7 @@ fn a_running_cycle_can_be_seen() {
     assert!(!inspect(fixture.dir()).unwrap().cycle_is_running);
 }
 
-/// X22, X23: `check` without removing tells what a server would do.
+/// X22, X23: `check` without removal reports what a server would do.
 #[test]
 fn a_dry_run_removes_nothing() {
     let fixture = ExclusiveFixture::new();
@@ -598,7 +603,7 @@ fn only_force_breaks_what_is_not_dead() {
     assert_eq!(fixture.names(), [".exclusive-lock.gate"]);
 }
 
-/// X24, K22: what came after the look is not what was shown, and stays.
+/// X24, K22: a lock that appeared after the inspection is not the one that was shown, and stays.
 #[test]
 fn break_removes_what_was_shown_and_nothing_later() {
     let fixture = ExclusiveFixture::new();
@@ -633,7 +638,7 @@ fn status_reports_the_lock() {
     assert_eq!(json(), serde_json::json!({"exclusive_lock_active": true}));
 }
 
-/// Intervals longer than the clock has room for are long ones; nothing overflows.
+/// Intervals beyond the range of the clock are accepted; nothing overflows.
 #[test]
 fn endless_intervals_are_long_ones() {
     let fixture = ExclusiveFixture::new();
@@ -645,7 +650,7 @@ fn endless_intervals_are_long_ones() {
     assert_eq!(tool().acquire(SOON).unwrap_err().class(), Class::Timeout);
 }
 
-/// K39: a fence grows with every lock and stands in the record.
+/// K39: the fence grows with every lock and is written to the record.
 #[test]
 fn fences_grow() {
     let fixture = ExclusiveFixture::new();

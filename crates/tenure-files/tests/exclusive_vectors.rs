@@ -1,4 +1,5 @@
-//! Every vector of the exclusive-lock protocol, decided by a server and refused or granted to a tool.
+//! Test vectors of the exclusive-lock protocol: the decision of a server, and the result for a
+//! tool.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -13,16 +14,16 @@ use common::{TestMachine, make_fifo, vector_files};
 use tenure_files::error::Class;
 use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
 
-/// What the table says of a file.
+/// The expected result for a file.
 #[derive(Clone, Copy, Debug)]
 enum Expected {
-    /// Skip, held by this tool.
+    /// The server skips; held by this tool.
     Locked(&'static str, Class),
-    /// Removed, go on.
+    /// The server removes the lock and proceeds.
     Reclaimed,
-    /// Skip, malformed.
+    /// The server skips; malformed record.
     Malformed,
-    /// Skip, invalid.
+    /// The server skips; invalid record.
     Invalid,
 }
 
@@ -100,7 +101,7 @@ fn the_table_has_every_vector() {
     assert_eq!(listed, present.iter().map(String::as_str).collect());
 }
 
-/// Puts something where the lock belongs.
+/// Writes a file at the lock path.
 type MakeFixture<'a> = &'a dyn Fn(&VectorFixture);
 
 struct VectorFixture {
@@ -133,7 +134,7 @@ impl VectorFixture {
     }
 }
 
-/// X2, X3, X4, X5, X7, X8, X12.2, X12.3, X12.4, X13, K8, K12, K14, K15: the server's answer.
+/// X2, X3, X4, X5, X7, X8, X12.2, X12.3, X12.4, X13, K8, K12, K14, K15: the server's decision.
 #[test]
 fn the_server_answers_as_the_table_says() {
     let machine = TestMachine::new();
@@ -176,12 +177,13 @@ fn the_server_answers_as_the_table_says() {
                 "{file} was touched"
             ),
         }
-        // K5: foreign text reaches a terminal escaped.
+        // K5: foreign text is escaped before it is printed.
         assert!(!line.chars().any(char::is_control), "{file}: {line:?}");
     }
 }
 
-/// X14: a tool is refused with the table's class wherever a server skips, and granted elsewhere.
+/// X14: a tool is refused with the class of the table where a server skips, and gets the lock
+/// elsewhere.
 #[test]
 fn a_tool_is_refused_where_a_server_skips() {
     let machine = TestMachine::new();
@@ -209,7 +211,7 @@ fn a_tool_is_refused_where_a_server_skips() {
     }
 }
 
-/// X7: nothing there, or not even the directory.
+/// X7: no lock, or not even the directory.
 #[test]
 fn no_file_or_no_directory_is_no_lock() {
     let fixture = VectorFixture::new();
@@ -220,7 +222,7 @@ fn no_file_or_no_directory_is_no_lock() {
     }
 }
 
-/// X12.1, K28: what is not a regular file is skipped, not followed, and does not block.
+/// X12.1, K28: a file that is not regular is skipped, not followed, and does not block.
 #[test]
 fn special_files_are_skipped() {
     let machine = TestMachine::new();

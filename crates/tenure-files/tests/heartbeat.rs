@@ -1,4 +1,5 @@
-//! When the heartbeat thread's thread begins. One test, one process: the heartbeat thread is the process's own.
+//! Start of the heartbeat thread. A test binary of its own, because there is one heartbeat thread
+//! per process.
 
 #![allow(
     clippy::unwrap_used,
@@ -23,7 +24,7 @@ fn is_running() -> bool {
         .any(|name| name.trim() == "tenure-heart")
 }
 
-/// K33: a hold that began while the heartbeat thread had its rest is looked after from the end of the rest on.
+/// K33: a hold that began during a `HeartbeatPause` gets its heartbeats after the pause.
 #[test]
 fn a_heart_begins_after_its_rest() {
     let fixture = SidecarFixture::new();

@@ -1,8 +1,8 @@
 //! Interoperability with the original: the real `@openclaw/fs-safe` packages from npm, one per
 //! generation, against Tenure, in both directions.
 //!
-//! G1 is 0.1.2: it deletes by name what looks old, and releases by name. G2 is 0.4.1: it compares
-//! first, and removes stale locks only on approval. G3 is 0.5.0: it also puts up a guard.
+//! G1 is 0.1.2: it deletes by name a lock that looks old, and releases by name. G2 is 0.4.1: it
+//! compares first, and removes stale locks only on approval. G3 is 0.5.0: it also makes a guard.
 //! The packages are installed once into `.cache` at the root of the repository; `npm` and `node`
 //! are needed.
 
@@ -35,7 +35,7 @@ const G3: &str = "0.5.0";
 /// The newest of the third generation.
 const NEWEST: &str = "0.21.0";
 
-/// The directory that the package of this version is installed in.
+/// The directory into which the package of this version is installed.
 fn package(version: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../.cache/fs-safe");
     let home = root.join(version);
@@ -108,7 +108,7 @@ impl OriginalFixture {
     }
 }
 
-/// One at a time: each side keeps the other out, waits for it, and gets the lock after it.
+/// One after the other: each side excludes the other, waits for it, and gets the lock after it.
 #[test]
 fn one_at_a_time_both_sides_keep_each_other_out() {
     for version in [G1, G2, G3, NEWEST] {
@@ -163,7 +163,7 @@ fn a_killed_original_is_replaced() {
     }
 }
 
-/// S11, S24: kept alive by heartbeats, a Tenure lock older than the stale time is not stale for any
+/// S11, S24: with heartbeats, a Tenure lock older than the stale time is not stale for any
 /// generation.
 #[test]
 fn a_beating_lock_is_never_stale_for_an_original() {
@@ -192,7 +192,7 @@ fn a_beating_lock_is_never_stale_for_an_original() {
     held.release().unwrap();
 }
 
-/// Not a test: the other processes of this file run this one in a role.
+/// Not a test: entry point of the child processes of this file.
 #[test]
 fn child() {
     child::play(&[("contend", contend)]);
@@ -216,8 +216,8 @@ fn contend(target: &Path) {
         randomize: true,
         ..Retry::default()
     };
-    // What an original leaves that is killed while it makes its lock or its guard proves nothing:
-    // an empty record after 3 s, a guard that stood still after 10 s, and nothing else.
+    // An original that is killed while it makes its lock or its guard leaves no proof. Therefore
+    // remove an empty record after 3 s and an unchanged guard after 10 s, and nothing else.
     let options = Options::new(target)
         .durability(Durability::Fast)
         .retry(retry)
@@ -231,12 +231,12 @@ fn contend(target: &Path) {
         let me = format!("tenure {} {n}", std::process::id());
         let guard = match locks.acquire(&options) {
             Ok(guard) => guard,
-            // K26 reports a displaced lock to whoever noticed it; the name counts as held.
+            // K26: this process displaced a lock and reports it; the name counts as held.
             Err(error) if error.class() == Class::Compromised => {
                 section.append("displaced", &error.to_string());
                 continue;
             }
-            // A living original that was slow: not ours to remove.
+            // A slow but live original: its lock must not be removed.
             Err(error) if error.class() == Class::Stale => continue,
             Err(error) => {
                 section.append("failures", &format!("{me}: {error}"));
@@ -247,7 +247,7 @@ fn contend(target: &Path) {
         let next = section.read("counter").parse().unwrap_or(0) + 1;
         section.count(next);
         section.append("log", &format!("{me} {next}"));
-        // Work under the lock, long enough for a robbery to be an overlap.
+        // Hold the lock long enough that the loss of a lock becomes an overlap.
         std::thread::sleep(dwell);
         section.leave(&me);
         match guard.release() {
@@ -280,7 +280,7 @@ impl Section {
             .unwrap();
         file.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
-    /// In place and in one write: a kill in between must not lose the count.
+    /// Writes in place with one call: a kill in between must not lose the count.
     fn count(&self, number: u64) {
         use std::os::unix::fs::FileExt;
         let path = self.path("counter");
@@ -293,8 +293,8 @@ impl Section {
         file.write_all_at(format!("{number:010}").as_bytes(), 0)
             .unwrap();
     }
-    /// Whoever is still in `inside` and runs was robbed. One that was killed there is gone in a
-    /// moment: its lock is free a little before its process is.
+    /// Reports a double hold if the previous process in `inside` still runs. A process that was
+    /// killed there gets 200 ms: its lock is free a little before its process is gone.
     fn enter(&self, me: &str) {
         let before = self.read("inside");
         if !before.is_empty() && before != me {
@@ -305,12 +305,13 @@ impl Section {
                 self.append("doubles", &format!("{before} ; {me} ; {}", self.whose()));
             }
         }
-        // In one step: two who are inside at once must not mix their names.
+        // Replace the file in one step: two processes inside at the same time must not mix their
+        // names.
         let own = self.path(&format!("inside-{}", std::process::id()));
         std::fs::write(&own, me).unwrap();
         std::fs::rename(&own, self.path("inside")).unwrap();
     }
-    /// Whose record stands under the name: without it one cannot tell who was robbed.
+    /// Whether the lock file is ours: it tells which of two holders lost its lock.
     fn whose(&self) -> &'static str {
         let record = parse_object(self.read("state.json.lock").as_bytes());
         let pid = record.and_then(|record| record.get("pid")?.as_u64());
@@ -338,7 +339,7 @@ fn runs(pid: &str) -> bool {
     state.is_some_and(|state| state != 'Z' && state != 'X')
 }
 
-/// A run of two originals and two Tenures on one lock.
+/// A run of two original and two Tenure processes on one lock.
 struct Contest {
     version: &'static str,
     policy: &'static str,
@@ -346,7 +347,7 @@ struct Contest {
     count: u32,
     /// Processes killed with SIGKILL and started again.
     kills: u32,
-    /// How long each of them works under the lock.
+    /// How long each process works under the lock.
     dwell_ms: u32,
 }
 
@@ -381,7 +382,7 @@ impl Contest {
             directory: fixture.temp.path().to_owned(),
         };
         for kill in 0..self.kills {
-            // Not a wait for something: the interval of the disturbance itself.
+            // Not a wait for an event: the interval between kills.
             std::thread::sleep(Duration::from_millis(40 + u64::from(kill * 7919 % 60)));
             let index = kill as usize % players.len();
             let fresh = self.player(&fixture, index);
@@ -397,7 +398,8 @@ impl Contest {
         fixture
     }
 
-    /// No two inside at once, no number given twice, and the counter counts the sections.
+    /// No two processes inside at the same time, no number used twice, and the counter matches the
+    /// sections.
     fn must_exclude(&self) {
         let fixture = self.run();
         assert_eq!(fixture.lines("doubles"), [""; 0], "{self:?}");
@@ -422,7 +424,8 @@ impl Contest {
         );
         assert!(log.iter().any(|line| line.starts_with("original")));
         assert!(log.iter().any(|line| line.starts_with("tenure")));
-        // A Tenure that is killed between the two steps of a removal leaves a private name (K20).
+        // A Tenure process that is killed between the two steps of a removal leaves a private file
+        // (K20).
         let later = Clock::fixed(SystemTime::now() + Duration::from_secs(120));
         let cleaned = leftovers(&Dir::open(fixture.temp.path()).unwrap(), later).unwrap();
         assert!(
@@ -437,14 +440,14 @@ impl Contest {
         assert_eq!(left, [""; 0], "{self:?}");
     }
 
-    /// Where originals delete by name, double holds happen. Every Tenure that was robbed of its
-    /// lock while it was inside must have noticed.
+    /// If originals delete by name, double holds happen. Every Tenure process that lost its lock
+    /// while inside must have detected it.
     fn must_notice(&self) {
         let fixture = self.run();
         let noticed: BTreeSet<String> = fixture.lines("noticed").into_iter().collect();
         let doubles = fixture.lines("doubles");
-        // Only where the newcomer's record stands was the one inside robbed of its own. Otherwise it
-        // was the newcomer, before it came in.
+        // Only if the lock file is the second process's did the first one lose its lock. Otherwise
+        // the second lost its lock before it entered.
         let robbed: Vec<&str> = doubles
             .iter()
             .filter(|line| line.starts_with("tenure") && line.ends_with("; mine"))
@@ -463,7 +466,7 @@ impl Contest {
                 .iter()
                 .any(|pid| victim.split(' ').nth(1) == Some(pid))
             {
-                continue; // It may have been killed before it could notice.
+                continue; // It may have been killed before its check.
             }
             assert!(
                 noticed.contains(victim),
@@ -508,8 +511,8 @@ fn g3_with_approved_removal() {
     Contest::new(G3, "approve", 16).must_exclude();
 }
 
-/// S23: G1 deletes locks by name; double holds are counted, and each is noticed by the Tenure that
-/// was robbed (K34).
+/// S23: G1 deletes locks by name; double holds are counted, and every Tenure process that lost its
+/// lock detects it (K34).
 #[test]
 fn g1_robs_and_is_noticed() {
     Contest {
@@ -520,7 +523,7 @@ fn g1_robs_and_is_noticed() {
     .must_notice();
 }
 
-/// S23: so does G2 when it may remove.
+/// S23: the same for G2 with approved removal.
 #[test]
 fn g2_with_approved_removal_robs_and_is_noticed() {
     Contest {

@@ -1,4 +1,4 @@
-//! Looking at sidecar locks and breaking them (S30, K30, C16).
+//! Inspecting and breaking sidecar locks (S30, K30, C16).
 
 #![allow(
     clippy::unwrap_used,
@@ -76,7 +76,7 @@ fn looking_names_the_holder_and_changes_nothing() {
     assert!(lock.modified_ago.unwrap() >= Duration::from_secs(600));
 }
 
-/// S22, S30: guards are shown for what they are; `break --guard` takes down an unlocked one.
+/// S22, S30: each kind of guard is recognized; `break --guard` removes an unlocked one.
 #[test]
 fn guards_are_shown_and_taken_down() {
     let fixture = InspectFixture::new();
@@ -97,8 +97,8 @@ fn guards_are_shown_and_taken_down() {
     assert!(!break_guard(&fixture.options()).unwrap());
 }
 
-/// S30, C16: without force only the dead and the stale; with force also the living, and the fence
-/// rises.
+/// S30, C16: without force only dead and stale locks are broken; with force also live ones, and the
+/// fence grows.
 #[test]
 fn breaking_a_live_lock_needs_force() {
     let fixture = InspectFixture::new();
@@ -126,7 +126,7 @@ fn breaking_a_live_lock_needs_force() {
     );
 }
 
-/// K30: what cannot be a lock goes only by force, and a directory not at all.
+/// K30: a file that cannot be a lock is removed only by force, a directory never.
 #[test]
 fn what_cannot_be_a_lock_goes_only_by_force() {
     let fixture = InspectFixture::new();

@@ -1,5 +1,5 @@
-//! The sidecar lock between processes: takeover from the dead, ends of processes, forked handles,
-//! inherited descriptors, and the future for callers that await.
+//! Sidecar locks between processes: takeover from dead holders, process exit, forked handles,
+//! inherited descriptors, and futures.
 
 #![allow(
     clippy::unwrap_used,
@@ -61,7 +61,7 @@ fn options(target: &Path) -> Options {
     Options::new(target).durability(Durability::Fast)
 }
 
-/// Polls so rarely that only an event can explain a quick takeover.
+/// Options that poll so rarely that only an event can explain a quick takeover.
 fn by_event_only(target: &Path) -> Options {
     let slow = Duration::from_secs(25);
     options(target).retry(Retry {
@@ -71,7 +71,7 @@ fn by_event_only(target: &Path) -> Options {
     })
 }
 
-/// Not a test: the other processes of this file run this one in a role.
+/// Not a test: entry point of the child processes of this file.
 #[test]
 fn child() {
     child::play(&[
@@ -102,7 +102,7 @@ fn child() {
     ]);
 }
 
-/// Background jobs of a shell ignore SIGINT, and so would we.
+/// Resets SIGINT: a background job of a shell inherits "ignore", and so would this process.
 #[allow(
     unsafe_code,
     reason = "std cannot restore the default action of a signal"
@@ -133,7 +133,8 @@ fn wait(target: &Path) {
     guard.release().unwrap();
 }
 
-/// K42: a waiter takes over from a killed holder by event. K10: from a stopped one it does not.
+/// K42: an event lets a waiter take over from a killed holder. K10: it does not take over from a
+/// stopped one.
 #[test]
 fn a_killed_holder_is_replaced_at_once() {
     let fixture = ProcessFixture::new();
@@ -167,7 +168,7 @@ fn die_in_the_guarded_section(target: &Path) {
     let _ = Manager::new("reclaimer").acquire(&options);
 }
 
-/// S22, K27: a reclaimer that dies anywhere in the guarded section blocks nobody.
+/// S22, K27: a reclaimer that dies at any step under the guard does not block other processes.
 #[test]
 fn a_reclaimer_that_dies_blocks_nobody() {
     for point in ["guard made", "dead removed", "reclaimed"] {
@@ -203,7 +204,7 @@ fn a_reclaimer_that_dies_blocks_nobody() {
     }
 }
 
-/// Ends while the guard is alive and will never be dropped.
+/// Exits while the guard exists and is never dropped.
 fn exit(options: Options) {
     std::mem::forget(Manager::new("exit").acquire(&options).unwrap());
     say("held");
@@ -211,7 +212,7 @@ fn exit(options: Options) {
     std::process::exit(0);
 }
 
-/// S27: a normal exit gives back what is held, except what is to be retained.
+/// S27: a normal exit releases all locks except those with `retain_on_exit`.
 #[test]
 fn a_normal_exit_releases() {
     for (role, stays) in [("exit", false), ("exit and retain", true)] {
@@ -225,8 +226,7 @@ fn a_normal_exit_releases() {
     }
 }
 
-/// S27: a normal exit in the middle of a reclaim takes the guard down: an original would wait for it
-/// for ever.
+/// S27: a normal exit during a reclaim removes the guard: an original would wait for it forever.
 #[test]
 fn a_normal_exit_takes_the_guard_down() {
     let fixture = ProcessFixture::new();
@@ -245,8 +245,8 @@ fn hold_and_listen(target: &Path) {
     hold(target);
 }
 
-/// S27, K37: signals release for programs that asked, and still end them; a library that was not
-/// asked takes no signal.
+/// S27, K37: signals release the locks of programs that asked for it, and still end them; without
+/// that the library handles no signal.
 #[test]
 fn signals_release_for_programs_that_ask() {
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
@@ -262,7 +262,7 @@ fn signals_release_for_programs_that_ask() {
     }
 }
 
-/// A copy of the process with a copy of the guard; ends without running exit handlers if asked to.
+/// Forks, so that the child has a copy of the guard. Ends without exit handlers if asked to.
 fn in_forked_child(action: impl FnOnce()) -> i32 {
     #[allow(unsafe_code, reason = "only fork gives a forked copy of a handle")]
     // SAFETY: the child only uses the calls under test and ends by `_exit`.
@@ -284,7 +284,7 @@ fn in_forked_child(action: impl FnOnce()) -> i32 {
 fn fork(target: &Path) {
     let mut guard = Some(Manager::new("fork").acquire(&options(target)).unwrap());
     let hold = Arc::clone(guard.as_ref().unwrap().hold());
-    // The child has copies of its own: what it takes and drops stays with the parent.
+    // The child has its own copies: what it takes and drops does not affect the parent.
     let ended = in_forked_child(|| {
         let is_inert = |result: tenure_files::Result<()>| {
             result.is_err_and(|error| error.class() == Class::NotHeld)
@@ -306,8 +306,8 @@ fn fork(target: &Path) {
     say("inert");
 }
 
-/// K36: a handle that came over fork does nothing in the child, not even at its exit; the child can
-/// have locks of its own.
+/// K36: a forked copy of a handle does nothing in the child, not even at its exit; the child can
+/// hold locks of its own.
 #[test]
 fn a_forked_copy_is_inert() {
     let fixture = ProcessFixture::new();
@@ -329,11 +329,11 @@ fn inherit(target: &Path) {
     let mut sleeper = sleeper.process_group(0).spawn().unwrap();
     drop(kept);
     say(&sleeper.id().to_string());
-    sleeper.wait().unwrap(); // We are killed long before that.
+    sleeper.wait().unwrap(); // This process is killed long before.
 }
 
-/// K38, K10: as long as a child has the locked descriptor, nobody takes over, although the holder
-/// itself was killed; when the child ends, a waiter is woken.
+/// K38, K10: while a child has the locked descriptor, no process takes over, although the holder
+/// itself was killed; when the child exits, a waiter is woken.
 #[test]
 fn an_inherited_descriptor_keeps_the_lock() {
     let fixture = ProcessFixture::new();
@@ -356,13 +356,13 @@ fn an_inherited_descriptor_keeps_the_lock() {
     assert!(waiter.wait().success());
 }
 
-/// A process whose main thread has ended while another works.
+/// A process whose main thread has ended while another thread works.
 fn end_the_main_thread(_: &Path) {
     #[allow(
         unsafe_code,
         reason = "a test thread is never the main thread; that of a fork is"
     )]
-    // SAFETY: the child only starts a thread, says a word, and ends its own thread by `exit`.
+    // SAFETY: the child only starts a thread, prints a line, and ends its own thread by `exit`.
     unsafe {
         let child = libc::fork();
         if child == 0 {
@@ -375,8 +375,8 @@ fn end_the_main_thread(_: &Path) {
     }
 }
 
-/// K13: a main thread that ended looks like a zombie; the process is alive as long as another
-/// thread is, and gone after that.
+/// K13: a main thread that ended is shown as a zombie; the process is alive while another thread
+/// is, and gone after that.
 #[test]
 fn a_process_lives_in_its_last_thread() {
     let fixture = ProcessFixture::new();
@@ -419,7 +419,8 @@ fn judge_another_users_process(target: &Path) {
     say(&format!("{:?}", presence(pid, None)));
 }
 
-/// K16: a process that we may not signal is alive. As root we judge as somebody else.
+/// K16: a process that we have no permission to signal is alive. Root therefore runs the check as
+/// another user.
 #[test]
 fn another_users_process_is_alive() {
     let fixture = ProcessFixture::new();
@@ -431,7 +432,7 @@ fn another_users_process_is_alive() {
     let player = match is_root {
         false => Player::new(role, &target),
         true => {
-            // The other user must be able to run the test binary, wherever that lies.
+            // The other user needs access to the test binary.
             let program = fixture.temp.path().join("program");
             std::fs::copy(std::env::current_exe().unwrap(), &program).unwrap();
             let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
@@ -461,8 +462,7 @@ fn block_on<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-/// Awaiting works without a runtime; a dropped future withdraws, and the loss of a lock can be
-/// awaited.
+/// Futures work without a runtime; a dropped future cancels, and the loss of a lock can be awaited.
 #[test]
 fn a_lock_can_be_awaited() {
     let fixture = ProcessFixture::new();
@@ -482,6 +482,7 @@ fn a_lock_can_be_awaited() {
     assert!(third.verify_still_held().is_err());
     assert_eq!(block_on(lost).cause, tenure_files::hold::LossCause::Gone);
     drop(third);
-    // What crosses its cancellation is given back: the one that withdrew may have it for a moment.
+    // A lock that is granted during the cancellation is released: the cancelled waiter may hold it
+    // for a moment.
     common::eventually("the lock is free", || fixture.try_class().is_none());
 }

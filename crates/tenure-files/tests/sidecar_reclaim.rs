@@ -1,4 +1,4 @@
-//! Judging and reclaiming sidecar locks: vanished, dead, stale, guarded and displaced ones (S19–S22).
+//! Staleness and reclaim of sidecar locks: vanished, dead, stale, guarded and displaced (S19–S22).
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,8 @@ use tenure_files::Class;
 use tenure_files::remove::RemovalStep;
 use tenure_files::sidecar::{AcquireStep, Options, Retry, StalePolicy};
 
-/// S20: what vanishes while it is judged is not stale: next attempt, counted.
+/// S20: a lock that vanishes while it is judged is not stale: the next attempt starts and is
+/// counted.
 #[test]
 fn a_vanished_lock_is_not_stale() {
     let fixture = SidecarFixture::new();
@@ -40,7 +41,7 @@ fn a_vanished_lock_is_not_stale() {
                 std::fs::remove_file(&lock).unwrap()
             }))
     };
-    // At once: the next attempt by the clock would be in an hour.
+    // Immediately: the next scheduled attempt would be in an hour.
     manager("v")
         .acquire(&vanishing(1))
         .unwrap()
@@ -49,7 +50,7 @@ fn a_vanished_lock_is_not_stale() {
     assert_eq!(class(manager("v").acquire(&vanishing(0))), Class::Timeout);
 }
 
-/// S21: the guard stands, locked and marked, from before the removal until after the publishing.
+/// S21: the guard exists, locked and marked, from before the removal until after the publication.
 #[test]
 fn a_dead_lock_is_replaced_under_the_guard() {
     let fixture = SidecarFixture::new();
@@ -91,7 +92,7 @@ impl ModeBits for std::fs::Metadata {
     }
 }
 
-/// S21.3: a holder that woke up (its bytes changed) is left alone, and the guard goes.
+/// S21.3: a holder that resumed (its bytes changed) keeps its lock, and the guard is removed.
 #[test]
 fn a_lock_that_changes_under_the_guard_stays() {
     let fixture = SidecarFixture::new();
@@ -106,8 +107,8 @@ fn a_lock_that_changes_under_the_guard_stays() {
     assert_eq!(fixture.names(), ["state.json.lock"]);
 }
 
-/// K26: an original's lock that is displaced and cannot go back is reported, kept aside, and the
-/// name counts as held; without anybody to tell, that is the error.
+/// K26: an original's lock that is displaced and cannot be restored is reported and kept aside, and
+/// the name counts as held; without a callback it is the error.
 #[test]
 fn a_displaced_lock_is_reported_and_the_name_is_held() {
     for listening in [true, false] {
@@ -156,7 +157,7 @@ fn host() -> String {
     tenure_files::identity::host_name()
 }
 
-/// S21.6: who takes the name while we stand under our guard has it.
+/// S21.6: a process that takes the name while our guard exists holds the lock.
 #[test]
 fn winning_the_removal_does_not_give_the_lock() {
     let fixture = SidecarFixture::new();
@@ -170,8 +171,8 @@ fn winning_the_removal_does_not_give_the_lock() {
     assert_eq!(fixture.names(), ["state.json.lock"]);
 }
 
-/// S22: a marked guard whose lock is free was left by a dead Tenure and goes under every policy; one
-/// that is locked stays, and its end wakes the waiter.
+/// S22: a marked guard with a free lock belongs to a dead Tenure process and is removed under every
+/// policy; a locked one stays, and its removal wakes the waiter.
 #[test]
 fn a_guard_left_by_a_dead_tenure_goes_at_once() {
     for recovery in [
@@ -251,8 +252,8 @@ fn a_guard_file_is_judged_like_a_lock() {
     assert!(fixture.names().is_empty());
 }
 
-/// S19.4: the caller's judge gets all its inputs, and its yes is the approval where nobody else
-/// wants to be asked; an `approve` that says no wins.
+/// S19.4: `should_reclaim` gets all its inputs, and its yes is the approval if there is no
+/// `approve`; an `approve` that says no wins.
 #[test]
 fn the_callers_judge_decides() {
     let fixture = SidecarFixture::new();
@@ -295,7 +296,7 @@ fn the_callers_judge_decides() {
         .unwrap();
 }
 
-/// C11: `never` removes nothing, not even on proof.
+/// C11: `never` removes nothing, not even a lock of a dead holder.
 #[test]
 fn never_means_never() {
     let fixture = SidecarFixture::new();

@@ -56,7 +56,7 @@ fn the_retry_budget_is_kept() {
         (140..SLOW).contains(&waited),
         "20 + 40 + 80, but {waited} ms"
     );
-    // The payload is asked for once per attempt to publish; one attempt, one question.
+    // The payload function is called once per attempt to publish.
     let count = Arc::clone(&tries);
     wait(fixture.once().payload(move || {
         count.fetch_add(1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ fn only_the_same_owner_may_nest() {
     plain.release().unwrap();
 }
 
-/// S15: our own lock is never judged stale, not even by a caller who calls everything stale.
+/// S15: our own lock is never stale, even for a caller whose `should_reclaim` always says yes.
 #[test]
 fn our_own_lock_is_never_stale() {
     let fixture = SidecarFixture::new();
@@ -135,7 +135,7 @@ fn our_own_lock_is_never_stale() {
     held.release().unwrap();
 }
 
-/// K42: a waiter of the same process gets the lock by event, long before its poll.
+/// K42: an event gives a waiter of the same process the lock long before its poll.
 #[test]
 fn a_release_wakes_a_waiting_thread() {
     let fixture = SidecarFixture::new();
@@ -153,7 +153,7 @@ fn a_release_wakes_a_waiting_thread() {
         .pause(at(AcquireStep::Taken, move || {
             waiting.send(()).unwrap();
         }));
-    // The other manager does not find us in its table: it publishes, and then judges.
+    // The other manager does not find the lock in its table: it tries to publish and then judges.
     let waiter = std::thread::spawn(move || {
         let guard = manager("wake too").acquire(&options).unwrap();
         let at = Instant::now();
@@ -171,8 +171,8 @@ fn a_release_wakes_a_waiting_thread() {
     );
 }
 
-/// S16.4: a guard that appears after we published is waited for; if our file went meanwhile, we try
-/// again, and if it stands, it is ours.
+/// S16.4: a guard that appears after we published is waited for. If our file was removed meanwhile,
+/// we try again; if it still exists, we hold the lock.
 #[test]
 fn the_second_look_waits_for_a_late_guard() {
     for survives in [true, false] {
@@ -206,7 +206,7 @@ fn the_second_look_waits_for_a_late_guard() {
     }
 }
 
-/// S16.4, S17: if the late guard stays until the deadline, our record is taken back.
+/// S16.4, S17: if the late guard stays until the deadline, our record is removed.
 #[test]
 fn a_late_guard_that_stays_costs_us_the_lock() {
     let fixture = SidecarFixture::new();
@@ -233,7 +233,7 @@ fn a_failed_fence_leaves_no_lock() {
     assert!(!fixture.lock.exists());
 }
 
-/// S18: an error that waiting does not cure ends the acquisition at once.
+/// S18: an error that waiting cannot resolve ends the acquisition immediately.
 #[test]
 fn a_place_that_cannot_hold_files_is_an_error_at_once() {
     let options = Options::new("/proc/self/state.json");
@@ -242,7 +242,8 @@ fn a_place_that_cannot_hold_files_is_an_error_at_once() {
     assert_eq!(class(manager("x").acquire(&options)), Class::NotFound);
 }
 
-/// S24, K33: the heartbeat moves beat and modification time; a waiter by age never calls it stale.
+/// S24, K33: the heartbeat changes counter and modification time; a waiter that goes by age never
+/// finds the lock stale.
 #[test]
 fn the_heart_beats() {
     let fixture = SidecarFixture::new();
@@ -269,14 +270,14 @@ fn the_heart_beats() {
     held.release().unwrap();
 }
 
-/// S25, K34: the loss of a lock is noticed by event, without anybody asking.
+/// S25, K34: an event reveals the loss of a lock, without a call of `check`.
 #[test]
 fn the_heart_notices_a_loss() {
     let fixture = SidecarFixture::new();
     let held = manager("l").acquire(&fixture.once()).unwrap();
     let (lost, is_lost) = channel();
     held.on_lost(move |loss| lost.send(loss.cause).unwrap());
-    // The watch begins a moment after the acquisition; a loss before it is seen by that first look.
+    // The watch begins a moment after the acquisition; the first check detects an earlier loss.
     std::fs::remove_file(&fixture.lock).unwrap();
     is_lost
         .recv_timeout(Duration::from_secs(10))
@@ -299,7 +300,7 @@ fn the_heart_notices_a_loss() {
     assert!(fixture.lock.exists(), "S26: a file with other bytes stays");
 }
 
-/// S28: what is held is listed with its metadata, can be released by force, drained and reset.
+/// S28: held locks are listed with their metadata, and can be released by force, drained and reset.
 #[test]
 fn held_locks_are_listed_and_can_be_forced() {
     let (one, two) = (SidecarFixture::new(), SidecarFixture::new());
@@ -341,8 +342,8 @@ fn held_locks_are_listed_and_can_be_forced() {
     assert!(!two.lock.exists());
 }
 
-/// A dropped guard releases; `with_lock` releases also when the body fails, and a loss inside is
-/// the answer.
+/// A dropped guard releases; `with_lock` releases also if the body fails, and returns the loss of
+/// the lock.
 #[test]
 fn guards_release_in_every_way() {
     let fixture = SidecarFixture::new();
@@ -414,7 +415,7 @@ fn trying_once_names_the_holder() {
     );
 }
 
-/// K39: fences grow, and stand in the record.
+/// K39: fences grow and are written to the record.
 #[test]
 fn fences_grow_with_every_acquisition() {
     let fixture = SidecarFixture::new();
@@ -429,7 +430,7 @@ fn fences_grow_with_every_acquisition() {
     assert_eq!(fixture.names(), [".tenure-fence"]);
 }
 
-/// K26, S21: a name that leaves no room for the private names of a removal can be locked, released and
+/// K26, S21: a name too long for the private names of a removal can be locked, released and
 /// reclaimed like any other.
 #[test]
 fn a_long_name_can_be_given_back() {
@@ -457,9 +458,9 @@ fn a_long_name_can_be_given_back() {
     }
 }
 
-/// K41: an original takes the lock in between without touching the counter, and the next number is
-/// greater all the same. So a resource that keeps the greatest it has seen can refuse a holder that
-/// was away while others came and went.
+/// K41: an original takes the lock in between without using the counter, and the next number is
+/// still greater. So a resource that remembers the greatest number can refuse a holder that was
+/// paused while others held the lock.
 #[test]
 fn an_original_does_not_touch_the_fence_counter() {
     let fixture = SidecarFixture::new();
@@ -486,7 +487,7 @@ fn an_original_does_not_touch_the_fence_counter() {
     assert_ne!(std::fs::read(&counter).unwrap(), before);
 }
 
-/// K44: in no promised order, but every waiter is served, and never two at once.
+/// K44: the order is not defined, but every waiter gets the lock, and never two at the same time.
 #[test]
 fn all_waiters_are_served_in_some_order() {
     let fixture = SidecarFixture::new();
@@ -518,7 +519,7 @@ fn all_waiters_are_served_in_some_order() {
     assert!(fixture.names().is_empty());
 }
 
-/// The payload function is evaluated per attempt, and its members stand first in the record.
+/// The payload function is called per attempt, and its members come first in the record.
 #[test]
 fn the_payload_is_made_anew_for_every_attempt() {
     let fixture = SidecarFixture::new();
@@ -540,7 +541,7 @@ fn the_payload_is_made_anew_for_every_attempt() {
     got.release().unwrap();
 }
 
-/// C13: a hold that follows another process has no flock, survives us, and dies with it.
+/// C13: a hold that follows another process has no flock, outlives us, and ends with that process.
 #[test]
 fn a_hold_may_follow_another_process() {
     let fixture = SidecarFixture::new();
@@ -578,7 +579,7 @@ fn a_hold_may_follow_another_process() {
     assert_eq!(gone.unwrap_err().class(), Class::NotHeld);
 }
 
-/// K17: the lock works by every way of publishing, and says which it was.
+/// K17: the lock works with every publish method, and reports the one used.
 #[test]
 fn every_way_of_publishing_makes_a_lock() {
     for way in [
@@ -607,7 +608,7 @@ fn every_way_of_publishing_makes_a_lock() {
     }
 }
 
-/// A wait can be cancelled, and leaves nothing behind; awaiting does the same by dropping.
+/// A cancelled wait leaves no file; dropping a future has the same effect.
 #[test]
 fn a_cancelled_wait_leaves_nothing() {
     let fixture = SidecarFixture::new();

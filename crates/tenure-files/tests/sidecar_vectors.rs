@@ -1,4 +1,4 @@
-//! The sidecar vectors: for each of them what Tenure decides, without and with approval.
+//! Test vectors of the sidecar protocol: the decision for each file, without and with approval.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,14 +15,14 @@ use tenure_files::Class;
 use tenure_files::clock::Clock;
 use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy, peer_code};
 
-/// What an attempt without waiting must come to.
+/// The expected result of an attempt without waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Decided {
-    /// Waited for in vain: `Timeout`, file untouched.
+    /// `Timeout`, file untouched.
     Held,
-    /// `Stale` without approval, taken over with it.
+    /// `Stale` without approval, reclaimed with it.
     Stale,
-    /// Taken over under every policy.
+    /// Reclaimed under every policy.
     Reclaim,
     /// Refused with this class, file untouched.
     Refused(Class),
@@ -221,7 +221,7 @@ fn every_vector_is_decided_as_the_table_says() {
     }
 }
 
-/// All files of the folder are in the table, so that none is forgotten.
+/// Every file of the folder is in the table.
 #[test]
 fn the_table_names_every_vector() {
     let named: Vec<&str> = TABLE.iter().flat_map(|row| row.0.iter().copied()).collect();
@@ -231,7 +231,7 @@ fn the_table_names_every_vector() {
     }
 }
 
-/// S19.3: a dead pid without a host name counts only for those who trust it.
+/// S19.3: a dead pid without a host name counts only with `trust_pid`.
 #[test]
 fn a_pid_without_a_host_needs_trust() {
     let living = LiveProcess::new();
@@ -242,7 +242,7 @@ fn a_pid_without_a_host_needs_trust() {
     assert_eq!(fixture.class(&fixture.options().trust_pid()), None);
 }
 
-/// K10: the flock of a living process counts, although the pid in the record is dead.
+/// K10: the flock of a live process counts, although the pid in the record is dead.
 #[test]
 fn a_held_flock_beats_a_dead_pid() {
     let living = LiveProcess::new();
@@ -260,7 +260,7 @@ fn a_held_flock_beats_a_dead_pid() {
             "{age} s"
         );
     }
-    // Not by closing it: a child that another test is just starting has the same open file.
+    // Unlock instead of close: a child that another test starts right now shares the open file.
     holder.unlock().unwrap();
     assert_eq!(fixture.class(&fixture.options()), None);
 }
@@ -295,7 +295,7 @@ fn what_is_not_a_file_is_refused_at_once() {
     assert_eq!(peer_code(Class::Stale), Some("file_lock_stale"));
 }
 
-/// S16.1, S3: a guard without a lock keeps us out, whatever it is.
+/// S16.1, S3: a guard without a lock blocks the acquisition, whatever file type it has.
 #[test]
 fn a_foreign_guard_keeps_us_out() {
     let fixture = VectorFixture::new();

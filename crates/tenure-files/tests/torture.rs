@@ -1,8 +1,8 @@
-//! 16 processes, one lock, and a controller that kills and stops them at random: nobody is inside with
-//! anybody, and no section is lost.
+//! Torture test: 16 processes use one lock while a controller kills and stops them at random. No
+//! two are inside at the same time, and no section is lost.
 //!
-//! `TENURE_TORTURE_SECONDS` makes each protocol run for that long, `TENURE_TORTURE_SEED` repeats the
-//! order of interventions (not the scheduling).
+//! `TENURE_TORTURE_SECONDS` sets the run time per protocol; `TENURE_TORTURE_SEED` repeats the order
+//! of interventions (not the scheduling).
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 #![allow(
@@ -24,7 +24,7 @@ const WORKERS: usize = 16;
 /// Sections per protocol; above 20,000 over all of them.
 const SECTIONS: u64 = 7_000;
 
-/// One at a time: two tortures at once would measure the scheduler.
+/// Serializes the tests: two at the same time would measure the scheduler.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -74,8 +74,8 @@ fn torture(who: &str) {
     );
 }
 
-/// K42, S22: how long it takes a waiter to have the lock of a killed holder. Measured and printed; that
-/// it happens by an event is what the rules' own tests show.
+/// K42, S22: how long a waiter needs to get the lock of a killed holder. Measured and printed;
+/// other tests show that an event wakes the waiter.
 #[test]
 fn takeover_is_measured() {
     let _alone = alone();

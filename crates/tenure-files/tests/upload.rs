@@ -1,4 +1,4 @@
-//! The upload lock's rules, with real processes on both sides of it: record, judgement, hold, release.
+//! Rules of the upload lock, with real processes on both sides: record, staleness, hold, release.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -59,7 +59,7 @@ fn the_record_is_a_pid_and_one_line() {
     assert!(fixture.names().is_empty());
 }
 
-/// U7, K30: a purpose that would make the record too large is refused before anything is touched.
+/// U7, K30: a purpose that makes the record too large is refused before any file is touched.
 #[test]
 fn a_record_stays_within_its_limit() {
     let fixture = UploadFixture::new();
@@ -73,7 +73,7 @@ fn a_record_stays_within_its_limit() {
     assert!(fixture.names().is_empty());
 }
 
-/// Times: zero is the default for some, refused for the polls.
+/// A zero time means the default for some settings and is refused for the poll intervals.
 #[test]
 fn zero_times_are_defaults_or_refused() {
     let fixture = UploadFixture::new();
@@ -109,7 +109,7 @@ fn zero_times_are_defaults_or_refused() {
     assert_eq!(wait, Wait::For(Duration::from_secs(20)));
 }
 
-/// U10.3, K42: the lock of a killed holder is taken over by an event, not by a poll.
+/// U10.3, K42: an event, not a poll, lets a waiter take over from a killed holder.
 #[test]
 fn a_killed_holders_lock_is_taken_over() {
     let fixture = UploadFixture::new();
@@ -122,7 +122,7 @@ fn a_killed_holders_lock_is_taken_over() {
     assert_eq!(fixture.block()["pid"], waiter.pid());
 }
 
-/// U11: many threads, one at a time.
+/// U11: many threads; at most one holds the lock.
 #[test]
 fn threads_are_inside_one_at_a_time() {
     let fixture = UploadFixture::new();
@@ -144,7 +144,7 @@ fn threads_are_inside_one_at_a_time() {
     assert!(fixture.names().is_empty(), "{:?}", fixture.names());
 }
 
-/// U13.1: a record that may not be read is held by somebody unknown.
+/// U13.1: a record without read permission counts as held by an unknown holder.
 #[test]
 fn an_unreadable_record_is_held() {
     let fixture = UploadFixture::new();
@@ -156,8 +156,8 @@ fn an_unreadable_record_is_held() {
     assert!(fixture.lock().exists());
 }
 
-/// U13.3, K16: a live process of another user is alive. Decided by a process that may not signal it;
-/// the original takes the lock away.
+/// U13.3, K16: a live process of another user is alive. Checked by a process without permission to
+/// signal it; the original would remove the lock.
 #[test]
 fn another_users_holder_is_alive() {
     let machine = TestMachine::new();
@@ -170,7 +170,7 @@ fn another_users_holder_is_alive() {
     Actor::spawn_as(OTHER_USER, &["try", "original-upload"], fixture.dir()).says("ok");
 }
 
-/// U18, K33: the record beats in place.
+/// U18, K33: the heartbeat is written in place.
 #[test]
 fn a_holder_beats() {
     let fixture = UploadFixture::new();
@@ -184,7 +184,7 @@ fn a_holder_beats() {
     guard.release().unwrap();
 }
 
-/// U20, U23, K36: a lost lock cannot be released, and nothing is touched; a dropped guard releases.
+/// U20, U23, K36: a lost lock cannot be released, and no file is touched; a dropped guard releases.
 #[test]
 fn a_lost_lock_is_noticed_and_left_alone() {
     let fixture = UploadFixture::new();
@@ -211,7 +211,7 @@ fn a_lost_lock_is_noticed_and_left_alone() {
     assert!(fixture.names().is_empty());
 }
 
-/// U10.3, K34: an original of another user deletes a live Tenure lock; the holder notices.
+/// U10.3, K34: an original of another user deletes a live Tenure lock; the holder detects it.
 #[test]
 fn an_original_that_robs_us_is_noticed() {
     let fixture = UploadFixture::new();
@@ -229,7 +229,7 @@ fn an_original_that_robs_us_is_noticed() {
     assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
 }
 
-/// U24: the address, also with `/` in the identifier, leads from a message to `break`.
+/// U24: the address in a message works with `break`, also with `/` in the identifier.
 #[test]
 fn a_refusal_says_who_and_what_next() {
     let fixture = UploadFixture::new();
@@ -268,7 +268,8 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
         .unwrap();
     assert_eq!(requests.try_recv().unwrap().reason.as_deref(), Some("tidy"));
 
-    // A dead lock, old junk that is too large, a request without a lock, a crashed process's file.
+    // A dead lock, old junk that is too large, a request without a lock, and a private file of a
+    // crashed process.
     let dead = fixture.dir().join("sub/dead.lock");
     fs::write(&dead, format!("{}\n", dead_pid())).unwrap();
     fs::write(fixture.dir().join("big.lock"), "x".repeat(100)).unwrap();
@@ -299,7 +300,7 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
     assert_eq!(guard.check().unwrap_err().class(), Class::Compromised);
 }
 
-/// K39: a fence grows with every lock and stands in the record.
+/// K39: the fence grows with every lock and is written to the record.
 #[test]
 fn fences_grow() {
     let fixture = UploadFixture::new();
@@ -316,7 +317,7 @@ fn fences_grow() {
     assert_eq!(numbers, [1, 2, 3]);
 }
 
-/// Intervals longer than the clock has room for are long ones; nothing overflows.
+/// Intervals beyond the range of the clock are accepted; nothing overflows.
 #[test]
 fn endless_intervals_are_long_ones() {
     let fixture = UploadFixture::new();
@@ -339,7 +340,7 @@ fn endless_intervals_are_long_ones() {
     }
 }
 
-/// C16: breaking a live lock by force raises the fence, so that its holder is shut out.
+/// C16: breaking a live lock by force increments the fence, so that resources reject its holder.
 #[test]
 fn force_raises_the_fence() {
     let fixture = UploadFixture::new();
@@ -352,7 +353,8 @@ fn force_raises_the_fence() {
     assert_eq!(counter.trim().parse::<u64>().unwrap(), 2);
 }
 
-/// Interop, one at a time: each side keeps the other out, asks it, and takes over when it was killed.
+/// Interoperability, one after the other: each side excludes the other, asks it to release, and
+/// takes over after it was killed.
 #[test]
 fn originals_and_tenure_hand_over_to_each_other() {
     for (holder, waiter) in [("upload", "original-upload"), ("original-upload", "upload")] {
@@ -374,8 +376,8 @@ fn originals_and_tenure_hand_over_to_each_other() {
     }
 }
 
-/// C13: a hold that follows another process survives its handle, is adopted by its token, and dies with
-/// that process.
+/// C13: a hold that follows another process outlives its handle, is adopted by its token, and ends
+/// with that process.
 #[test]
 fn a_hold_may_follow_another_process() {
     let fixture = UploadFixture::new();
@@ -412,7 +414,7 @@ fn a_hold_may_follow_another_process() {
     drop(fixture.locker().lock(&up(), Wait::No, nothing()).unwrap());
 }
 
-/// A wait that is called off ends at once, on disk and in memory, and leaves no request.
+/// A cancelled wait ends immediately, on disk and in memory, and leaves no request.
 #[test]
 fn a_cancelled_wait_ends() {
     let fixture = UploadFixture::new();
@@ -439,7 +441,7 @@ fn a_cancelled_wait_ends() {
     assert_eq!(fixture.names(), ["other.lock", "up.lock"]);
 }
 
-/// For callers that await: the future resolves, and a dropped one withdraws.
+/// Futures: one completes, and a dropped one cancels.
 #[test]
 fn a_future_resolves_and_a_dropped_one_withdraws() {
     let fixture = UploadFixture::new();
@@ -474,7 +476,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// U22: a lock in memory is seen by nobody else: no file, and no obstacle to a locker on disk.
+/// U22: a lock in memory is not visible to other processes: there is no file, and a locker on disk
+/// is not blocked.
 #[test]
 fn a_lock_in_memory_does_not_reach_the_disk() {
     let fixture = UploadFixture::new();

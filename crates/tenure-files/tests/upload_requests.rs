@@ -1,4 +1,4 @@
-//! Asking the holder of an upload lock to stop, and taking its silence for death.
+//! Release requests of upload locks, and the test of doubtful holders.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -16,7 +16,7 @@ use common::{LiveProcess, OTHER_USER, TestMachine, dead_pid, eventually};
 use tenure_files::error::Class;
 use tenure_files::upload::{FileLocker, UploadLocker, UploadReleaseRequest, UploadTimes, Wait};
 
-/// U8, U14, U15: between two Tenure processes a hand-over takes two events and no poll.
+/// U8, U14, U15: a hand-over between two Tenure processes needs two events and no poll.
 #[test]
 fn a_holder_in_another_process_hears_the_request_and_hands_over() {
     let fixture = UploadFixture::new();
@@ -33,7 +33,7 @@ fn a_holder_in_another_process_hears_the_request_and_hands_over() {
     waiter.says("held");
 }
 
-/// U10.5, U16: at the deadline the class is `Timeout`, and the request goes with the waiter.
+/// U10.5, U16: at the deadline the class is `Timeout`, and the waiter removes its request.
 #[test]
 fn a_waiter_that_gives_up_takes_its_request_with_it() {
     let fixture = UploadFixture::new();
@@ -43,7 +43,7 @@ fn a_waiter_that_gives_up_takes_its_request_with_it() {
     guard.release().unwrap();
 }
 
-/// U16: a request that somebody renewed since stays.
+/// U16: a request that another process has renewed stays.
 #[test]
 fn a_renewed_request_stays_when_a_waiter_gives_up() {
     let fixture = UploadFixture::new();
@@ -75,7 +75,7 @@ fn a_renewed_request_stays_when_a_waiter_gives_up() {
     );
 }
 
-/// U14: who does not wait leaves no request.
+/// U14: an attempt without waiting leaves no request.
 #[test]
 fn who_does_not_wait_does_not_ask() {
     let fixture = UploadFixture::new();
@@ -89,7 +89,7 @@ fn who_does_not_wait_does_not_ask() {
     assert_eq!(fixture.names(), ["up.lock"]);
 }
 
-/// U14: the request is readable for all, addressed to the holder that was seen, and says who asks.
+/// U14: the request is readable for all, addressed to the current holder, and names the requester.
 #[test]
 fn a_request_is_addressed_and_signed() {
     let fixture = UploadFixture::new();
@@ -109,7 +109,7 @@ fn a_request_is_addressed_and_signed() {
     assert_eq!(seen.reason.as_deref(), Some("HEAD up/7"));
 }
 
-/// U14: a request of another user that may not be written stands as it is.
+/// U14: a request of another user without write permission stays as it is.
 #[test]
 fn another_users_request_stands() {
     let fixture = UploadFixture::new();
@@ -139,14 +139,14 @@ fn a_request_does_not_follow_a_symlink() {
     );
 }
 
-/// Asks the present holder, and asserts that this is the first request that it hears.
+/// Asks the current holder, and asserts that this is the first request it receives.
 #[track_caller]
 fn hears_only_this(fixture: &UploadFixture, requests: &mpsc::Receiver<UploadReleaseRequest>) {
     let line = format!(
         "tenure {{\"for\":\"{}\",\"reason\":\"this\"}}\n",
         fixture.token()
     );
-    // In one step: an empty file, as a rewrite leaves it for a moment, is a request, too.
+    // In one step: an empty file, as a rewrite leaves it for a moment, is also a request.
     let private = fixture.dir().join("private");
     fs::write(&private, line).unwrap();
     fs::rename(&private, fixture.stop()).unwrap();
@@ -161,7 +161,8 @@ fn hears_only_this(fixture: &UploadFixture, requests: &mpsc::Receiver<UploadRele
     assert!(requests.try_recv().is_err(), "heard more than once");
 }
 
-/// U15: requests as in the table of vectors: heard once if meant, ignored if not.
+/// U15: the request vectors: a request that is meant for the holder is delivered once, others are
+/// ignored.
 #[test]
 fn a_holder_hears_what_is_meant_for_it() {
     let later = || SystemTime::now() + Duration::from_secs(5);
@@ -185,7 +186,7 @@ fn a_holder_hears_what_is_meant_for_it() {
         let (on_request, requests) = listener();
         let guard = fixture.locker().lock(&up(), Wait::No, on_request).unwrap();
         let text = vector(file).replace(TOKEN, &fixture.token());
-        // In one step, like a rename: the holder must not see it with another time.
+        // In one step, by a rename: the holder must not see the file with another time.
         let private = fixture.dir().join("private");
         fs::write(&private, text).unwrap();
         let handle = fs::OpenOptions::new().write(true).open(&private).unwrap();
@@ -198,7 +199,7 @@ fn a_holder_hears_what_is_meant_for_it() {
                 assert_eq!(request.by.unwrap().pid, Some(7));
                 assert!(guard.file().unwrap().requested().is_some());
             }
-            // Once, however often it is renewed.
+            // Only once, even if it is renewed.
             touch_stop(&fixture, later() + Duration::from_secs(5));
         }
         if !is_heard {
@@ -209,7 +210,7 @@ fn a_holder_hears_what_is_meant_for_it() {
     }
 }
 
-/// U10.6: a request that was left for somebody before us is removed and does not interrupt.
+/// U10.6: a request for a previous holder is removed and does not interrupt.
 #[test]
 fn a_request_left_from_before_is_removed_at_acquisition() {
     let fixture = UploadFixture::new();
@@ -221,8 +222,8 @@ fn a_request_left_from_before_is_removed_at_acquisition() {
     guard.release().unwrap();
 }
 
-/// U10.6: a waiter is not interrupted by the request that it made itself. The holder is killed, so that
-/// nobody but the waiter is left to remove it; an original's request has no addressee to tell by.
+/// U10.6: a waiter is not interrupted by its own request. The holder is killed, so that only the
+/// waiter can remove the request; an original's request has no addressee.
 #[test]
 fn a_waiter_does_not_interrupt_itself() {
     let fixture = UploadFixture::new();
@@ -242,7 +243,7 @@ fn a_waiter_does_not_interrupt_itself() {
     }
 }
 
-/// U15, U17: after a request the lock stays until its holder lets go, whatever the grace.
+/// U15, U17: after a request the lock stays until its holder releases it, also after `grace`.
 #[test]
 fn a_holder_may_refuse() {
     let fixture = UploadFixture::new();
@@ -259,7 +260,7 @@ fn a_holder_may_refuse() {
     guard.release().unwrap();
 }
 
-/// U11, U12: threads of one process exclude each other and ask through memory, without touching files.
+/// U11, U12: threads of one process exclude each other and send requests in memory, without files.
 #[test]
 fn threads_ask_each_other_through_memory() {
     let fixture = UploadFixture::new();
@@ -295,7 +296,7 @@ fn threads_ask_each_other_through_memory() {
 }
 
 /// U13a: our own pid without our lock, and a missing pid where it proves nothing, are tested: held
-/// until the request has stood for `confirm`, then dead.
+/// until the request has existed for `confirm`, then dead.
 #[test]
 fn a_doubtful_holder_is_tested() {
     for (pid, foreign_pids) in [(std::process::id(), false), (dead_pid(), true)] {
@@ -312,7 +313,7 @@ fn a_doubtful_holder_is_tested() {
             locker.lock(&up(), wait, nothing()).unwrap_err().class(),
             Class::Timeout
         );
-        // The note of the test stays, so that the second try goes on from there.
+        // The stored test stays, so that the second attempt continues it.
         assert!(fixture.request()["test"]["since"].is_number());
         let guard = locker.lock(&up(), LONG, nothing()).unwrap();
         assert!(began.elapsed() >= confirm);
@@ -322,8 +323,8 @@ fn a_doubtful_holder_is_tested() {
     }
 }
 
-/// U13a: the test goes on from its note: a second try shorter than `confirm` succeeds, because the
-/// first one counts.
+/// U13a: a test continues from its stored start: a second attempt shorter than `confirm` succeeds,
+/// because the first one counts.
 #[test]
 fn a_test_goes_on_where_it_was_left() {
     let fixture = UploadFixture::new();
@@ -340,7 +341,7 @@ fn a_test_goes_on_where_it_was_left() {
         since,
         "the second try began anew"
     );
-    // Silent for as long as the first note says: dead at once.
+    // The stored start is old enough: dead at once.
     let age = boottime_ms() - since;
     drop(
         locker(Duration::from_millis(age))
@@ -354,7 +355,7 @@ fn boottime_ms() -> u64 {
     u64::try_from(now.tv_sec).unwrap() * 1000 + u64::try_from(now.tv_nsec).unwrap() / 1_000_000
 }
 
-/// U13a: a changed lock file is another case: the test begins anew. And a live original answers.
+/// U13a: a changed lock file starts a new test.
 #[test]
 fn a_test_is_about_one_lock() {
     let fixture = UploadFixture::new();
@@ -392,7 +393,7 @@ fn a_tenure_record_is_never_tested() {
     assert!(fixture.lock().exists());
 }
 
-/// U19: a request that was answered goes with the lock; one that was renewed meanwhile stays.
+/// U19: the release removes the request that was answered; one that was renewed meanwhile stays.
 #[test]
 fn release_removes_the_request_that_it_answers() {
     let fixture = UploadFixture::new();

@@ -1,5 +1,5 @@
-//! Every vector of the upload-lock protocol: what a newcomer decides about a lock, and what a holder
-//! does about a request.
+//! Test vectors of the upload-lock protocol: the decision of a requester about a lock, and the
+//! reaction of a holder to a request.
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -16,16 +16,16 @@ use common::{TestMachine, make_fifo, set_age, vector_files};
 use tenure_files::error::Class;
 use tenure_files::upload::{FileLocker, UploadGuard, UploadId, UploadIdError, UploadLocker, Wait};
 
-/// What the table says of a file.
+/// The expected result for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
-    /// Held until the deadline, then this class.
+    /// Held until the deadline, then refused with this class.
     Held(Class),
-    /// Removed, taken.
+    /// Removed, and the lock is acquired.
     Reclaimed,
-    /// Refused at once.
+    /// Refused immediately.
     Refused(Class),
-    /// Junk: taken when old, held when young.
+    /// Junk: removed if old, held if young.
     Junk,
 }
 
@@ -74,7 +74,7 @@ fn the_table_has_every_vector() {
     assert_eq!(listed, locks.collect());
 }
 
-/// Puts something where the lock belongs.
+/// Writes a file at the lock path.
 type MakeFixture<'a> = &'a dyn Fn(&VectorFixture);
 
 struct VectorFixture {
@@ -103,7 +103,7 @@ impl VectorFixture {
         self.dir().join("up.lock")
     }
 
-    /// Asks for the lock with a short deadline.
+    /// Acquires the lock with a short deadline.
     fn try_lock(&self) -> Result<UploadGuard, Class> {
         let locker = FileLocker::new(self.dir()).unwrap();
         let wait = Wait::For(Duration::from_millis(30));
@@ -119,7 +119,7 @@ fn id(text: &str) -> UploadId {
 
 const OLD: Duration = Duration::from_secs(60);
 
-/// U4, U5, U6, U7, U13.1–U13.4, K11, K12, K14, K15, K16: what a newcomer decides.
+/// U4, U5, U6, U7, U13.1–U13.4, K11, K12, K14, K15, K16: the decision of a requester.
 #[test]
 fn a_newcomer_decides_as_the_table_says() {
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_newcomer_decides_as_the_table_says() {
     }
 }
 
-/// U13.4: junk that is younger than 10 s may be somebody writing.
+/// U13.4: junk younger than 10 s may be a record that is being written.
 #[test]
 fn young_junk_is_held() {
     let machine = TestMachine::new();
@@ -163,7 +163,7 @@ fn young_junk_is_held() {
     }
 }
 
-/// U13.4: old junk above 64 bytes is somebody's data.
+/// U13.4: old junk above 64 bytes is user data.
 #[test]
 fn large_old_junk_is_refused() {
     for (size, expected) in [(64, Ok(())), (65, Err(Class::Malformed))] {
@@ -173,7 +173,7 @@ fn large_old_junk_is_refused() {
     }
 }
 
-/// U13.1, K28: what is not a regular file is refused at once and stays.
+/// U13.1, K28: a file that is not regular is refused immediately and stays.
 #[test]
 fn special_files_are_refused() {
     let cases: [(&str, MakeFixture<'_>); 3] = [
@@ -196,7 +196,7 @@ fn special_files_are_refused() {
     }
 }
 
-/// U1: a missing subdirectory is `NotFound`, and is not made.
+/// U1: a missing subdirectory is `NotFound` and is not created.
 #[test]
 fn a_missing_subdirectory_is_not_found() {
     let fixture = VectorFixture::new();

@@ -1,35 +1,36 @@
-//! The answer to the server's question "shall I skip this database?" (X7), and what a log and a status
-//! page say of it.
+//! The result of the server's check whether to skip a database (X7 (answers of `should_skip`)),
+//! with its log line and status fields.
 
 use serde_json::{Map, Value};
 
 use crate::error::{BlockingHolder, Class, Error, printable};
 
-/// What the server shall do with the database in this cycle.
+/// What the server must do with the database in this cycle.
 #[derive(Debug)]
 #[must_use = "a server that does not look at the answer works on a database that is not its own"]
 pub enum CycleDecision {
-    /// No lock: go on.
+    /// There is no lock: proceed.
     Proceed,
-    /// There was a lock whose holder is dead; it is gone now (or would be, in a dry run): go on.
+    /// The holder of the lock is dead, and the lock was removed (or would be, in a dry run):
+    /// proceed.
     Removed(Box<BlockingHolder>),
-    /// Held, or held for all we can tell: skip. The class is `Held` or `Foreign`.
+    /// The lock is held or may be held: skip. The class is `Held` or `Foreign`.
     Locked(Box<BlockingHolder>, Class),
-    /// Something stands there that cannot be judged or removed: skip.
+    /// The file cannot be judged or removed: skip.
     Failed(Option<Box<BlockingHolder>>, Error),
 }
 
-/// What kind of cycle asks; it appears in the log.
+/// The kind of cycle, for the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CycleKind<'a> {
-    /// The cycle of the published protocol.
+    /// The cycle of the original protocol.
     Sync,
-    /// Another one, by its own word: `export`, `import`.
+    /// Another kind, by its name: `export`, `import`.
     Other(&'a str),
 }
 
 impl CycleDecision {
-    /// Whether the database must be left alone.
+    /// Returns whether the server must skip the database.
     pub fn skips(&self) -> bool {
         match self {
             CycleDecision::Proceed | CycleDecision::Removed(_) => false,
@@ -37,7 +38,7 @@ impl CycleDecision {
         }
     }
 
-    /// Who holds it, or held it until just now.
+    /// Returns the holder of the lock, or of the lock that was just removed.
     pub fn blocker(&self) -> Option<&BlockingHolder> {
         match self {
             CycleDecision::Proceed => None,
@@ -46,12 +47,13 @@ impl CycleDecision {
         }
     }
 
-    /// The name of the tool, as the lock says it.
+    /// Returns the name of the tool from the record.
     pub fn holder(&self) -> Option<&str> {
         self.blocker().and_then(|blocker| blocker.name.as_deref())
     }
 
-    /// Why it is skipped, for programs: "held" and "cannot tell" are different classes (X22).
+    /// Returns the class of the reason for skipping. "Held" and "cannot tell" are different classes
+    /// (X22 (exclusive address and verbs)).
     pub fn class(&self) -> Option<Class> {
         match self {
             CycleDecision::Proceed | CycleDecision::Removed(_) => None,
@@ -60,7 +62,7 @@ impl CycleDecision {
         }
     }
 
-    /// The line for the server's log; nothing to say if there was no lock.
+    /// Returns the line for the server's log, or `None` if there was no lock.
     pub fn log_line(&self, work: CycleKind) -> Option<String> {
         let (object, name) = match work {
             CycleKind::Sync => ("database", "sync"),
@@ -83,7 +85,7 @@ impl CycleDecision {
         }
     }
 
-    /// The members that a server's status report carries (X25).
+    /// Returns the members for the server's status report (X25 (server status fields)).
     pub fn status(&self) -> Map<String, Value> {
         let mut status = Map::new();
         status.insert("exclusive_lock_active".into(), Value::from(self.skips()));

@@ -1,12 +1,15 @@
-//! The gate: which cycles were running when the lock appeared, and are they over? (X20)
+//! The gate: a shared/exclusive `flock` by which a tool waits for the server cycles that began
+//! before its lock appeared (X20 (the gate file)).
 //!
-//!   server: share the gate ─▶ ask for the lock ─▶ work ─▶ leave the gate
-//!   tool:   publish the lock ─▶ have the gate alone once
+//! ```text
+//!   server: take the gate shared ─▶ check for a lock ─▶ work ─▶ release the gate
+//!   tool:   publish the lock ─▶ take the gate exclusively once
+//! ```
 //!
-//! A cycle that began before the lock appeared is inside the gate when the tool comes; one that begins
-//! later sees the lock. So a tool that had the gate alone is alone with the database.
+//! A cycle that began before the lock appeared holds the gate when the tool takes it; a later cycle
+//! sees the lock. So a tool that got the gate exclusively is alone with the database.
 //!
-//! The gate is an empty file that is never removed: whoever locks it locks the same inode.
+//! The gate is an empty file that is never removed, so that all processes lock the same inode.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -20,17 +23,18 @@ use crate::error::{Class, Error, Result};
 use crate::process::Incarnation;
 use crate::record;
 
-/// A share of the gate, held while a server's cycle runs.
+/// A shared lock on the gate, held while a server's cycle runs.
 #[derive(Debug)]
 pub(super) struct GateShare {
     gate: File,
-    /// A forked child has the same open file: unlocking it there would open the gate under its parent.
+    /// A forked child shares the open file description: an unlock in the child would release the
+    /// parent's lock.
     process: Incarnation,
 }
 
 impl GateShare {
-    /// Goes in, unless somebody has the gate alone. No waiting here: that somebody may be stopped, and
-    /// a server must not hang on it.
+    /// Takes the gate shared; `None` if another process has it exclusively. Does not block: that
+    /// process may be stopped, and a server must not hang.
     pub(super) fn enter(dir: &Dir) -> Result<Option<GateShare>> {
         let gate = open(dir)?;
         match flock(&gate, FlockOperation::NonBlockingLockShared) {
@@ -47,13 +51,13 @@ impl GateShare {
 impl Drop for GateShare {
     fn drop(&mut self) {
         if self.process == Incarnation::current() {
-            // Not by closing alone: a child forked during the cycle has the descriptor too.
+            // Unlock explicitly: a child forked during the cycle keeps the descriptor open.
             let _ = flock(&self.gate, FlockOperation::Unlock);
         }
     }
 }
 
-/// Whether a cycle is running now (X21). A gate that does not exist has nobody inside.
+/// Whether a cycle is running now (X21 (show running cycles)). A missing gate means that none runs.
 pub(super) fn is_busy(dir: &Dir) -> Result<bool> {
     let Some(gate) = open_existing(dir)? else {
         return Ok(false);
@@ -65,7 +69,7 @@ pub(super) fn is_busy(dir: &Dir) -> Result<bool> {
     }
 }
 
-/// Opens the gate, making it if it is missing.
+/// Opens the gate, and creates it if it is missing.
 pub(super) fn open(dir: &Dir) -> Result<File> {
     loop {
         if let Some(gate) = open_existing(dir)? {

@@ -1,4 +1,5 @@
-//! Looking at the lock without wanting it (X21, X24): what `why` and `break` need.
+//! Inspection of an exclusive lock without taking it (X21 (show running cycles), X24 (break an
+//! exclusive lock)): for `tenure why` and `tenure break`.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -9,16 +10,21 @@ use crate::dir::Dir;
 use crate::error::Result;
 use crate::observed::{ObservedLock, ObservedState};
 
-/// What stands in a database's directory.
+/// The state of a database's lock.
 #[derive(Debug)]
 pub struct Inspection {
     /// The lock, if there is one.
     pub observed_lock: Option<ObservedLock>,
-    /// Whether a cycle of a Tenure server is running (X21).
+    /// Whether a cycle of a Tenure server runs (X21).
     pub cycle_is_running: bool,
 }
 
-/// Looks at the lock in `dir`. Takes nothing, removes nothing.
+/// Inspects the lock in `dir`. Takes and removes nothing.
+///
+/// # Errors
+///
+/// `NotFound` if the directory does not exist. A file that is not a valid lock is a
+/// [`ObservedState::Problem`], not an error.
 pub fn inspect(dir: impl AsRef<Path>) -> Result<Inspection> {
     let dir = Dir::open(dir)?;
     let cycle_is_running = gate::is_busy(&dir)?;

@@ -1,11 +1,13 @@
-//! The record of an exclusive lock: one JSON object that names the tool and its process.
+//! The record of an exclusive lock: one JSON object with the tool and its process.
 //!
-//!   bytes ──parse──▶ Record            what the server judges (X12)
-//!                └─▶ RecordError       skip, and say which kind of nonsense it is (X7)
+//! ```text
+//!   bytes ──parse──▶ ExclusiveRecord   judged by server and tools (X12)
+//!                └─▶ RecordError       skip, and report which kind of damage it is (X7)
+//! ```
 //!
-//! Reading accepts exactly what the original accepts: any order, any letter case of the field names,
-//! unknown fields, and of doubled fields the last one (X3). Writing gives the plain form of X2.
-//! Not here: files, and whether the process lives.
+//! The parser accepts what the original accepts: any order, any letter case of field names, unknown
+//! fields, and the last of duplicate fields (X3 (exclusive record syntax)). The writer uses the
+//! plain form of X2 (exclusive record fields). This module opens no files and checks no processes.
 
 use std::fmt;
 
@@ -18,46 +20,48 @@ use crate::identity::Identity;
 use crate::process;
 use crate::record_layout::{self, FenceRoom, RecordLayout};
 
-/// No record is larger (X5).
+/// Maximum size of a record (X5 (exclusive record size limit)).
 pub(crate) const LIMIT: usize = 64 * 1024;
 
 /// A valid record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ExclusiveRecord {
-    /// Name of the tool that holds the lock, never empty. Written by others: escape it before printing.
+    /// Name of the tool that holds the lock, never empty. Foreign text: escape it before printing.
     pub holder: String,
-    /// Its process id, within what Linux can give (K15).
+    /// The tool's process id, in the range of Linux pids (K15 (records without a block)).
     pub pid: u32,
-    /// The host it runs on, never empty.
+    /// The tool's host name, never empty.
     pub hostname: String,
-    /// When it took the lock, by its own clock.
+    /// Time of acquisition by the tool's clock.
     pub started: Timestamp,
     /// Version of the tool.
     pub version: Option<String>,
-    /// Tenure's own block, if there is an object of that name.
+    /// The `tenure` block, if the record has an object of that name.
     pub tenure: Option<Identity>,
 }
 
-/// Why some bytes are not a record. Both kinds are of class `Malformed`; a log tells them apart.
+/// Why a file is not a record. Both variants have the class `Malformed`; the log distinguishes
+/// them.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// Not JSON, a field of the wrong type, or too large.
     #[error("malformed lock file: {0}")]
     Malformed(String),
-    /// Good JSON that breaks a rule of X2.
+    /// Valid JSON that breaks a rule of X2.
     #[error("invalid lock file: {0}")]
     Invalid(&'static str),
 }
 
 impl ExclusiveRecord {
-    /// Reads a record; `bytes` is the whole file, or a little more of it than a record may have.
+    /// Parses a record. `bytes` is the whole file, or its beginning if the file exceeds the size
+    /// limit.
     pub fn parse(bytes: &[u8]) -> Result<ExclusiveRecord, RecordError> {
         if bytes.len() > LIMIT {
             return Err(RecordError::too_large());
         }
         let fields: Option<RecordFields> = serde_json::from_slice(bytes)
             .map_err(|error| RecordError::Malformed(error.to_string()))?;
-        // `null` is an object without fields to the original.
+        // The original treats `null` as an object without fields.
         fields.unwrap_or_default().validate()
     }
 }
@@ -68,7 +72,7 @@ impl RecordError {
     }
 }
 
-/// The fields as found. `None`: absent or `null`, which the original does not tell apart.
+/// The fields as read. `None` means absent or `null`, which the original does not distinguish.
 #[derive(Default)]
 struct RecordFields {
     holder: Option<String>,
@@ -155,7 +159,7 @@ impl<'de> Deserialize<'de> for StampField {
     }
 }
 
-/// A record to be written.
+/// The fields of a record to write.
 pub(super) struct RecordToWrite<'a> {
     pub(super) holder: &'a str,
     pub(super) version: Option<&'a str>,
@@ -165,7 +169,7 @@ pub(super) struct RecordToWrite<'a> {
 }
 
 impl RecordToWrite<'_> {
-    /// The plain form of X2, with our block at the end.
+    /// Returns the record in the plain form of X2, with the `tenure` block at the end.
     pub(super) fn encode(&self) -> Vec<u8> {
         let json = |value: &str| Value::from(value).to_string();
         let pid = self.own.pid.expect("a holder knows its pid");

@@ -1,4 +1,5 @@
-//! The server's side: ask before every cycle, and let tools know that a cycle runs (X7, X13, X20).
+//! The server side of exclusive locks: check for a lock before every cycle, and hold the gate
+//! during it (X7 (answers of `should_skip`), X13 (reclaim and proceed), X20 (the gate file)).
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,23 +14,23 @@ use crate::dir::Dir;
 use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::remove::{Removal, no_pause, remove};
 
-/// How often a dead lock is tried to be removed before a live rival is believed in (X14).
+/// Attempts to remove a dead lock before the race counts as lost (X14 (acquire as a tool)).
 const REMOVAL_TRIES: u32 = 5;
-/// How long a server waits for somebody who has the gate but no lock.
+/// How long a server waits for a process that has the gate exclusively but no lock.
 const GATE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A server that works on the database in one directory.
+/// The server of the database in one directory.
 #[derive(Clone, Debug)]
 pub struct ExclusiveServer {
     dir: PathBuf,
     judging: StalenessRules,
 }
 
-/// A running cycle. The gate is shared until it is dropped, so a tool knows when it is over.
+/// A running cycle. It holds the gate until it is dropped, so that a tool can wait for its end.
 #[derive(Debug)]
 #[must_use = "the cycle is over when this is dropped"]
 pub struct Cycle {
-    /// The answer that let the cycle begin: `Proceed` or `Removed`.
+    /// The decision that allowed the cycle: `Proceed` or `Removed`.
     pub answer: CycleDecision,
     _share: GateShare,
 }
@@ -38,12 +39,12 @@ pub struct Cycle {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeadLockAction {
     Remove,
-    /// Say what would be done (X23).
+    /// Only report what would be done (X23 (check removes dead locks)).
     Leave,
 }
 
 impl ExclusiveServer {
-    /// The server of the database in `dir`.
+    /// Creates the server of the database in `dir`.
     pub fn new(dir: impl AsRef<Path>) -> ExclusiveServer {
         ExclusiveServer {
             dir: dir.as_ref().to_owned(),
@@ -51,26 +52,31 @@ impl ExclusiveServer {
         }
     }
 
-    /// Process ids in locks may belong to other containers with the same host name: a missing process
-    /// proves nothing then (X12.4).
+    /// Declares that process ids in records may belong to other containers with the same host name.
+    /// A missing process then proves nothing (X12.4).
     #[must_use]
     pub fn foreign_pids(mut self) -> ExclusiveServer {
         self.judging.foreign_pids = true;
         self
     }
 
-    /// Shall this database be skipped? Removes the lock of a dead holder (X7).
+    /// Decides whether to skip this database. Removes the lock of a dead holder (X7).
     pub fn should_skip(&self) -> CycleDecision {
         self.answer(DeadLockAction::Remove)
     }
 
-    /// The same question; nothing is removed (X23).
+    /// Decides whether to skip this database, like [`should_skip`](ExclusiveServer::should_skip),
+    /// but removes nothing (X23).
     pub fn would_skip(&self) -> CycleDecision {
         self.answer(DeadLockAction::Leave)
     }
 
-    /// Begins a cycle: goes through the gate first, then asks, so that a tool either finds the gate
-    /// shared or its lock respected (X20). `Err` is the answer that says why to skip.
+    /// Begins a cycle: takes the gate first and then checks for a lock. So a tool either has to
+    /// wait for this cycle, or the cycle sees the tool's lock (X20).
+    ///
+    /// # Errors
+    ///
+    /// Returns the decision that says why to skip.
     pub fn begin_cycle(&self) -> std::result::Result<Cycle, CycleDecision> {
         let share = self.enter_gate()?;
         match self.should_skip() {
@@ -82,13 +88,14 @@ impl ExclusiveServer {
         }
     }
 
-    /// Whether a cycle of some Tenure server is running (X21).
+    /// Returns whether a cycle of a Tenure server is running (X21 (show running cycles)).
     pub fn cycle_is_running(&self) -> Result<bool> {
         gate::is_busy(&Dir::open(&self.dir)?)
     }
 
-    /// Whoever has the gate alone has published its lock before (X20), so usually the question has its
-    /// answer already. Otherwise it is somebody looking, who is gone in an instant.
+    /// Takes the gate shared. A tool takes it exclusively only after publishing its lock (X20), so
+    /// if the gate is taken, there is usually a lock to report. Otherwise another process only
+    /// probes the gate (`gate::is_busy`) and releases it at once: retry.
     fn enter_gate(&self) -> std::result::Result<GateShare, CycleDecision> {
         let failed = |error| CycleDecision::Failed(None, error);
         let dir = Dir::open(&self.dir).map_err(failed)?;
@@ -128,7 +135,7 @@ impl ExclusiveServer {
                 Ok(JudgedLock::Dead { mut found, blocker }) => {
                     match remove(&dir, &mut found, &no_pause) {
                         Ok(Removal::Removed) => CycleDecision::Removed(Box::new(blocker)),
-                        // Another judge is at it, or a new lock stands there: look again.
+                        // Another process judges the lock, or a new lock exists: check again.
                         Ok(Removal::Busy | Removal::Changed) => continue,
                         Err(error) => failed_to_remove(blocker, error),
                     }
@@ -145,7 +152,7 @@ impl ExclusiveServer {
     }
 }
 
-/// The text that the protocol fixes for this case (X7), around what really happened.
+/// Builds the text that the protocol prescribes for this case (X7), with the cause.
 fn failed_to_remove(blocker: BlockingHolder, error: Error) -> CycleDecision {
     let what = match error.os_error() {
         Some(os) => format!("failed to remove stale lock: {}: {os}", error.what()),

@@ -1,11 +1,14 @@
-//! What stands at the lock's place, and whether its holder lives (X12).
+//! Staleness of an exclusive lock: whether there is a lock, and whether its holder is alive (X12
+//! (order of exclusive tests)).
 //!
-//!   nothing ──▶ Free
-//!   record  ──▶ holder dead, on proof ──▶ Dead      remove it safely, go on
-//!           └─▶ alive, or cannot be told ──▶ Held   leave it
-//!   anything else ──▶ Problem                       leave it, and say what it is
+//! ```text
+//!   no file ──▶ Free
+//!   record  ──▶ holder proven dead ──▶ Dead        remove it safely, proceed
+//!           └─▶ alive, or not provable ──▶ Held    leave it
+//!   anything else ──▶ Problem                      leave it, and report what it is
+//! ```
 //!
-//! Server and tool judge alike; only what they do with the answer differs.
+//! Server and tool use the same tests; they differ only in what they do with the result.
 
 use std::ffi::OsStr;
 use std::time::SystemTime;
@@ -18,7 +21,8 @@ use crate::identity::{Here, Identity};
 use crate::liveness::{self, Doubt, Verdict};
 use crate::record::OpenRecord as Found;
 
-/// One look at the place. What was found stays open: whatever follows is about that very file (K22).
+/// The result of one check. The file stays open, so that a later removal concerns exactly this file
+/// (K22 (keep the judged file open)).
 #[derive(Debug)]
 pub(super) enum JudgedLock {
     Free,
@@ -38,8 +42,8 @@ pub(super) enum JudgedLock {
     },
 }
 
-/// Looks at the lock in `dir`. Only an error of the operating system that says nothing about the lock
-/// is an error here.
+/// Judges the lock in `dir`. A file that cannot be a lock is a `Problem`; an error is returned only
+/// if the tests themselves fail, for example `flock`.
 pub(super) fn judge(dir: &Dir, judging: &StalenessRules) -> Result<JudgedLock> {
     let name = OsStr::new(FILE_NAME);
     let mut found = match Found::open(dir, name, record::LIMIT) {
@@ -73,6 +77,7 @@ pub(super) fn judge(dir: &Dir, judging: &StalenessRules) -> Result<JudgedLock> {
     }
 }
 
+/// The `tenure` block decides if it agrees with the other fields; otherwise the pid alone.
 fn verdict(
     record: &ExclusiveRecord,
     found: &mut Found,
@@ -90,7 +95,8 @@ fn verdict(
     }
 }
 
-/// Whose end a waiter can watch: the block's holder, or the bare process where that is known to be here.
+/// Returns the holder whose end a waiter can watch: that of the block, or the bare pid if the
+/// process is known to run here.
 fn by(record: ExclusiveRecord, verdict: Verdict) -> Identity {
     let bare = Identity {
         pid: Some(record.pid),
@@ -109,8 +115,8 @@ fn by(record: ExclusiveRecord, verdict: Verdict) -> Identity {
     }
 }
 
-/// A block that names another process than the fields around it was edited or left over: it says
-/// nothing about the lock (X12.3).
+/// Whether the block names the same process as the other fields. If not, it was edited or copied,
+/// and proves nothing about the lock (X12.3).
 fn agrees(record: &ExclusiveRecord, identity: &Identity) -> bool {
     identity.pid == Some(record.pid)
         && identity
@@ -119,8 +125,8 @@ fn agrees(record: &ExclusiveRecord, identity: &Identity) -> bool {
             .is_some_and(|host| host.eq_ignore_ascii_case(&record.hostname))
 }
 
-/// X8 and X12.4: a missing process proves death only on this host, and only where no other machine or
-/// container can have a process of that number under the same name.
+/// X8 (dead holder on this host) and X12.4: a missing process proves death only on this host, and
+/// only if no other machine or container can have a process with that pid and host name.
 fn verdict_of_original(
     record: &ExclusiveRecord,
     dir: &Dir,
@@ -136,7 +142,8 @@ fn verdict_of_original(
     }
 }
 
-/// Skipped and left, unless it was torn by a crash of the whole machine (K19).
+/// Reports a damaged record and leaves it, unless it was torn by a crash of the machine (K19
+/// (durable records and torn records)).
 fn damaged(problem: RecordError, mut found: Found, dir: &Dir) -> Result<JudgedLock> {
     let torn = matches!(problem, RecordError::Malformed(_));
     if torn && liveness::damaged_before_boot(&mut found, dir)? {
@@ -184,7 +191,7 @@ fn unknown_blocker(dir: &Dir) -> BlockingHolder {
     }
 }
 
-/// The address that a person would type for the lock in `dir` (X22).
+/// Returns the address that a user types for the lock in `dir` (X22 (exclusive address and verbs)).
 pub(super) fn address(dir: &Dir) -> String {
     format!("exclusive:{}", dir.path().display())
 }

@@ -1,13 +1,14 @@
-//! `started_at`, read as strictly as the protocol wants it (X4).
+//! Strict RFC 3339 parser for `started_at` (X4 (start time format)).
 //!
-//! General date parsers accept more (a blank or a lower-case `t` between date and time, leap seconds,
-//! zones by name), and what one side accepts and the other refuses is a lock that only one of them
-//! respects. So the shape is checked here, byte by byte, and only the calendar is left to the library.
+//! General date parsers accept more: a blank or a lower-case `t` between date and time, leap
+//! seconds, zone names. If one side accepts a record that the other refuses, only one of them
+//! respects the lock. So this module checks the shape byte by byte and leaves only the calendar to
+//! the library.
 
 use jiff::Timestamp;
 
-/// The instant in whole seconds that `text` names, or `None` if it is not RFC 3339:
-/// `YYYY-MM-DDTHH:MM:SS[.digits](Z|±HH:MM)`, upper-case letters only.
+/// Parses `YYYY-MM-DDTHH:MM:SS[.digits](Z|±HH:MM)`, upper-case letters only, and drops the
+/// fraction. `None` for any other text.
 pub(super) fn parse(text: &str) -> Option<Timestamp> {
     let (date_time, rest) = text.split_at_checked(19)?;
     let zone = after_fraction(rest)?;
@@ -22,13 +23,13 @@ pub(super) fn parse(text: &str) -> Option<Timestamp> {
         .flatten()
 }
 
-/// Whether this is the zero time, which stands for "not set" in records (X2).
+/// Whether this is the zero time, which means "not set" in records (X2 (exclusive record fields)).
 pub(super) fn is_zero(time: Timestamp) -> bool {
     const ZERO: i64 = -62_135_596_800; // 0001-01-01T00:00:00Z
     time.as_second() == ZERO
 }
 
-/// What follows the optional fraction.
+/// Returns the text after the optional fraction.
 fn after_fraction(text: &str) -> Option<&str> {
     let Some(fraction) = text.strip_prefix('.') else {
         return Some(text);
@@ -37,7 +38,7 @@ fn after_fraction(text: &str) -> Option<&str> {
     (zone.len() < fraction.len()).then_some(zone)
 }
 
-/// `0` in the shape stands for a digit, `±` for a sign, everything else for itself.
+/// Whether `text` matches `shape`: `0` matches a digit, `±` a sign, every other character itself.
 fn has_shape(text: &str, shape: &str) -> bool {
     text.chars().count() == shape.chars().count()
         && text
@@ -58,7 +59,7 @@ fn in_range(digits: &str, max: u8) -> bool {
 mod tests {
     use super::*;
 
-    /// X4: zone and fraction are understood, the future is fine.
+    /// X4: zone and fraction are accepted, and so are future times.
     #[test]
     fn valid_stamps_give_their_instant() {
         for (text, instant) in [
@@ -89,7 +90,7 @@ mod tests {
         assert!(!is_zero(parse("0001-01-01T00:00:01Z").unwrap()));
     }
 
-    /// X4: nothing else passes, however near it comes.
+    /// X4: every other form is refused.
     #[test]
     fn everything_else_is_refused() {
         for text in [

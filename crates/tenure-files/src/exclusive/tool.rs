@@ -1,4 +1,5 @@
-//! The tool's side: claim the database, wait until its server is quiet, and give it back (X14–X20).
+//! The tool side of exclusive locks: lock the database, wait for running server cycles, release
+//! (X14 (acquire as a tool)–X20 (the gate file)).
 
 use std::ffi::OsStr;
 use std::num::NonZeroU64;
@@ -29,13 +30,14 @@ use crate::record_layout::FenceRoom;
 use crate::remove::{Removal, no_pause, remove};
 use crate::wait::{Cancel, NameWaiter, jittered};
 
-/// How often a dead lock is reclaimed in vain before the race counts as lost (X14.2).
+/// Attempts to remove dead locks before the race counts as lost (X14.2).
 const RECLAIM_TRIES: u32 = 5;
-/// A record that nobody can read may be one that an original is writing; this long (X14.2).
+/// How long an unreadable or malformed record may be one that an original is still writing (X14.2).
 const WRITING_TIME: Duration = Duration::from_secs(10);
+/// Maximum length of the holder's name in bytes (X18 (holder name and version)).
 const HOLDER_MAX: usize = 200;
 
-/// A tool that wants a database for itself.
+/// A tool that locks a database. Everything but directory and name has a default.
 #[derive(Clone, Debug)]
 pub struct Tool {
     dir: PathBuf,
@@ -56,15 +58,19 @@ pub struct Tool {
 /// Whether to wait for cycles of Tenure servers that began before the lock appeared (X20).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Quiesce {
-    /// Yes, this long; if one still runs then, the lock is given back.
+    /// Wait at most this long. If a cycle still runs then, the lock is released and `acquire`
+    /// returns `Timeout`.
     For(Duration),
-    /// No.
+    /// Do not wait.
     Skip,
 }
 
 impl Tool {
-    /// A tool of this name, for the database in `dir`. The name is 1 to 200 bytes without control
-    /// characters (X18).
+    /// Creates a tool named `holder` for the database in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// `BadInput` unless the name has 1 to 200 bytes and no control characters (X18).
     pub fn new(dir: impl AsRef<Path>, holder: &str) -> Result<Tool> {
         let dir = dir.as_ref();
         if holder.is_empty() || holder.len() > HOLDER_MAX || holder.chars().any(char::is_control) {
@@ -88,91 +94,104 @@ impl Tool {
         })
     }
 
-    /// The tool's version, for the record.
+    /// Sets the tool's version, for the record.
     #[must_use]
     pub fn version(mut self, version: impl Into<String>) -> Tool {
         self.version = Some(version.into());
         self
     }
 
-    /// Only our own user may read the record (X6). A server of another user then skips for ever.
+    /// Makes the record readable only for our own user (X6 (block and file mode)). A server of
+    /// another user then skips until the lock is released.
     #[must_use]
     pub fn private(mut self) -> Tool {
         self.mode = 0o600;
         self
     }
 
-    /// Sleeps before `acquire` returns, for servers that know no gate (X19).
+    /// Sets a delay before `acquire` returns, for servers that do not use the gate (X19 (settle
+    /// time for servers)). Default: none.
     #[must_use]
     pub fn settle(mut self, time: Duration) -> Tool {
         self.settle = time;
         self
     }
 
-    /// Whether to wait for running cycles; 30 s unless said otherwise.
+    /// Sets whether to wait for running cycles. Default: 30 s.
     #[must_use]
     pub fn quiesce(mut self, quiesce: Quiesce) -> Tool {
         self.quiesce = quiesce;
         self
     }
 
-    /// Whether the record is synced before it appears (K19).
+    /// Sets whether the record is synced before it appears (K19 (durable records and torn
+    /// records)). Default: [`Durability::Durable`].
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Tool {
         self.durability = durability;
         self
     }
 
-    /// The interval of the heartbeat; 10 s unless said otherwise (X16).
+    /// Sets the heartbeat interval. Default: 10 s (X16 (hold an exclusive lock)).
     #[must_use]
     pub fn heartbeat(mut self, interval: Duration) -> Tool {
         self.heartbeat = interval;
         self
     }
 
-    /// How often a waiter looks without being told of a change; every second unless said otherwise.
+    /// Sets the poll interval of a waiter. Default: 1 s.
     #[must_use]
     pub fn poll(mut self, interval: Duration) -> Tool {
         self.poll = interval;
         self
     }
 
-    /// Takes a fencing number with the lock (K39).
+    /// Takes a fencing number with the lock (K39 (fencing number per acquisition)).
     #[must_use]
     pub fn fenced(mut self) -> Tool {
         self.room = FenceRoom::ForFence;
         self
     }
 
-    /// Process ids in locks may belong to other containers with the same host name (X12.4).
+    /// Declares that process ids in records may belong to other containers with the same host name.
+    /// A missing process then proves nothing (X12.4).
     #[must_use]
     pub fn foreign_pids(mut self) -> Tool {
         self.judging.foreign_pids = true;
         self
     }
 
-    /// Ends a wait from another thread.
+    /// Sets a handle with which another thread can cancel the wait.
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> Tool {
         self.cancel = Some(cancel);
         self
     }
 
-    /// The lock shall follow the life of this process of our PID namespace instead of ours (C13).
+    /// Binds the lock to the life of the process `pid`, in our PID namespace, instead of this
+    /// process (C13 (holds for scripts)).
     #[must_use]
     pub fn follows(mut self, pid: u32) -> Tool {
         self.follows = Some(pid);
         self
     }
 
-    /// Claims the database on a thread of its own, for callers that await. Dropping the future
-    /// withdraws: a lock that is granted at that very moment is given back.
+    /// Acquires the lock on a separate thread and returns a future.
+    ///
+    /// Dropping the future cancels the wait. A lock that is granted at the same moment is released.
     pub fn acquire_async(&self, wait: Wait) -> future::Blocking<Result<ExclusiveGuard>> {
         let tool = self.clone();
         future::run(move |cancel| tool.cancel(cancel).acquire(wait))
     }
 
-    /// Claims the database.
+    /// Acquires the lock and waits for running cycles.
+    ///
+    /// # Errors
+    ///
+    /// `Held`, or `Foreign` if the holder cannot be checked from here, with [`Wait::No`]; `Timeout`
+    /// if the lock stays held or a cycle does not end; `LostRace` if other processes were faster
+    /// several times; `Compromised` if the lock was lost before this returns; otherwise the problem
+    /// of the lock file.
     pub fn acquire(&self, wait: Wait) -> Result<ExclusiveGuard> {
         let wait_deadline = Deadline::new(wait, self.cancel.clone());
         let dir = Arc::new(Dir::open(&self.dir)?);
@@ -190,7 +209,8 @@ impl Tool {
             beat: Some(self.heartbeat),
             check: None,
         };
-        // Nobody beats for a hold that outlives us.
+        // This process may exit before the process that the hold follows, so it writes no
+        // heartbeat.
         let monitored = self
             .follows
             .is_none()
@@ -200,7 +220,8 @@ impl Tool {
             hold,
             fence: None,
         };
-        // From here on an error drops the guard, and with it the lock.
+        // From here on an error drops the guard and so releases the lock. The fence is taken only
+        // now that the lock is held (K39).
         if self.room == FenceRoom::ForFence {
             let fence = fence::next(guard.hold.dir(), self.publishing())?;
             guard.hold.write_fence(fence)?;
@@ -214,7 +235,7 @@ impl Tool {
         Ok(guard)
     }
 
-    /// X14: publish, or judge what stands there.
+    /// Publishes the record, or judges the existing lock and waits (X14).
     fn publish(
         &self,
         dir: &Dir,
@@ -232,6 +253,7 @@ impl Tool {
             if let Some(published) = draft.publish()? {
                 return Ok(published);
             }
+            // Read the deadline before judging, so that the lock is judged at least once after it.
             let is_over = wait_deadline.is_over();
             match judge(dir, &self.judging)? {
                 JudgedLock::Free => continue,
@@ -255,6 +277,8 @@ impl Tool {
                     problem_since = None;
                     follow(&mut waiter, &found, &by);
                 }
+                // The original writes its record in several steps, so a damaged record may be
+                // incomplete. Wait for it up to `WRITING_TIME` since its last change.
                 JudgedLock::Problem { error, .. } => {
                     let unreadable = UnreadableFile::of(dir);
                     let since = match problem_since {
@@ -270,7 +294,7 @@ impl Tool {
                     }
                 }
             }
-            // What happened before the watch began made no event: look once more.
+            // A change before the watch began makes no event: check once more.
             if !waiter.is_armed() {
                 waiter.arm();
                 continue;
@@ -279,7 +303,7 @@ impl Tool {
         }
     }
 
-    /// X2, X6.
+    /// Returns the record of this acquisition (X2 (exclusive record fields), X6).
     fn record(&self, dir: &Dir, token: Token) -> Result<Vec<u8>> {
         let own = match self.follows {
             Some(pid) => Identity::following(pid, token, dir.is_local()),
@@ -295,8 +319,8 @@ impl Tool {
             room: self.room,
         };
         let bytes = fields.encode();
-        // What we would not accept from others must not be written: the version may be too long, or
-        // the machine may have no name.
+        // Never write a record that our own parser refuses: the version may be too long, or the
+        // machine may have no name.
         match record::ExclusiveRecord::parse(&bytes) {
             Ok(_) => Ok(bytes),
             Err(error) => Err(Error::new(
@@ -316,7 +340,8 @@ impl Tool {
     }
 }
 
-/// What is known of a file that cannot be read: a change of any of it means that somebody is at work.
+/// Metadata of a file that cannot be parsed. A change of any of it means that a process is still
+/// writing.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct UnreadableFile {
     id: FileId,
@@ -335,7 +360,7 @@ impl UnreadableFile {
     }
 }
 
-/// The death of the holder wakes us, by its kernel lock or its process.
+/// Makes the end of the holder wake the waiter: by its flock or its process.
 fn follow(waiter: &mut NameWaiter<'_>, found: &Found, by: &Identity) {
     match (by.boot.is_some(), by.pid) {
         (true, _) => waiter.follow(found, by, &Here::now()),
@@ -344,7 +369,8 @@ fn follow(waiter: &mut NameWaiter<'_>, found: &Found, by: &Identity) {
     }
 }
 
-/// K24: somebody has the kernel's lock: the holder after all, or another judge.
+/// K24 (lock before removal): another process has the flock. That is the holder, which is alive
+/// after all, or another process that judges the lock.
 fn still_locked(blocker: BlockingHolder) -> BlockingHolder {
     BlockingHolder {
         verdict: Verdict::Alive(Proof::KernelLock),
@@ -352,7 +378,7 @@ fn still_locked(blocker: BlockingHolder) -> BlockingHolder {
     }
 }
 
-/// X14.2: the class for one who did not wait, or waited to the end.
+/// The error of a caller that did not wait, or waited until its deadline (X14.2).
 fn in_vain(dir: &Dir, class: Class, wait: Wait, blocker: BlockingHolder) -> Error {
     let (class, what) = match (class, wait) {
         (Class::Foreign, Wait::No) => (class, "held by somebody who cannot be checked from here"),
@@ -367,7 +393,8 @@ fn lost_race(dir: &Dir) -> Error {
     Error::new(Class::LostRace, dir.join(FILE_NAME), what).next("try again")
 }
 
-/// Has the gate alone once (X20): then no cycle that began before our lock is running any more.
+/// Takes the gate exclusively once (X20): then no cycle that began before our lock is still
+/// running.
 fn wait_for_cycles(dir: &Dir, time: Duration) -> Result<()> {
     let gate = gate::open(dir)?;
     match flock(&gate, FlockOperation::NonBlockingLockExclusive) {
@@ -378,8 +405,8 @@ fn wait_for_cycles(dir: &Dir, time: Duration) -> Result<()> {
         Err(Errno::WOULDBLOCK) => {}
         Err(errno) => return Err(flock_failed(dir, OsStr::new(GATE_NAME), errno)),
     }
-    // A thread that waits for a kernel lock cannot be called back. If the time is over first, this
-    // one ends with the cycle that it waits for.
+    // A thread that blocks in `flock` cannot be cancelled, so the wait with a time limit needs its
+    // own thread. After a timeout, that thread ends with the cycle that it waits for.
     let (done, answer) = mpsc::channel();
     let waiting = thread::Builder::new()
         .name("tenure-gate".into())
@@ -408,7 +435,10 @@ fn wait_for_cycles(dir: &Dir, time: Duration) -> Result<()> {
     }
 }
 
-/// A claimed database. Dropping it gives it back; only [`release`](ExclusiveGuard::release) can say how that went.
+/// A held exclusive lock.
+///
+/// Dropping the guard releases the lock and ignores errors; use
+/// [`release`](ExclusiveGuard::release) to see them.
 #[derive(Debug)]
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct ExclusiveGuard {
@@ -418,34 +448,45 @@ pub struct ExclusiveGuard {
 }
 
 impl ExclusiveGuard {
-    /// The record and its state.
+    /// Returns the underlying hold: the record and its state.
     pub fn hold(&self) -> &Arc<FileHolding> {
         &self.hold
     }
 
-    /// The fencing number, if one was asked for.
+    /// Returns the fencing number, if one was asked for.
     pub fn fence(&self) -> Option<NonZeroU64> {
         self.fence
     }
 
-    /// Whether the lock is ours right now (K34). An original tool may have overwritten it (X15).
+    /// Checks that this process still holds the lock (K34 (detect a lost lock)). An original tool
+    /// may have overwritten it (X15 (exclusion between tools)).
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock is lost.
     pub fn check(&self) -> Result<()> {
         self.hold.check()
     }
 
-    /// Runs `listener` once if the lock is lost.
+    /// Registers `listener`, which runs once when the loss of the lock is detected. Runs it
+    /// immediately if the lock is already lost.
     pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
         self.hold.on_lost(listener);
     }
 
-    /// Lets go of the handle and leaves the record, which follows the process that it names (C13).
+    /// Drops the guard without releasing the lock and returns the token. The lock then lives as
+    /// long as the process that the record names (C13).
     pub fn leave(mut self) -> Token {
         self.monitor_options = None;
         self.hold.leave();
         self.hold.token()
     }
 
-    /// Gives the database back. A record that is gone or another's is `Compromised`, not success (X17).
+    /// Releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the record is gone or belongs to another holder (X17 (exclusive release)).
     pub fn release(mut self) -> Result<()> {
         self.monitor_options = None;
         self.hold.release()
@@ -455,19 +496,25 @@ impl ExclusiveGuard {
 impl Drop for ExclusiveGuard {
     fn drop(&mut self) {
         self.monitor_options = None;
-        // Released before, or lost: nothing more to do, and nobody here to be told.
+        // Already released, or lost: `drop` cannot report it.
         let _ = self.hold.release();
     }
 }
 
 impl AsFd for ExclusiveGuard {
-    /// The locked descriptor, for a child that shall keep the lock (K38).
+    /// Returns the locked descriptor, for a child process that keeps the lock (K38 (inherit the
+    /// locked descriptor)).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.hold.as_fd()
     }
 }
 
-/// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
+/// Takes over a hold that follows another process (C13), identified by its token: for `renew` and
+/// `unlock`.
+///
+/// # Errors
+///
+/// `NotHeld` if the record is gone or has another token.
 pub fn adopt(dir: impl AsRef<Path>, token: Token) -> Result<FileHolding> {
     let dir = Arc::new(Dir::open(dir)?);
     FileHolding::adopt(dir, OsStr::new(FILE_NAME), record::LIMIT, token)

@@ -1,16 +1,17 @@
-//! Acquiring a sidecar lock: one attempt (S16), what to do when somebody is in the way (S19–S22),
-//! and how long to go on trying (S13).
+//! Acquisition of a sidecar lock: one attempt (S16 (one acquisition attempt)), the treatment of an
+//! existing lock (S19 (order of sidecar tests)–S22 (guards of crashed reclaimers)), and the retry
+//! budget (S13 (retry delay and budget)).
 //!
 //! ```text
 //!   table ── guard? ── publish ── guard again? ── held
-//!     │        │          │             └ wait until it is gone, then: still ours?
-//!     │        │          └ taken ── judge ── wait │ refuse │ reclaim under our own guard
+//!     │        │          │             └ wait until it is gone, then check: still our file?
+//!     │        │          └ exists ── judge ── wait │ refuse │ reclaim under our own guard
 //!     └────────┴───────────────────────────── wait
 //! ```
 //!
-//! The second look at the guard closes the race with originals that delete by name: a reclaimer
-//! that put up its guard later compares with our fresh file, and one that did so earlier is waited
-//! for.
+//! The second check of the guard closes a race with originals that delete by name. A reclaimer that
+//! makes its guard after this check compares with our new file. A reclaimer that made it before the
+//! check may still delete by name, so the acquirer waits until that guard is gone.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
@@ -30,24 +31,24 @@ use crate::publish::{self, Draft, Published};
 use crate::remove::{Removal, RemovalStep, no_pause, remove};
 use crate::wait::{NameWaiter, WakeReason, random_fraction};
 
-/// Moments at which a test may let the world change.
+/// Steps of an acquisition at which a test may change files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AcquireStep {
-    /// The name is taken; whoever has it is judged next.
+    /// The name exists; the lock is judged next.
     Taken,
-    /// Our record stands under its name; the guard is looked at next.
+    /// Our record is published; the guard is checked next.
     Published,
-    /// Our reclaim guard stands; the dead lock is removed next.
+    /// Our reclaim guard exists; the dead lock is removed next.
     GuardMade,
     /// A step of the removal itself.
     Removal(RemovalStep),
-    /// The dead lock is gone; our record is published next.
+    /// The dead lock is removed; our record is published next.
     DeadRemoved,
-    /// Our record stands; the guard is taken down next.
+    /// Our record is published; the guard is removed next.
     Reclaimed,
 }
 
-/// Acquires, waiting as the options say.
+/// Acquires the lock, and waits as long as the options allow.
 pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<HeldLock>> {
     options.check()?;
     let paths = LockPaths::of(options, ParentDirectory::Create)?;
@@ -93,40 +94,42 @@ struct Acquisition<'a> {
     waiter: NameWaiter<'a>,
     budget: RetryBudget<'a>,
     observation: GuardObservation,
-    /// Once we have met a lock, we look before we publish.
+    /// Judge before publishing. Set once a lock was found: publishing would most likely fail.
     was_taken: bool,
-    /// Whether whoever is in the way has been there long enough to be followed.
+    /// The lock was held for longer than `GLANCE`: follow its holder.
     is_patient: bool,
-    /// Woken because the name was free: if another is quicker now, that one is alive and well.
+    /// The name was just free. If publishing fails now, another waiter won the race and is alive:
+    /// no need to judge it.
     is_racing: bool,
 }
 
-/// How long something stands in the way before its holder is followed (K42). Under contention
-/// locks change hands faster, and each holder would be judged by all who wait.
+/// How long a lock must be held before the waiter follows its holder (K42 (watch and poll)). Under
+/// contention locks change hands faster, and every waiter would judge every holder.
 const GLANCE: Duration = Duration::from_millis(5);
 
+/// The content of the current draft, and when it was written.
 struct Drafted {
     payload: Payload,
     bytes: Vec<u8>,
     at: Instant,
 }
 
-/// How one attempt ended.
+/// The outcome of one attempt.
 enum AcquireAttempt {
     Held(Arc<HeldLock>),
     Blocked(BlockingFile),
-    /// What stood in the way went while it was judged: try again at once (S20).
+    /// The lock vanished while it was judged: try again immediately (S20 (vanished is not stale)).
     Vanished,
 }
 
-/// What is in the way, and under which class it is reported if it stays.
+/// The file that blocks the acquisition, and the class of the error if it stays.
 struct BlockingFile {
     what: AwaitedName,
     class: Class,
     blocker: Option<BlockingHolder>,
 }
 
-/// The name whose end we wait for.
+/// The file whose removal we wait for.
 #[derive(Clone, Copy)]
 enum AwaitedName {
     Lock,
@@ -156,6 +159,7 @@ impl Acquisition<'_> {
         loop {
             match self.attempt()? {
                 AcquireAttempt::Held(entry) => return Ok(entry),
+                // An immediate retry counts against the budget (S20).
                 AcquireAttempt::Vanished if self.budget.spend() => {}
                 AcquireAttempt::Vanished => return Err(self.in_vain(BlockingFile::lock(None))),
                 AcquireAttempt::Blocked(blocking_file) => self.wait(blocking_file)?,
@@ -163,6 +167,7 @@ impl Acquisition<'_> {
         }
     }
 
+    /// One attempt (S16). A lock of this process is found in the table, without the disk.
     fn attempt(&mut self) -> Result<AcquireAttempt> {
         let was_racing = std::mem::take(&mut self.is_racing);
         match held_table::enter(
@@ -196,7 +201,7 @@ impl Acquisition<'_> {
         }
     }
 
-    /// S16.1: a guard that is not ours means wait, unless it was left behind (S22).
+    /// S16.1: a foreign guard means wait, unless it is abandoned (S22).
     fn guard_in_the_way(&mut self) -> Result<Option<BlockingFile>> {
         let stands = Ok(Some(BlockingFile::guard(None)));
         match reclaim::standing(self.paths)? {
@@ -225,7 +230,7 @@ impl Acquisition<'_> {
         }
     }
 
-    /// A guard that is a file carries a record like a lock and is judged like one (S22).
+    /// A guard that is a file carries a record, and is judged like a lock (S22).
     fn guard_file_in_the_way(&mut self) -> Result<Option<BlockingFile>> {
         let judged =
             staleness::judge(self.paths, &self.paths.guard_name, self.options, &self.here)?;
@@ -241,7 +246,7 @@ impl Acquisition<'_> {
         Ok(Some(BlockingFile::guard(Some(judged.blocker))))
     }
 
-    /// S16.2, by way of a draft that is kept for the next attempt. `None`: the name is taken.
+    /// S16.2: publishes the draft; it is kept for the next attempt. `None` if the name exists.
     fn publish(&mut self) -> Result<Option<Arc<FileHolding>>> {
         self.refresh_draft()?;
         let Some(published) = self.draft.publish()? else {
@@ -268,9 +273,9 @@ impl Acquisition<'_> {
         ))
     }
 
-    /// The payload is asked for in every attempt. A draft that says the same and is young is used
-    /// again: under contention the sync of a record then happens while waiting, not while others
-    /// wait for us.
+    /// Prepares the draft. The payload function is called in every attempt; a draft with the same
+    /// payload is reused while it is young. Under contention the record is thus synced while this
+    /// process waits, not while it holds the lock and others wait.
     fn refresh_draft(&mut self) -> Result<()> {
         let payload = self
             .options
@@ -278,6 +283,7 @@ impl Acquisition<'_> {
             .as_ref()
             .map(|payload| payload())
             .unwrap_or_default();
+        // Without a heartbeat the record carries `createdAt`, so a draft is never reused.
         let keep_for = self
             .options
             .heartbeat_interval()
@@ -307,7 +313,7 @@ impl Acquisition<'_> {
         Ok(())
     }
 
-    /// S16.4: with our record published, look at the guard again.
+    /// S16.4: our record is published; check the guard again and wait until it is gone.
     fn second_look(&mut self, hold: Arc<FileHolding>) -> Result<AcquireAttempt> {
         let mut has_waited = false;
         while let Some(blocking_file) = self.guard_in_the_way().inspect_err(|_| give_up(&hold))? {
@@ -317,6 +323,7 @@ impl Acquisition<'_> {
         if has_waited {
             match hold.check() {
                 Ok(()) => {}
+                // The reclaimer deleted our record by name: start the next attempt.
                 Err(error) if error.class() == Class::Compromised => {
                     return Ok(AcquireAttempt::Vanished);
                 }
@@ -333,6 +340,7 @@ impl Acquisition<'_> {
         staleness::judge(self.paths, &self.paths.lock_name, self.options, &self.here)
     }
 
+    /// Acts on the result of S19.
     fn answer(&mut self, judged: JudgedSidecar) -> Result<AcquireAttempt> {
         match judged.ruling {
             StalenessRuling::Reclaim => self.reclaim(judged),
@@ -356,13 +364,13 @@ impl Acquisition<'_> {
         }
     }
 
-    /// The holder's end shall wake us (K42).
+    /// Makes the end of the holder wake this waiter (K42).
     fn follow(&mut self, judged: &JudgedSidecar) {
         let Some(record) = &judged.record else { return };
         match &judged.identity {
             Some(identity) => self.waiter.follow(record, identity, &self.here),
             None => {
-                // A bare pid that S19.3 let us ask about.
+                // A record without a block: S19.3 allowed the check of its pid.
                 if let (Verdict::Alive(_), Some(pid)) = (judged.blocker.verdict, judged.blocker.pid)
                 {
                     self.waiter.follow_process(record, pid, None);
@@ -371,8 +379,9 @@ impl Acquisition<'_> {
         }
     }
 
-    /// S21. The dead file's own lock is taken before the guard is put up: whoever has it is alive
-    /// or at the same work, and the guard would only disturb.
+    /// S21 (reclaim under the guard). Takes the flock of the dead file before making the guard: if
+    /// another process has the flock, it is the live holder or another reclaimer, and a guard would
+    /// only delay it.
     fn reclaim(&mut self, judged: JudgedSidecar) -> Result<AcquireAttempt> {
         let blocking_file = AcquireAttempt::Blocked(BlockingFile::lock(Some(judged.blocker)));
         let Some(mut record) = judged.record else {
@@ -392,8 +401,9 @@ impl Acquisition<'_> {
         ) {
             (Ok(Removal::Removed), _) => {}
             (Ok(Removal::Busy | Removal::Changed), _) => return Ok(blocking_file),
-            // K26: two others may believe that they hold it. Whoever listens is told; the name is
-            // held all the same.
+            // K26 (rename, compare, then unlink): two other processes may believe that they hold
+            // the lock. Report it to the listener; the name is held in any case, so continue to
+            // wait.
             (Err(error), Some(tell)) if error.class() == Class::Compromised => {
                 tell(&error);
                 return Ok(blocking_file);
@@ -411,7 +421,8 @@ impl Acquisition<'_> {
         self.settle(hold).map(AcquireAttempt::Held)
     }
 
-    /// S16.5: ours. The fence is taken now, never before (K39); then the heartbeat thread begins to beat.
+    /// S16.5: the lock is held. Take the fence now, never before (K39 (fencing number per
+    /// acquisition)), then start the heartbeat.
     fn settle(&mut self, hold: Arc<FileHolding>) -> Result<Arc<HeldLock>> {
         let mut fence = None;
         if self.options.fence {
@@ -421,7 +432,8 @@ impl Acquisition<'_> {
                 .inspect_err(|_| give_up(&hold))?;
             fence = Some(number);
         }
-        // Nobody beats for a hold that follows another process, and it outlives our watch.
+        // A hold that follows another process gets no heartbeat and no monitoring: this process may
+        // exit first.
         let monitored = self.options.follows.is_none().then(|| {
             let beat = self.options.heartbeat_interval();
             heartbeat::monitor(
@@ -448,14 +460,14 @@ impl Acquisition<'_> {
         Ok(entry)
     }
 
-    /// Waits for the next attempt, or says that it was in vain (S13). An event brings the attempt
-    /// forward without using up the budget.
+    /// Waits for the next attempt, or returns `Timeout` if the budget is spent (S13). An event
+    /// brings the next attempt forward without spending the budget.
     fn wait(&mut self, blocking_file: BlockingFile) -> Result<()> {
         if self.budget.is_spent() {
             return Err(self.in_vain(blocking_file));
         }
         if !self.waiter.is_armed() {
-            // What happened until now made no event: look once more before waiting.
+            // A change before the watch began makes no event: check once more before waiting.
             self.waiter.arm();
             return Ok(());
         }
@@ -473,7 +485,8 @@ impl Acquisition<'_> {
                     self.is_racing = true;
                     return Ok(());
                 }
-                // It went, and another was quicker: no need to judge that one now.
+                // The name was removed and taken again by another process: no need to judge that
+                // holder now.
                 WakeReason::Event => self.is_patient = false,
                 WakeReason::HolderGone => return Ok(()),
                 WakeReason::Time => {
@@ -503,15 +516,18 @@ impl Acquisition<'_> {
         matches!(self.paths.dir.stat(name), Err(rustix::io::Errno::NOENT))
     }
 
+    /// The error after the budget is spent, with the blocking holder.
     fn in_vain(&mut self, mut blocking_file: BlockingFile) -> Error {
         if blocking_file.blocker.is_none() {
-            // We lost a race and did not look at the winner. The message should name it (K5).
+            // We lost a race without judging the winner. Judge it now, because the message must
+            // name it (K5 (content of user messages)).
             blocking_file.blocker = self.judge().ok().flatten().map(|judged| judged.blocker);
         }
         staleness::timeout(self.paths, blocking_file.class, blocking_file.blocker)
             .decided(Decision::Wait)
     }
 
+    /// The blocking holder is another manager user in this process.
     fn held_here(&self, entry: &HeldLock) -> BlockingFile {
         BlockingFile::lock(Some(BlockingHolder {
             address: self.paths.address(),
@@ -525,18 +541,18 @@ impl Acquisition<'_> {
     }
 }
 
-/// S17: whatever fails after publishing takes our record back.
+/// S17 (clean up failed acquisitions): if a step after publishing fails, our record is removed.
 fn give_up(hold: &FileHolding) {
     let _ = hold.release();
 }
 
-/// The attempts and the time that are left (S13).
+/// The remaining attempts and time (S13).
 struct RetryBudget<'a> {
     options: &'a Options,
     started: Instant,
-    /// Attempts made after the first.
+    /// Number of attempts after the first.
     n: u32,
-    /// When the next one is due; kept when an event brings an attempt forward.
+    /// When the next attempt is due. An event that brings an attempt forward does not change it.
     next: Option<Instant>,
 }
 
@@ -561,7 +577,7 @@ impl<'a> RetryBudget<'a> {
                 .is_some_and(|timeout| self.started.elapsed() >= timeout)
     }
 
-    /// Counts an attempt that is made at once; `false` if there was none left.
+    /// Counts an immediate attempt; `false` if the budget was already spent.
     fn spend(&mut self) -> bool {
         let left = !self.is_spent();
         self.n = self.n.saturating_add(1);

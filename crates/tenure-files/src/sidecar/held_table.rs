@@ -1,5 +1,5 @@
-//! What this process holds, by manager key and target (S15, S28), and what becomes of it when the
-//! process ends (S27).
+//! Table of the sidecar locks of this process, by manager key and target (S15 (locks within one
+//! process), S28 (drain and held)), and their release at exit (S27 (release on exit)).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,11 +28,11 @@ pub(super) struct HeldLock {
 }
 
 impl HeldLock {
-    /// Ends the care and removes the record. The table is told first, so that a waiter of this
-    /// process that sees the file go does not find it still listed.
+    /// Ends the heartbeat and removes the record. The table entry is removed first: a waiter of
+    /// this process that sees the file removed must not find the lock still listed.
     pub(super) fn release(self: &Arc<HeldLock>) -> Result<()> {
         if !self.hold.is_ours() {
-            return self.hold.release(); // Says why a copy that came over fork does nothing (K36).
+            return self.hold.release(); // Returns the error of a forked copy (K36).
         }
         remove(self);
         drop(
@@ -44,7 +44,7 @@ impl HeldLock {
         self.hold.release()
     }
 
-    /// Ends the care and leaves the record where it is.
+    /// Ends the heartbeat and leaves the record in place.
     pub(super) fn leave(self: &Arc<HeldLock>) {
         if self.hold.is_ours() {
             remove(self);
@@ -59,6 +59,7 @@ impl HeldLock {
     }
 }
 
+/// A table entry: the lock, and how many guards of its re-entrant owner exist.
 struct HeldLocks {
     entry: Arc<HeldLock>,
     count: usize,
@@ -72,17 +73,17 @@ fn table() -> MutexGuard<'static, HeldTable> {
     TABLE.get().lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What the table says to somebody who wants a lock.
+/// The result of a lookup for an acquisition.
 pub(super) enum TableLookup {
-    /// Not held here.
+    /// Not held by this process.
     Free,
-    /// Held here by somebody else.
+    /// Held by this process, for another owner.
     Held(Arc<HeldLock>),
-    /// Held by the same owner; counted up.
+    /// Held for the same owner; the count was incremented.
     Again(Arc<HeldLock>),
 }
 
-/// Looks up a target, and counts up if it is the same owner's (S15).
+/// Looks up a target, and increments the count if the owner is the same (S15).
 pub(super) fn enter(key: &str, target: &Path, owner: Option<&str>) -> TableLookup {
     let mut table = table();
     let Some(held) = table.get_mut(&(key.to_owned(), target.to_owned())) else {
@@ -95,7 +96,7 @@ pub(super) fn enter(key: &str, target: &Path, owner: Option<&str>) -> TableLooku
     TableLookup::Held(Arc::clone(&held.entry))
 }
 
-/// Lists a lock that was just acquired.
+/// Adds a lock that was just acquired.
 pub(super) fn insert(entry: &Arc<HeldLock>) {
     crate::exit::at_exit(release_at_exit);
     let held = HeldLocks {
@@ -105,7 +106,7 @@ pub(super) fn insert(entry: &Arc<HeldLock>) {
     table().insert((entry.key.clone(), entry.target.clone()), held);
 }
 
-/// Counts down; `true` if that was the last one and the lock is to be released.
+/// Decrements the count; `true` if it was the last guard and the lock must be released.
 pub(super) fn count_down(entry: &Arc<HeldLock>) -> bool {
     let mut table = table();
     match table.get_mut(&(entry.key.clone(), entry.target.clone())) {
@@ -128,7 +129,7 @@ fn remove(entry: &Arc<HeldLock>) {
     }
 }
 
-/// All locks that managers of this key hold.
+/// Returns all locks that managers of this key hold.
 pub(super) fn entries(key: &str) -> Vec<Arc<HeldLock>> {
     table()
         .values()
@@ -137,15 +138,15 @@ pub(super) fn entries(key: &str) -> Vec<Arc<HeldLock>> {
         .collect()
 }
 
-/// Whether some manager of this process holds the lock with this token.
+/// Whether any manager of this process holds the lock with this token.
 pub(super) fn has_token(token: &str) -> bool {
     table()
         .values()
         .any(|held| held.entry.hold.token().to_string() == token)
 }
 
-/// Gives back everything that is not to be retained. Called while the process ends: it must not
-/// wait for a mutex that the ending thread itself may have.
+/// Releases all locks without `retain_on_exit`. Runs during exit: it must not block on a mutex that
+/// the exiting thread may hold.
 fn release_at_exit() {
     let entries: Vec<Arc<HeldLock>> = match TABLE.get().try_lock() {
         Ok(table) => table.values().map(|held| Arc::clone(&held.entry)).collect(),

@@ -1,6 +1,8 @@
-//! Looking at a lock without taking it, and breaking one that a person decided against (S30).
+//! Inspection of sidecar locks without taking them, and removal by order of a user (S30 (sidecar
+//! address and verbs)).
 //!
-//! `why`, `try`, `ls`, `doctor` and `break` are made of these. Looking never writes.
+//! The commands `why`, `try`, `ls`, `doctor` and `break` use these functions. [`inspect`] never
+//! writes; [`list`] removes leftovers of crashed processes.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -21,25 +23,25 @@ use crate::record_layout::parse_object;
 use crate::remove::{Removal, force_remove, no_pause, remove};
 use crate::{fence, leftovers};
 
-/// What stands at a target's lock path.
+/// The state of a target's lock.
 #[derive(Clone, Debug)]
 pub struct TargetState {
     /// The normalized target.
     pub target: PathBuf,
-    /// The lock path.
+    /// Path of the lock file.
     pub lock_path: PathBuf,
     /// The lock, if there is one.
     pub lock: Option<LockState>,
     /// The reclaim guard, if there is one.
     pub guard: Option<GuardState>,
-    /// What the directory lies on, and so what can be proven there.
+    /// The file system type, which determines what can be proven there.
     pub file_system: FileSystem,
-    /// How often a holder with these options would beat.
+    /// The heartbeat interval of a holder with these options.
     pub heartbeat: Option<Duration>,
 }
 
 impl TargetState {
-    /// What an attempt to take the lock would come to.
+    /// Returns what an attempt to acquire the lock would decide.
     pub fn decision(&self) -> Decision {
         match (&self.lock, &self.guard) {
             (_, Some(GuardState::Locked | GuardState::Foreign { .. })) => Decision::Wait,
@@ -49,39 +51,42 @@ impl TargetState {
     }
 }
 
-/// A lock that was looked at.
+/// An inspected lock.
 #[derive(Clone, Debug)]
 pub struct LockState {
-    /// Who holds it, and how that was judged.
+    /// The holder, with the verdict on its liveness.
     pub blocker: BlockingHolder,
-    /// What S19 says to do with it.
+    /// The decision by S19 (order of sidecar tests).
     pub decision: Decision,
-    /// The class under which it would be reported.
+    /// The class of the error that an acquirer would get.
     pub class: Option<Class>,
     /// The record, if it is a JSON object.
     pub payload: Option<Payload>,
-    /// Its tenure block.
+    /// The `tenure` block of the record.
     pub identity: Option<Identity>,
-    /// How long ago it was last modified; none if it may not be read.
+    /// Time since its last modification; `None` if it cannot be read.
     pub modified_ago: Option<Duration>,
 }
 
-/// A reclaim guard that was looked at (S22).
+/// An inspected reclaim guard (S22 (guards of crashed reclaimers)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum GuardState {
-    /// A living process has its lock.
+    /// A live process has its `flock`.
     Locked,
-    /// A dead Tenure left it; the next acquirer takes it down.
+    /// Left by a dead Tenure process; the next acquirer removes it.
     Left,
-    /// An original's: it stands, and when it was last modified.
+    /// Made by an original.
     Foreign {
-        /// How long ago.
+        /// Time since its last modification.
         modified_ago: Duration,
     },
 }
 
-/// Looks at the lock of `options`' target. What cannot be a lock is the error it would be for an
-/// acquirer.
+/// Inspects the lock of the target of `options`.
+///
+/// # Errors
+///
+/// The error that an acquirer would get for a file that cannot be a lock.
 pub fn inspect(options: &Options) -> Result<TargetState> {
     let options = looking(options);
     let paths = LockPaths::of(&options, ParentDirectory::Leave)?;
@@ -97,7 +102,8 @@ pub fn inspect(options: &Options) -> Result<TargetState> {
     })
 }
 
-/// Whoever only looks asks nobody for approval and uses the local clock (K45).
+/// Options for inspection: no approval callback, and a fixed local time, because reading the clock
+/// of a remote file system would create a file (K45 (age of files and objects)).
 fn looking(options: &Options) -> Options {
     let now = options.clock.now();
     let mut looking = options
@@ -144,27 +150,34 @@ fn guard_state(paths: &LockPaths, now: SystemTime) -> Result<Option<GuardState>>
     })
 }
 
-/// Whether a live lock may be broken.
+/// Whether [`break_lock`] may remove a live lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// Only what is dead or stale.
+    /// Only locks that are dead or stale.
     No,
-    /// Whatever stands there, as long as it is what was shown.
+    /// Any file, if it is unchanged since it was judged.
     Yes,
 }
 
-/// What was broken.
+/// A broken lock.
 #[derive(Clone, Debug)]
 pub struct Broken {
-    /// The lock file that is gone.
+    /// Path of the removed lock file.
     pub lock_path: PathBuf,
-    /// Who held it; none if it could not be a lock at all.
+    /// The holder; `None` if the file could not be a lock.
     pub blocker: Option<BlockingHolder>,
-    /// The fence from which on the victim is shut out, where the directory has a counter (C16).
+    /// The fence below which resources reject the previous holder, if the directory has a counter
+    /// (C16 (details of codes and break)).
     pub fence: Option<std::num::NonZeroU64>,
 }
 
-/// Breaks the lock of `options`' target. With `token`, only if that hold is still the one.
+/// Removes the lock of the target of `options`. With `token`, only if the lock still has that
+/// token.
+///
+/// # Errors
+///
+/// `NotHeld` if there is no lock or the token differs, `Held` if the lock is live and `force` is
+/// [`Force::No`], `LostRace` if the lock changed meanwhile.
 pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Result<Broken> {
     let options = looking(options);
     let paths = LockPaths::of(&options, ParentDirectory::Leave)?;
@@ -185,6 +198,8 @@ pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Resul
                 .blocked_by(judged.blocker),
         );
     };
+    // A forced removal takes no flock. Otherwise `remove` takes it, so that a holder that resumed
+    // keeps its lock.
     let removal = match (force, judged.ruling) {
         (Force::Yes, _) => force_remove(&paths.dir, &record)?,
         (Force::No, StalenessRuling::Reclaim | StalenessRuling::Stale) => {
@@ -208,6 +223,8 @@ pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Resul
             );
         }
     }
+    // From now on resources that check fences reject the previous holder, even if it does not
+    // notice the removal (C16).
     let fence = match fence::last(&paths.dir)? {
         Some(_) => Some(fence::next(&paths.dir, publish::Options::default())?),
         None => None,
@@ -219,7 +236,8 @@ pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Resul
     })
 }
 
-/// K30: what cannot be a lock goes only by force, with the exact path. A directory stays.
+/// K30 (keep files that are no records): a file that cannot be a lock is removed only by force. A
+/// directory stays.
 fn break_what_is_no_lock(paths: &LockPaths, error: Error) -> Result<Broken> {
     if !matches!(error.class(), Class::NotALock | Class::TooLarge) {
         return Err(error);
@@ -235,13 +253,14 @@ fn break_what_is_no_lock(paths: &LockPaths, error: Error) -> Result<Broken> {
     }
 }
 
-/// Takes down a guard directory that nobody has locked (`break --guard`, S22). `false`: there is
-/// none, or a living process has it, or it is not an empty directory.
+/// Removes a guard directory whose `flock` is free (`break --guard`, S22). Returns `false` if there
+/// is none, a live process has its `flock`, or it is not an empty directory.
 pub fn break_guard(options: &Options) -> Result<bool> {
     reclaim::remove_unlocked(&LockPaths::of(options, ParentDirectory::Leave)?)
 }
 
-/// The targets of a directory that have a lock, sorted. Leftovers of crashes go by the way (K20).
+/// Returns the targets in a directory that have a lock, sorted. Also removes leftovers of crashed
+/// processes (K20 (remove leftover private files)).
 pub fn list(directory: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let dir = Dir::open(directory.as_ref())?;
     leftovers::leftovers(&dir, Clock::SYSTEM)?;

@@ -1,5 +1,5 @@
-//! Where a sidecar lock lies: beside its target, under one name however the target was spelled
-//! (S1–S4).
+//! Paths of a sidecar lock: beside its target, with one name for all spellings of the target (S1
+//! (normalized target)–S4 (aliases of a target)).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
@@ -9,7 +9,7 @@ use super::options::Options;
 use crate::dir::Dir;
 use crate::error::{Class, Error, Result};
 
-/// A target, its lock and its reclaim guard, in one open directory.
+/// Target, lock and reclaim guard, with their open directory.
 #[derive(Clone, Debug)]
 pub(super) struct LockPaths {
     pub(super) target: PathBuf,
@@ -19,12 +19,12 @@ pub(super) struct LockPaths {
     pub(super) guard_name: OsString,
 }
 
-/// Whether the target's directory is made if it is missing.
+/// Whether to create the target's directory if it is missing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ParentDirectory {
-    /// As `acquire` does (S1).
+    /// Create it, as `acquire` does (S1).
     Create,
-    /// As everything that only looks does.
+    /// Do not create it, as for inspection.
     Leave,
 }
 
@@ -47,14 +47,14 @@ impl LockPaths {
         })
     }
 
-    /// The address a person would type.
+    /// Returns the address that a user types.
     pub(super) fn address(&self) -> String {
         format!("sidecar:{}", self.target.display())
     }
 }
 
-/// `realpath(dirname(target)) + "/" + basename(target)`, the path as it is where that cannot be
-/// resolved (S1).
+/// Returns `realpath(dirname(target)) + "/" + basename(target)`, or the absolute path if the
+/// directory cannot be resolved (S1).
 pub(super) fn normalize(target: &Path, parent: ParentDirectory) -> Result<PathBuf> {
     if target.as_os_str().is_empty() || target.as_os_str().as_encoded_bytes().contains(&0) {
         return Err(Error::new(
@@ -82,7 +82,7 @@ pub(super) fn normalize(target: &Path, parent: ParentDirectory) -> Result<PathBu
     Ok(real.map_or_else(|_| absolute.clone(), |real| real.join(name)))
 }
 
-/// Removes `.` and `..` by the letter, as the original does before it looks at the disk.
+/// Removes `.` and `..` textually, as the original does before it accesses the disk.
 fn without_dots(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for component in path.components() {
@@ -109,7 +109,7 @@ fn with_suffix(path: &Path, suffix: &str) -> PathBuf {
 mod tests {
     use super::*;
 
-    /// S1, S4: symlinked parents give one lock; the last component is not resolved.
+    /// S1, S4: symlinked parent directories give one lock; the last component is not resolved.
     #[test]
     fn two_names_of_a_parent_are_one_target() {
         let temp = tempfile::tempdir().unwrap();
@@ -133,7 +133,8 @@ mod tests {
         );
     }
 
-    /// S1: the parent is created on request; where it is missing otherwise, the path is used as is.
+    /// S1: the parent is created on request; otherwise a path with a missing parent is used as it
+    /// is.
     #[test]
     fn the_parent_is_created_only_by_acquire() {
         let temp = tempfile::tempdir().unwrap();
@@ -145,7 +146,7 @@ mod tests {
         assert!(root.join("a/b").is_dir());
     }
 
-    /// S2, S3: lock and guard names, and a lock path of the caller's own.
+    /// S2, S3: lock and guard names, and a lock path chosen by the caller.
     #[test]
     fn lock_and_guard_stand_beside_the_target() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,5 +1,5 @@
-//! What a caller may ask of a sidecar lock, with the protocol's defaults, checked before any file is
-//! touched (S14).
+//! Options of a sidecar acquisition, with the protocol's defaults. They are validated before any
+//! file is touched (S14 (options out of range)).
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -14,45 +14,48 @@ use crate::error::{Class, Error, Result};
 use crate::publish::{Durability, PublishMethod};
 use crate::wait::Cancel;
 
-/// The members of a record that the caller chooses.
+/// JSON members that the caller adds to a record.
 pub type Payload = Map<String, Value>;
 
-/// What to do with a lock that is not shown to be alive.
+/// What to do with a lock whose holder is not proven alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum StalePolicy {
-    /// Remove nothing, not even on proof; that is left to a person.
+    /// Removes nothing, not even a lock whose holder is proven dead. An operator removes it.
     Never,
-    /// Remove on proof only; a lock that is merely old ends the acquisition with `Stale`.
+    /// Removes a lock only if its holder is proven dead. A lock that is only old ends the
+    /// acquisition with `Stale`.
     #[default]
     FailClosed,
-    /// Also remove an old lock, if `approve` agrees and it has not changed meanwhile.
+    /// Also removes an old lock if [`approve`](Options::approve) agrees and the lock has not
+    /// changed in the meantime.
     RemoveIfUnchanged,
 }
 
-/// How often the holder shows that it lives.
+/// How often the holder writes a heartbeat.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Heartbeat {
     /// A third of the stale time, at most 10 s.
     #[default]
     Auto,
-    /// Never; the record then carries `createdAt` and ages like an original's (S11).
+    /// No heartbeat. The record then carries `createdAt` and ages like an original's (S11 (no
+    /// creation date with heartbeats)).
     Off,
-    /// This often, at least every 100 ms apart.
+    /// This interval, at least 100 ms.
     Every(Duration),
 }
 
-/// How often and how fast to try again (S13).
+/// Retry schedule (S13 (retry delay and budget)).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Retry {
-    /// Attempts after the first; `None` is without limit.
+    /// Number of attempts after the first; `None` means no limit.
     pub retries: Option<u32>,
-    /// Growth of the delay per attempt.
+    /// Factor by which the delay grows per attempt.
     pub factor: f64,
     /// The first delay.
     pub min_timeout: Duration,
     /// The longest delay.
     pub max_timeout: Duration,
-    /// Multiply each delay by a random number in [1, 2).
+    /// Whether each delay is multiplied by a random number in [1, 2).
     pub randomize: bool,
 }
 
@@ -68,11 +71,11 @@ impl Default for Retry {
     }
 }
 
-/// No interval is longer: what the original's timers can do, almost 25 days.
+/// Longest interval: 2³¹−1 ms, the limit of the original's (JavaScript) timers, almost 25 days.
 const LONGEST: Duration = Duration::from_millis(2_147_483_647);
 
 impl Retry {
-    /// Exactly one attempt.
+    /// Returns a schedule with exactly one attempt.
     pub fn none() -> Retry {
         Retry {
             retries: Some(0),
@@ -80,7 +83,8 @@ impl Retry {
         }
     }
 
-    /// The delay before attempt `n + 1`, counted from 0, with a jitter factor in [1, 2) (S13).
+    /// Returns the delay before attempt `n + 1`, counted from 0, with a jitter factor in [1, 2)
+    /// (S13).
     pub(super) fn delay(&self, n: u32, jitter: f64) -> Duration {
         let millis = |duration: Duration| duration.as_secs_f64() * 1000.0;
         let (min, max) = (millis(self.min_timeout), millis(self.max_timeout));
@@ -91,31 +95,31 @@ impl Retry {
     }
 }
 
-/// A lock that somebody else has, as a `should_reclaim` sees it.
+/// A lock of another holder, as passed to [`Options::should_reclaim`].
 #[derive(Clone, Copy, Debug)]
 pub struct StaleCandidate<'a> {
-    /// The lock file.
+    /// Path of the lock file.
     pub lock_path: &'a Path,
-    /// The normalized target (S1).
+    /// The normalized target (S1 (normalized target)).
     pub target: &'a Path,
-    /// The record, if it is a JSON object (S7).
+    /// The record, if it is a JSON object (S7 (records that are no objects)).
     pub payload: Option<&'a Payload>,
-    /// The caller's stale time; `None` is infinite.
+    /// The caller's stale time; `None` means infinite.
     pub stale: Option<Duration>,
-    /// Now, by the file system's clock.
+    /// The current time by the clock of the file system.
     pub now: SystemTime,
     /// Whether a manager of this process holds it.
     pub held_by_this_process: bool,
 }
 
-/// A stale lock about to be removed, as an `approve` sees it.
+/// A stale lock before its removal, as passed to [`Options::approve`].
 #[derive(Clone, Copy, Debug)]
 pub struct ReclaimCandidate<'a> {
-    /// The lock file.
+    /// Path of the lock file.
     pub lock_path: &'a Path,
     /// The normalized target.
     pub target: &'a Path,
-    /// The exact bytes that would be removed.
+    /// The exact bytes of the record that would be removed.
     pub bytes: &'a [u8],
     /// The record, if it is a JSON object.
     pub payload: Option<&'a Payload>,
@@ -157,7 +161,8 @@ pub struct Options {
 }
 
 impl Options {
-    /// Locks `target` with the defaults: wait without limit, remove dead locks on proof only.
+    /// Creates options for `target` with the defaults: wait without limit, remove a lock only if
+    /// its holder is proven dead.
     pub fn new(target: impl Into<PathBuf>) -> Options {
         Options {
             target: target.into(),
@@ -187,49 +192,52 @@ impl Options {
         }
     }
 
-    /// Another lock path than the target's own + `.lock` (S2).
+    /// Sets the lock path. Default: the target + `.lock` (S2 (lock path)).
     #[must_use]
     pub fn lock_path(mut self, path: impl Into<PathBuf>) -> Options {
         self.lock_path = Some(path.into());
         self
     }
 
-    /// The age at which a lock may be called stale; `None` is never.
+    /// Sets the age above which a lock is stale; `None` means never. Default: 30 s.
     #[must_use]
     pub fn stale(mut self, age: impl Into<Option<Duration>>) -> Options {
         self.stale = age.into();
         self
     }
 
-    /// The overall deadline; `None` is none.
+    /// Sets the maximum time to wait. Default: no limit.
     #[must_use]
     pub fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Options {
         self.timeout = timeout.into();
         self
     }
 
-    /// How to try again.
+    /// Sets the retry schedule.
     #[must_use]
     pub fn retry(mut self, retry: Retry) -> Options {
         self.retry = retry;
         self
     }
 
-    /// What to do with stale locks.
+    /// Sets the policy for stale locks. Default: [`StalePolicy::FailClosed`].
     #[must_use]
     pub fn recovery(mut self, recovery: StalePolicy) -> Options {
         self.recovery = recovery;
         self
     }
 
-    /// The caller's members of the record, made anew for every attempt.
+    /// Sets the function that returns the caller's members of the record. It is called for every
+    /// attempt.
     #[must_use]
     pub fn payload(mut self, payload: impl Fn() -> Payload + Send + Sync + 'static) -> Options {
         self.payload = Some(Arc::new(payload));
         self
     }
 
-    /// Replaces the test of age for locks that are not shown to be alive (S19.4).
+    /// Sets the function that decides, instead of the age, whether a lock is stale. It is not
+    /// called for a lock whose `tenure` block proves a live holder (S19.4 (order of sidecar
+    /// tests)).
     #[must_use]
     pub fn should_reclaim(
         mut self,
@@ -239,7 +247,8 @@ impl Options {
         self
     }
 
-    /// Must agree before a stale lock is removed.
+    /// Sets the function that must return `true` before a stale lock is removed. It is used only
+    /// with [`StalePolicy::RemoveIfUnchanged`], and not for holders that are proven dead.
     #[must_use]
     pub fn approve(
         mut self,
@@ -249,106 +258,116 @@ impl Options {
         self
     }
 
-    /// Told when a removal displaced the live lock of an original and could not put it back (K26);
-    /// the wait then goes on. Without it, that ends the acquisition with `Compromised`.
+    /// Sets the function that is called when a removal displaced a live lock of an original and
+    /// could not restore it (K26 (rename, compare, then unlink)). The wait then continues.
+    ///
+    /// Without this function, the acquisition ends with `Compromised`.
     #[must_use]
     pub fn on_displaced(mut self, tell: impl Fn(&Error) + Send + Sync + 'static) -> Options {
         self.on_displaced = Some(Arc::new(tell));
         self
     }
 
-    /// The same owner may take the lock again while it has it (S15).
+    /// Sets the owner for re-entrant acquisition: the same owner may acquire the lock again while
+    /// it holds it (S15 (locks within one process)).
     #[must_use]
     pub fn reentrant_owner(mut self, owner: impl Into<String>) -> Options {
         self.reentrant_owner = Some(owner.into());
         self
     }
 
-    /// Shown by `held_entries`, not written.
+    /// Sets metadata that [`HeldEntry::metadata`](super::HeldEntry::metadata) returns. It is not
+    /// written to the file.
     #[must_use]
     pub fn metadata(mut self, metadata: Payload) -> Options {
         self.metadata = metadata;
         self
     }
 
-    /// Leave the lock file when the process ends normally.
+    /// Keeps the lock file when the process exits normally.
     #[must_use]
     pub fn retain_on_exit(mut self) -> Options {
         self.retain_on_exit = true;
         self
     }
 
-    /// Verify ownership this often and report its loss, in addition to the heartbeat.
+    /// Sets an interval at which the heartbeat thread verifies ownership, in addition to the
+    /// heartbeat. Default: none.
     #[must_use]
     pub fn check_interval(mut self, interval: Duration) -> Options {
         self.check_interval = Some(interval);
         self
     }
 
-    /// How often to show that we live.
+    /// Sets the heartbeat interval. Default: [`Heartbeat::Auto`].
     #[must_use]
     pub fn heartbeat(mut self, heartbeat: Heartbeat) -> Options {
         self.heartbeat = heartbeat;
         self
     }
 
-    /// Whether the record is synced before its name appears (K19).
+    /// Sets whether the record is synced before its name appears (K19 (durable records and torn
+    /// records)). Default: [`Durability::Durable`].
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Options {
         self.durability = durability;
         self
     }
 
-    /// Take a fencing number (K39).
+    /// Takes a fencing number with the lock (K39 (fencing number per acquisition)).
     #[must_use]
     pub fn fence(mut self) -> Options {
         self.fence = true;
         self
     }
 
-    /// Believe a bare pid without a host name (S19.3): no containers share the directory.
+    /// Trusts a pid in a record without a host name (S19.3). Set this only if no other container
+    /// shares the directory.
     #[must_use]
     pub fn trust_pid(mut self) -> Options {
         self.trust_pid = true;
         self
     }
 
-    /// How long a foreign reclaim guard may stand still before it counts as left behind (S22).
+    /// Sets how long an original's reclaim guard must be unchanged before it counts as abandoned
+    /// (S22 (guards of crashed reclaimers)). Default: 60 s.
     #[must_use]
     pub fn guard_stale(mut self, age: Duration) -> Options {
         self.guard_stale = age;
         self
     }
 
-    /// The hold follows the life of this process of our PID namespace instead of ours (C13).
+    /// Binds the lock to the life of the process `pid`, in our PID namespace, instead of this
+    /// process (C13 (holds for scripts)).
     #[must_use]
     pub fn follows(mut self, pid: u32) -> Options {
         self.follows = Some(pid);
         self
     }
 
-    /// Lets another thread end the wait.
+    /// Sets a handle with which another thread can cancel the wait.
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> Options {
         self.cancel = Some(cancel);
         self
     }
 
-    /// The wall clock for ages.
+    /// Sets the wall clock for ages. Default: the system clock.
     #[must_use]
     pub fn clock(mut self, clock: Clock) -> Options {
         self.clock = clock;
         self
     }
 
-    /// The first way of publishing to try (K17).
+    /// Sets the first publish method to try (K17 (publish in one step)).
     #[must_use]
     pub fn first_way(mut self, way: PublishMethod) -> Options {
         self.first_way = way;
         self
     }
 
-    /// Called at the points where a test may let the world change, or end the process.
+    /// Sets a hook that runs at each [`AcquireStep`], where a test can change files or end the
+    /// process.
     #[doc(hidden)]
     #[must_use]
     pub fn pause(mut self, pause: impl Fn(AcquireStep) + Send + Sync + 'static) -> Options {
@@ -356,11 +375,12 @@ impl Options {
         self
     }
 
-    /// The heartbeat interval in force; `None` without heartbeats.
+    /// Returns the effective heartbeat interval, or `None` without heartbeats.
     pub fn heartbeat_interval(&self) -> Option<Duration> {
         const SLOWEST: Duration = Duration::from_secs(10);
         match self.heartbeat {
-            // Nobody beats for a hold that follows another process.
+            // This process may exit before the process that the hold follows, so it writes no
+            // heartbeat.
             _ if self.follows.is_some() => None,
             Heartbeat::Off => None,
             Heartbeat::Every(interval) => Some(interval),
@@ -371,7 +391,7 @@ impl Options {
         }
     }
 
-    /// Refuses values out of range (S14).
+    /// Returns `BadInput` for values out of range (S14).
     pub(super) fn check(&self) -> Result<()> {
         let refuse = |what: &str| Err(Error::new(Class::BadInput, &self.target, what));
         let retry = &self.retry;
@@ -461,7 +481,7 @@ mod tests {
         assert_eq!(endless.delay(u32::MAX, 1.9), LONGEST);
     }
 
-    /// S11, S24: a third of the stale time, at most 10 s; nobody beats for another process.
+    /// S11, S24: a third of the stale time, at most 10 s; no heartbeat for another process.
     #[test]
     fn the_heartbeat_follows_the_stale_time() {
         let options = Options::new("x");

@@ -1,5 +1,5 @@
-//! The record of a sidecar lock: the caller's members, ours, and the white-space trailer that newer
-//! originals take as proof of ownership (S5–S12).
+//! The record of a sidecar lock: the caller's members, ours, and the white-space trailer by which
+//! newer originals verify ownership (S5 (record format)–S12 (trailer from the token)).
 
 use std::path::Path;
 use std::time::SystemTime;
@@ -12,10 +12,11 @@ use crate::error::{Class, Error, Result};
 use crate::identity::{Identity, Token};
 use crate::record_layout::{self, FenceRoom, RecordLayout};
 
-/// The whole file, at most (S9).
+/// Maximum size of a lock file (S9 (sidecar record size limit)).
 pub const LIMIT: usize = 1_048_576;
 
-/// The record of one attempt.
+/// Returns the record of one attempt, or `BadInput` or `TooLarge` for a payload that is not
+/// allowed.
 pub(super) fn compose(
     options: &Options,
     payload: &Payload,
@@ -40,7 +41,7 @@ pub(super) fn compose(
         .iter()
         .map(|(name, value)| (name.as_str(), indented(value)))
         .collect();
-    // The caller's word stands where it gives one of these itself.
+    // A member that the caller sets itself takes precedence.
     let mut add = |name: &'static str, value: Option<Value>| {
         if let Some(value) = value
             && !payload.contains_key(name)
@@ -67,6 +68,7 @@ pub(super) fn compose(
 
     let mut record = record_layout::join(members, RecordLayout::Indented);
     record.push('\n');
+    // JSON parsers skip the trailer, because it is white space.
     record.push_str(&trailer(token));
     if record.len() > LIMIT {
         let what = format!(
@@ -78,7 +80,8 @@ pub(super) fn compose(
     Ok(record.into_bytes())
 }
 
-/// Eight tabs, then 128 bits as tabs (1) and blanks (0), most significant first (S8, S12).
+/// Returns the trailer: eight tabs, then the 128 bits of the token as tabs (1) and blanks (0), most
+/// significant bit first (S8 (ownership trailer), S12).
 fn trailer(token: Token) -> String {
     let mut line = "\t".repeat(8);
     for byte in token.bytes() {
@@ -90,8 +93,9 @@ fn trailer(token: Token) -> String {
     line
 }
 
-/// A `createdAt`, as JavaScript reads dates. Where that depends on a time zone we do not know, the
-/// latest moment it can mean: a lock must not look older than it is (K3).
+/// Parses `createdAt` as JavaScript does. For a date and time without a zone, the result is the
+/// latest possible instant (UTC−12), so that a lock never looks older than it is (K3 (resolve doubt
+/// toward exclusion)).
 pub(super) fn created_at(payload: &Payload) -> Option<SystemTime> {
     let text = payload.get("createdAt")?.as_str()?.trim();
     if let Ok(timestamp) = text.parse::<jiff::Timestamp>() {
@@ -130,7 +134,8 @@ mod tests {
             .map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// S5, S6, S10, S12: layout, order, well-known members, and the trailer made of the token.
+    /// S5, S6, S10, S12: layout, member order, well-known members, and the trailer made from the
+    /// token.
     #[test]
     fn the_record_is_laid_out_as_the_protocol_says() {
         let caller = payload(json!({"what": "compact", "n": {"a": 1}}));
@@ -153,7 +158,7 @@ mod tests {
         assert_eq!(format!("{bits:032x}"), object["tenure"]["token"]);
     }
 
-    /// S11: no `createdAt` while the heartbeat thread beats, one when it does not.
+    /// S11: `createdAt` is written only without heartbeats.
     #[test]
     fn created_at_is_written_only_without_heartbeats() {
         let beating = compose_with(&Options::new("x"), &Payload::new()).unwrap();
@@ -184,7 +189,7 @@ mod tests {
         );
     }
 
-    /// S19.4: what is a valid date and what is not.
+    /// S19.4: which dates are valid.
     #[test]
     fn dates_are_read_as_the_original_reads_them() {
         let read = |value: Value| created_at(&payload(json!({"createdAt": value})));

@@ -1,8 +1,10 @@
-//! The reclaim guard: while it stands, originals of the third generation wait, and nobody else
-//! removes a lock (S20–S22).
+//! The reclaim guard (`….lock.reclaim`): while it exists, originals of the third generation wait,
+//! and no other process removes the lock (S20 (vanished is not stale)–S22 (guards of crashed
+//! reclaimers)).
 //!
-//! Ours is a directory that is locked before it can be seen and carries the sticky bit as our mark.
-//! So a guard of a living Tenure is always locked, and one whose lock is free was left by a dead one.
+//! Our guard is a directory that is locked before it becomes visible, and the sticky bit marks it
+//! as ours. So a guard of a live Tenure process is always locked, and a marked guard with a free
+//! lock belongs to a dead one.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -24,14 +26,16 @@ use crate::process::PerProcess;
 use crate::record::{flock_failed, timestamp, try_flock};
 use crate::remove::aside_name;
 
-/// Permission bits of our guards: the sticky bit means nothing to anybody else here.
+/// Permission bits of our guards. The sticky bit has no meaning for other programs here.
 const MARK: u32 = 0o1700;
+/// Permission bits where the mark would prove nothing, or would be visible before the lock is
+/// taken.
 const PLAIN: u32 = 0o700;
 
-/// A guard of an original must have stood still for this long before our own eyes, too (S22).
+/// How long this process itself must have seen an original's guard unchanged (S22).
 const OBSERVED: Duration = Duration::from_secs(10);
 
-/// Our own guard. Dropping it removes it.
+/// A guard of this process. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct ReclaimGuard {
     dir: Arc<Dir>,
@@ -40,7 +44,7 @@ pub(super) struct ReclaimGuard {
 }
 
 impl ReclaimGuard {
-    /// Puts up the guard; `None` if there is one already (S21.2).
+    /// Makes the guard; `None` if one exists (S21.2).
     pub(super) fn make(paths: &LockPaths) -> Result<Option<ReclaimGuard>> {
         let LockPaths {
             dir,
@@ -80,8 +84,9 @@ impl ReclaimGuard {
         }
     }
 
-    /// Where a rename cannot be told not to replace. This guard can be seen before it is locked, so
-    /// it must not carry our mark: nobody may take it for one left by a dead Tenure.
+    /// Makes the guard on file systems without `RENAME_NOREPLACE`. This guard is visible before it
+    /// is locked, so it must not carry our mark: another process would take it for one of a dead
+    /// Tenure process.
     fn make_plainly(paths: &LockPaths) -> Result<Option<ReclaimGuard>> {
         let LockPaths {
             dir,
@@ -155,24 +160,25 @@ fn open_directory(dir: &Dir, name: &OsStr) -> rustix::io::Result<File> {
     openat(dir, name, flags, Mode::empty()).map(File::from)
 }
 
-/// A guard, as it stands now.
+/// The state of an existing guard.
 #[derive(Debug)]
 pub(super) enum ExistingGuard {
-    /// There is none.
+    /// There is no guard.
     None,
-    /// A directory whose lock a living process has: it will be gone in a moment.
+    /// A directory whose `flock` a live process has; it is removed soon.
     Locked(File, FileId),
-    /// A directory with our mark and a free lock, which is ours now: a dead Tenure left it (S22).
+    /// A directory with our mark whose `flock` was free and is now ours: left by a dead Tenure
+    /// process (S22).
     Left(File, FileId),
-    /// A directory without a lock: an original's.
+    /// A directory without a `flock`: made by an original.
     Directory(Stat),
-    /// A file: carries a record like a lock, and is judged like one.
+    /// A file with a record, which is judged like a lock.
     File(Stat),
-    /// Neither; its existence counts (S3).
+    /// Any other file type; its existence is enough (S3 (reclaim guard path)).
     Other(Stat),
 }
 
-/// Looks at the guard of a place.
+/// Inspects the guard of `paths`.
 pub(super) fn standing(paths: &LockPaths) -> Result<ExistingGuard> {
     let LockPaths {
         dir,
@@ -206,7 +212,8 @@ pub(super) fn standing(paths: &LockPaths) -> Result<ExistingGuard> {
     }
 }
 
-/// Takes down a guard that a dead Tenure left. `false`: it could not be, and counts.
+/// Removes a guard of a dead Tenure process; `false` if that is not possible and the guard still
+/// counts.
 pub(super) fn take_down(paths: &LockPaths, _locked: &File, id: FileId) -> Result<bool> {
     let LockPaths {
         dir,
@@ -214,7 +221,7 @@ pub(super) fn take_down(paths: &LockPaths, _locked: &File, id: FileId) -> Result
         ..
     } = paths;
     let failed = |errno| Error::io(dir.join(name), "cannot look at the reclaim guard", errno);
-    // We have its lock, so no other Tenure is about to remove it and put up a new one.
+    // We have its `flock`, so no other Tenure process removes it and makes a new one.
     if !dir.leads_to(name, id).map_err(failed)? {
         return Ok(true);
     }
@@ -224,15 +231,16 @@ pub(super) fn take_down(paths: &LockPaths, _locked: &File, id: FileId) -> Result
     }
 }
 
-/// How long a guard of an original has been seen standing still.
+/// How long this process has seen an original's guard unchanged.
 #[derive(Debug, Default)]
 pub(super) struct GuardObservation {
     seen: Option<(FileId, i64, Instant)>,
 }
 
 impl GuardObservation {
-    /// Removes a guard directory that an original left behind, if the caller's policy allows it
-    /// and it has stood still for long enough by the file system's clock and by ours (S22).
+    /// Removes a guard directory that an original left, if the policy allows it and the guard was
+    /// unchanged for long enough, both by the clock of the file system and by our own observation
+    /// (S22).
     pub(super) fn remove_if_left(
         &mut self,
         paths: &LockPaths,
@@ -259,7 +267,7 @@ impl GuardObservation {
     }
 }
 
-/// Removes a guard directory that is empty and whose lock is free: `break --guard`, and S22.
+/// Removes a guard directory that is empty and whose `flock` is free: for `break --guard`, and S22.
 pub(super) fn remove_unlocked(paths: &LockPaths) -> Result<bool> {
     let LockPaths {
         dir,
@@ -283,7 +291,7 @@ pub(super) fn remove_unlocked(paths: &LockPaths) -> Result<bool> {
     }
 }
 
-/// The guards of this process, so that a normal exit in between takes them down (S27).
+/// The guards of this process, which a normal exit removes (S27 (release on exit)).
 static OWN_GUARDS: PerProcess<Mutex<Vec<OwnGuard>>> = PerProcess::new();
 
 type OwnGuard = (Arc<Dir>, OsString);
@@ -310,7 +318,7 @@ fn forget(dir: &Arc<Dir>, name: &OsStr) {
     }
 }
 
-/// Takes down all guards of this process.
+/// Removes all guards of this process. Does not block: see `exit::run_hooks`.
 fn remove_own_guards() {
     if let Ok(standing) = OWN_GUARDS.get().try_lock() {
         for (dir, name) in standing.iter() {
@@ -325,8 +333,8 @@ mod tests {
     use crate::clock::Clock;
     use crate::sidecar::lock_path::ParentDirectory;
 
-    /// S22: an original's guard goes only if it stood still by both clocks, was seen to, and the
-    /// policy allows it; never while somebody has its lock.
+    /// S22: an original's guard is removed only if it was unchanged by both clocks, was observed
+    /// so, and the policy allows it; never while another process has its lock.
     #[test]
     fn an_originals_guard_must_be_seen_standing_still() {
         let temp = tempfile::tempdir().unwrap();
@@ -372,14 +380,14 @@ mod tests {
         let holder = File::open(&path).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();
         assert!(!removes(seen_for(long, stat.st_mtime), &options), "locked");
-        // Not by closing it: a child that another test is just starting has the same open file.
+        // Unlock instead of close: a child that another test starts right now shares the open file.
         flock(&holder, FlockOperation::Unlock).unwrap();
         assert!(path.is_dir());
         assert!(removes(seen_for(long, stat.st_mtime), &options));
         assert!(!path.exists());
     }
 
-    /// S21.2: only one guard at a time; it is locked and marked; dropping it takes it down.
+    /// S21.2: there is only one guard at a time; it is locked; dropping it removes it.
     #[test]
     fn there_is_one_guard_at_a_time() {
         let temp = tempfile::tempdir().unwrap();

@@ -1,6 +1,7 @@
-//! Judging a lock that stands in the way (S19): proof first, then the caller's judge or the age.
+//! Staleness of a sidecar lock (S19 (order of sidecar tests)): proof of life or death first, then
+//! the caller's `should_reclaim` or the age.
 //!
-//! Nothing is removed here. The answer says what may be done, and why.
+//! This module removes nothing. Its result says what the caller may do, and why.
 
 use std::time::{Duration, SystemTime};
 
@@ -16,30 +17,31 @@ use crate::process::valid_pid;
 use crate::record::OpenRecord;
 use crate::record_layout::parse_object;
 
-/// A lock that was looked at.
+/// A judged lock.
 #[derive(Debug)]
 pub(super) struct JudgedSidecar {
     pub(super) ruling: StalenessRuling,
     pub(super) blocker: BlockingHolder,
-    /// Open, and locked if the proof was the kernel's. None if it may not be read.
+    /// The open record; it has the `flock` if that was the proof. `None` if it cannot be read.
     pub(super) record: Option<OpenRecord>,
     pub(super) identity: Option<Identity>,
 }
 
-/// What S19 says about a lock.
+/// The result of S19.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StalenessRuling {
-    /// Held, or not shown to be otherwise.
+    /// Held, or neither proven dead nor stale.
     Wait,
-    /// May not be read: waited for, and reported as such in the end.
+    /// Cannot be read: wait, and report this class in the end.
     Unreadable,
     /// Proven dead, or stale and approved.
     Reclaim,
-    /// Stale, and nobody agreed to its removal.
+    /// Stale, or proven dead under [`StalePolicy::Never`], and its removal is not approved.
     Stale,
 }
 
-/// Looks at what stands under `name`. `None`: it vanished (S20). An error: refuse at once.
+/// Judges the file `name`. `None` if it vanished (S20 (vanished is not stale)); an error means
+/// refuse immediately.
 pub(super) fn judge(
     paths: &LockPaths,
     name: &std::ffi::OsStr,
@@ -67,14 +69,18 @@ pub(super) fn judge(
     let is_ours = identity
         .as_ref()
         .and_then(|identity| identity.token.as_deref());
+    // A manager with another key may hold it.
     let held_by_this_process = is_ours.is_some_and(held_table::has_token);
 
+    // Proof decides first. The callback and the age count only if the holder is not proven dead and
+    // no `tenure` block proves it alive.
     let ruling = match verdict {
         Verdict::Dead(_) => match options.recovery {
             StalePolicy::Never => StalenessRuling::Stale,
             StalePolicy::FailClosed | StalePolicy::RemoveIfUnchanged => StalenessRuling::Reclaim,
         },
-        // Not asked about a lock that its tenure block shows to be alive (stricter).
+        // `should_reclaim` is not asked if the `tenure` block proves a live holder (stricter than
+        // the original).
         Verdict::Alive(_) if identity.is_some() => StalenessRuling::Wait,
         Verdict::Alive(_) | Verdict::Unknown(_) => {
             let now = options.clock.now_in(&paths.dir)?;
@@ -107,7 +113,7 @@ pub(super) fn judge(
     }))
 }
 
-/// Steps 1 to 3: what can be proven.
+/// Steps 1 to 3 of S19: proof of life or death.
 fn proof(
     paths: &LockPaths,
     record: &mut OpenRecord,
@@ -134,7 +140,7 @@ fn proof(
     };
     let may_ask = match host_of(payload) {
         Some(host) => here.is_host(host),
-        // The pid may be of another container; only the caller can know that it is not.
+        // The pid may belong to another container; only the caller can know that it does not.
         None => options.trust_pid,
     };
     if !may_ask || !paths.dir.is_local() {
@@ -144,7 +150,7 @@ fn proof(
     Ok(verdict_of_process(pid, start))
 }
 
-/// Step 4: the caller's judge, else the age by `createdAt`, else by the modification time.
+/// Step 4 of S19: `should_reclaim`, else the age by `createdAt`, else by the modification time.
 fn is_stale(suspect: &StaleCandidate<'_>, modified: SystemTime, options: &Options) -> bool {
     if let Some(should_reclaim) = &options.should_reclaim {
         return should_reclaim(suspect);
@@ -166,7 +172,7 @@ fn stale_ruling(suspect: &StaleCandidate<'_>, bytes: &[u8], options: &Options) -
             bytes,
             payload: suspect.payload,
         }),
-        // The caller's own judge said yes, and nobody else wants to be asked.
+        // `should_reclaim` said yes, and there is no separate approval callback.
         (None, Some(_)) => true,
         (None, None) => false,
     };
@@ -231,13 +237,13 @@ fn blocker(
     }
 }
 
-/// The fixed texts and codes of the original (S29), as errors of ours.
+/// Returns the timeout error, with the fixed text of the original (S29 (fixed error codes)).
 pub(super) fn timeout(paths: &LockPaths, class: Class, blocker: Option<BlockingHolder>) -> Error {
     let what = format!("file lock timeout for {}", paths.target.display());
     add_blocker(Error::new(class, &paths.lock_path, what), blocker)
 }
 
-/// See [`timeout`].
+/// Returns the stale error, with the fixed text of the original (S29).
 pub(super) fn stale(
     paths: &LockPaths,
     blocker: BlockingHolder,
@@ -261,7 +267,7 @@ fn add_blocker(error: Error, blocker: Option<BlockingHolder>) -> Error {
     }
 }
 
-/// The original's code for one of our classes (S29).
+/// Returns the original's error code for a class (S29).
 pub fn peer_code(class: Class) -> Option<&'static str> {
     match class {
         Class::Timeout => Some("file_lock_timeout"),

@@ -1,4 +1,5 @@
-//! How an upload lock is taken on disk (U10): publish, or judge what stands there; ask, wait, again.
+//! Acquisition of an upload lock on disk (U10 (acquire an upload lock)): publish the record, or
+//! judge the existing one, ask its holder to release, wait, and try again.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use crate::record::timestamp;
 use crate::remove::{Removal, no_pause, remove};
 use crate::wait::{NameWaiter, WakeReason, jittered};
 
-/// Pause when the lock vanished between two steps, or another judge is at work.
+/// Delay after the lock vanished between two steps, or while another process judges it.
 const VANISH_RETRY: Duration = Duration::from_millis(10);
 
 /// One acquisition.
@@ -37,19 +38,19 @@ pub(super) struct Acquirer<'a> {
     pub(super) wait_deadline: Deadline,
 }
 
-/// What has been done so far to get the holder to stop.
+/// The state of our release request.
 #[derive(Default)]
 struct StopRequested {
-    /// The request that we last made; `None` also if another user's stands there.
+    /// The request that we last made; `None` also if a request of another user exists.
     stop: Option<StopRequest>,
-    /// Which lock it was about, and when to renew it.
+    /// The lock that it concerned, and when to renew it.
     about: Option<(FileId, Instant)>,
-    /// The test of a doubtful holder (U13a).
+    /// The running test of a doubtful holder (U13a (test a doubtful holder)).
     test: Option<LivenessTest>,
 }
 
 impl Acquirer<'_> {
-    /// Waits for the lock and takes it; the seat in the table is held meanwhile.
+    /// Acquires the lock, waiting if necessary. `ticket` keeps other threads of this process out.
     pub(super) fn acquire(
         self,
         dir: Dir,
@@ -69,7 +70,7 @@ impl Acquirer<'_> {
         self.hold(dir, published, bytes, token, ticket, request)
     }
 
-    /// U10.1–U10.5.
+    /// Publishes the record as soon as the name is free (U10.1–U10.5).
     fn wait_and_publish(
         &self,
         dir: &Dir,
@@ -90,7 +91,8 @@ impl Acquirer<'_> {
                 JudgedUpload::Refused(error) => return Err(error),
                 JudgedUpload::Dead(mut found) => match remove(dir, &mut found, &no_pause)? {
                     Removal::Removed | Removal::Changed => {}
-                    // K24: somebody has the kernel's lock: the holder after all, or another judge.
+                    // K24 (lock before removal): another process has the flock. That is the holder,
+                    // which is alive after all, or another process that judges the lock.
                     Removal::Busy if self.wait_deadline.is_over() => {
                         let held = locked(found, &self.names);
                         return Err(self.gave_up(dir, held, wait));
@@ -108,7 +110,7 @@ impl Acquirer<'_> {
                     if self.silence_proves_death(dir, &held, asked)? {
                         continue;
                     }
-                    // What happened before the watch began made no event: look once more.
+                    // A change before the watch began makes no event: check once more.
                     if !waiter.is_armed() {
                         waiter.arm();
                         continue;
@@ -119,14 +121,14 @@ impl Acquirer<'_> {
         }
     }
 
-    /// Until something changes, the holder dies, or it is time to ask again.
+    /// Waits until something changes, the holder exits, or the request must be renewed.
     fn wait(&self, waiter: &mut NameWaiter<'_>, held: &LiveLock, asked: &StopRequested) {
         if let Some(found) = &held.found {
             match &held.by {
                 Some(identity) if identity.boot.is_some() => {
                     waiter.follow(found, identity, &Here::now());
                 }
-                // A missing or doubtful process makes no end to wait for.
+                // The pid of a doubtful holder proves nothing, so there is no process to follow.
                 Some(Identity { pid: Some(pid), .. }) if !held.doubtful => {
                     waiter.follow_process(found, *pid, None);
                 }
@@ -148,13 +150,15 @@ impl Acquirer<'_> {
         }
     }
 
+    /// A short delay; the file vanished and the next attempt may succeed.
     fn pause(&self, waiter: &mut NameWaiter<'_>) {
         if !self.wait_deadline.is_over() {
             waiter.wait(Instant::now() + VANISH_RETRY);
         }
     }
 
-    /// U14: at once for every new holder, and again at every poll.
+    /// Makes or renews the release request (U14 (make a release request)): immediately for a new
+    /// holder, then at every poll.
     fn ask(&self, dir: &Dir, held: &LiveLock, asked: &mut StopRequested) -> Result<()> {
         let lock = held.found.as_ref().map(crate::record::OpenRecord::id);
         let is_fresh = asked
@@ -163,6 +167,8 @@ impl Acquirer<'_> {
         if is_fresh {
             return Ok(());
         }
+        // A running test of the same state of the same lock file continues; a changed file starts a
+        // new one.
         asked.test = held.found.as_ref().filter(|_| held.doubtful).map(|found| {
             let test = LivenessTest::begin(found);
             match asked.test.take() {
@@ -178,8 +184,9 @@ impl Acquirer<'_> {
         Ok(())
     }
 
-    /// U13a: a live original would have been gone by now. The same file with the same bytes still
-    /// stands there, and its kernel lock is free.
+    /// U13a: a live original would have released the lock within `confirm`. If the same file with
+    /// the same bytes still exists and its flock is free, the holder is dead and the lock is
+    /// removed.
     fn silence_proves_death(
         &self,
         dir: &Dir,
@@ -201,7 +208,7 @@ impl Acquirer<'_> {
         }
     }
 
-    /// U10.5: the class tells whether the holder's life could be checked.
+    /// The error after the deadline (U10.5). Its class says whether the holder could be checked.
     fn gave_up(&self, dir: &Dir, held: LiveLock, wait: Wait) -> Error {
         let (class, what) = match (held.class, wait) {
             (Class::Foreign, _) => (
@@ -214,7 +221,8 @@ impl Acquirer<'_> {
         Error::new(class, dir.join(&self.names.lock), what).blocked_by(held.blocker)
     }
 
-    /// U10.6, and everything that goes with a lock that is ours.
+    /// Sets up the acquired lock (U10.6): fence, request listener, heartbeat, and the entry in the
+    /// table of this process.
     fn hold(
         self,
         dir: Dir,
@@ -244,6 +252,8 @@ impl Acquirer<'_> {
             acquired,
             request.on_request,
         ));
+        // Before the listener starts: a request for the previous holder must not interrupt this
+        // one.
         request_listener.drop_older_request(hold.dir());
         let listen = {
             let request_listener = Arc::clone(&request_listener);
@@ -260,6 +270,8 @@ impl Acquirer<'_> {
         let monitor_options = monitor_and_listen(&hold, monitor_options, Some(listen));
         {
             let request_listener = Arc::clone(&request_listener);
+            // Last, when the hold is complete: from now on other threads of this process ask it
+            // directly.
             ticket.hold(Arc::new(move |asked: &UploadReleaseRequest| {
                 request_listener.hear(asked)
             }));
@@ -280,7 +292,7 @@ impl Acquirer<'_> {
         }
     }
 
-    /// U4, U5.
+    /// Returns the record of this acquisition (U4 (pid on the first line), U5 (the `tenure` line)).
     fn record(&self, dir: &Dir, token: Token, request: &LockRequest) -> Result<Vec<u8>> {
         let holder = match request.follows {
             Some(pid) => Identity::following(pid, token, dir.is_local()),
@@ -300,8 +312,8 @@ impl Acquirer<'_> {
 }
 
 impl StopRequested {
-    /// U16: a waiter that gives up takes its request with it. Except one that tests a holder: the
-    /// next try goes on from there (U13a).
+    /// U16 (withdraw a release request): a waiter that gives up removes its request. A request with
+    /// a running test stays, because the next attempt continues the test (U13a).
     fn withdraw(&self, dir: &Dir) {
         if let (Some(stop), None) = (&self.stop, &self.test) {
             stop.remove(dir);
@@ -309,14 +321,16 @@ impl StopRequested {
     }
 }
 
-/// K39: only now that the lock is held. Without its number it is given back.
+/// Takes a fencing number, only after the lock is held (K39 (fencing number per acquisition)). If
+/// that fails, the lock is released.
 fn take_fence(hold: &FileHolding, publishing: publish::Options) -> Result<NonZeroU64> {
     fence::next(hold.dir(), publishing)
         .and_then(|fence| hold.write_fence(fence).map(|()| fence))
         .inspect_err(|_| drop(hold.release()))
 }
 
-/// When the name appeared: the change time, because the content may have been written long before.
+/// Returns when the name appeared: the ctime, because the content may have been written long
+/// before.
 fn became_ours(published: &Published) -> SystemTime {
     fstat(&published.file).map_or(published.modified, |stat| {
         timestamp(stat.st_ctime, stat.st_ctime_nsec)

@@ -1,20 +1,24 @@
-//! What the clients of an upload server are told (fixed by the protocol, so that they retry rightly).
+//! HTTP responses of an upload server to its clients. The protocol fixes them, because clients
+//! decide by them whether to retry.
 
 use crate::error::Class;
 
-/// Status, code and text of an answer.
+/// Status, code and text of a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ClientAnswer {
-    /// The HTTP status. Clients repeat a request on 5xx, and usually not on 4xx.
+    /// The HTTP status. Clients retry after 5xx, and usually not after 4xx.
     pub status: u16,
-    /// The code in the body.
+    /// The error code in the body.
     pub code: &'static str,
-    /// The text in the body, where there is one.
+    /// The text in the body, if any.
     pub text: Option<&'static str>,
 }
 
-/// Whether a request takes the upload's lock before it reads any state (U9). Reading needs it too: the
-/// protocol has no shared mode. A `POST` takes it after the upload was created, if it has a body.
+/// Returns whether a request must acquire the upload's lock before it reads any state (U9 (lock
+/// every upload request)).
+///
+/// Reads need the lock, too: the protocol has no shared mode. A `POST` with a body acquires it
+/// after the upload was created.
 pub fn takes_lock(method: &str, has_body: bool) -> bool {
     match method {
         "HEAD" | "PATCH" | "GET" | "DELETE" => true,
@@ -24,7 +28,7 @@ pub fn takes_lock(method: &str, has_body: bool) -> bool {
 }
 
 impl ClientAnswer {
-    /// Another request asked for the upload, and this one gave way.
+    /// This request released the lock because another request asked for it.
     pub const INTERRUPTED: ClientAnswer = ClientAnswer {
         status: 400,
         code: "ERR_UPLOAD_INTERRUPTED",
@@ -36,26 +40,26 @@ impl ClientAnswer {
         code: "ERR_SERVER_SHUTDOWN",
         text: None,
     };
-    /// Waited longer than `acquire_timeout`; 500, so that the client tries again.
+    /// The lock was not released within `acquire_timeout`; status 500, so that the client retries.
     pub const LOCK_TIMEOUT: ClientAnswer = ClientAnswer {
         status: 500,
         code: "ERR_LOCK_TIMEOUT",
         text: Some("failed to acquire lock before timeout"),
     };
-    /// No such upload, or no such directory.
+    /// The upload or its directory does not exist.
     pub const NOT_FOUND: ClientAnswer = ClientAnswer {
         status: 404,
         code: "ERR_UPLOAD_NOT_FOUND",
         text: Some("upload not found"),
     };
-    /// Old servers, which do not wait.
+    /// The lock is held; used by old servers, which do not wait.
     pub const LOCKED: ClientAnswer = ClientAnswer {
         status: 423,
         code: "ERR_UPLOAD_LOCKED",
         text: Some("file currently locked"),
     };
 
-    /// The answer for a lock that could not be had, where the protocol fixes one.
+    /// Returns the response for an acquisition that failed with `class`, if the protocol fixes one.
     pub fn for_class(class: Class) -> Option<ClientAnswer> {
         match class {
             Class::Timeout | Class::Foreign => Some(ClientAnswer::LOCK_TIMEOUT),
@@ -80,7 +84,7 @@ impl ClientAnswer {
 mod tests {
     use super::*;
 
-    /// U9: everything that touches an upload takes its lock, reading included.
+    /// U9: every request for an upload takes its lock, also a read.
     #[test]
     fn reading_takes_the_lock_too() {
         for method in ["HEAD", "PATCH", "GET", "DELETE"] {
@@ -91,7 +95,7 @@ mod tests {
         assert!(!takes_lock("OPTIONS", false));
     }
 
-    /// Clients repeat on 5xx, so a time-out must be one; giving way must not.
+    /// Clients retry after 5xx, so a timeout must be 5xx, and an interruption must not.
     #[test]
     fn a_timeout_is_repeated_and_an_interruption_is_not() {
         let answer =

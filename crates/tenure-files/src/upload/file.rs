@@ -1,4 +1,6 @@
-//! The upload locker on disk: `ID.lock` and `ID.stop` in the upload directory (U1, U3, U10, U11).
+//! The upload locker on disk: `ID.lock` and `ID.stop` in the upload directory (U1 (identifiers with
+//! subdirectories), U3 (lock directory), U10 (acquire an upload lock), U11 (upload locks within one
+//! process)).
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,19 +24,20 @@ use crate::liveness::{Proof, Verdict};
 use crate::process::{PerProcess, own_pid};
 use crate::publish::Durability;
 
-/// The times of the protocol. Holders and waiters that share a directory should agree on them.
+/// Time limits and intervals of the protocol. Holders and waiters that share a directory should use
+/// the same values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UploadTimes {
-    /// How long a newcomer waits, where it does not say otherwise.
+    /// Default time to wait for a lock.
     pub acquire_timeout: Duration,
-    /// How often a holder looks for a request without being told of one.
+    /// How often a holder polls for a release request.
     pub holder_poll: Duration,
-    /// How often a waiter tries again and renews its request without being told of a change.
+    /// How often a waiter polls and renews its request.
     pub acquirer_poll: Duration,
-    /// How long a holder may take to save its state after being asked.
+    /// How long a holder may take to save its state after a request.
     pub grace: Duration,
-    /// How long a doubtful holder may be silent before it counts as dead. Must be above the
-    /// `holder_poll` and `grace` of all originals together (U13a).
+    /// How long a doubtful holder may ignore a request before it counts as dead. Must exceed the
+    /// sum of `holder_poll` and `grace` of all originals (U13a (test a doubtful holder)).
     pub confirm: Duration,
 }
 
@@ -51,7 +54,8 @@ impl Default for UploadTimes {
 }
 
 impl UploadTimes {
-    /// Zero means the default where that makes sense, and is refused for the polls.
+    /// Replaces a zero `acquire_timeout` or `grace` by its default, and refuses zero poll
+    /// intervals.
     fn checked(self, dir: &Path) -> Result<UploadTimes> {
         let defaults = UploadTimes::default();
         let or = |time: Duration, default| if time.is_zero() { default } else { time };
@@ -72,28 +76,29 @@ impl UploadTimes {
     }
 }
 
-/// How a [`FileLocker`] locks.
+/// Options of a [`FileLocker`].
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The times of the protocol.
+    /// The time limits and intervals of the protocol.
     pub times: UploadTimes,
-    /// The interval of the heartbeat (U18).
+    /// The heartbeat interval (U18 (heartbeat of upload locks)).
     pub heartbeat: Duration,
-    /// Whether records are synced before they appear (K19).
+    /// Whether records are synced before they appear (K19 (durable records and torn records)).
     pub durability: Durability,
-    /// Whether to take a fencing number with every lock (K39).
+    /// Whether to take a fencing number with every lock (K39 (fencing number per acquisition)).
     pub fence: Fencing,
-    /// Process ids in records may belong to other containers that share the directory: a missing
-    /// process proves nothing then, and is tested by asking (U13.3, U13a).
+    /// Whether process ids in records may belong to other containers that share the directory. A
+    /// missing process then proves nothing, and the holder is tested with a release request (U13.3,
+    /// U13a).
     pub foreign_pids: bool,
 }
 
-/// Whether a fencing number is taken.
+/// Whether a lock takes a fencing number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fencing {
-    /// Yes, from the counter in the lock's directory (K40).
+    /// Takes a number from the counter in the lock's directory (K40 (fence counter file)).
     Taken,
-    /// No.
+    /// Takes none.
     None,
 }
 
@@ -109,23 +114,32 @@ impl Default for Options {
     }
 }
 
-/// Locks uploads by files in their directory, together with every other program that does.
+/// Locks uploads by files in their directory, together with all other programs that use this
+/// protocol.
 #[derive(Clone, Debug)]
 pub struct FileLocker {
     dir: PathBuf,
     options: Options,
 }
 
-/// Locks of this process, by directory and name: in front of the disk (U11).
+/// The locks of this process, by directory and name. It is checked before the disk (U11).
 pub(super) static TABLE: PerProcess<Arc<UploadTable<LockFileKey>>> = PerProcess::new();
 
 impl FileLocker {
-    /// A locker for the uploads in `dir`, which must exist (U3).
+    /// Creates a locker with default options for the uploads in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the directory does not exist (U3).
     pub fn new(dir: impl AsRef<Path>) -> Result<FileLocker> {
         FileLocker::with(dir, Options::default())
     }
 
-    /// The same with other options.
+    /// Creates a locker with `options` for the uploads in `dir`.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound` if the directory does not exist, `BadInput` if a poll interval is zero.
     pub fn with(dir: impl AsRef<Path>, options: Options) -> Result<FileLocker> {
         let dir = dir.as_ref();
         Dir::open(dir)?;
@@ -136,28 +150,33 @@ impl FileLocker {
         })
     }
 
-    /// The directory of the uploads.
+    /// Returns the upload directory.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// How it locks.
+    /// Returns the options.
     pub fn options(&self) -> &Options {
         &self.options
     }
 
-    /// Waiting for as long as `acquire_timeout` says.
+    /// Returns the wait mode with `acquire_timeout` as its limit.
     pub fn default_wait(&self) -> Wait {
         Wait::For(self.options.times.acquire_timeout)
     }
 
-    /// Takes over a hold that follows another process, by its token: for `renew` and `unlock` (C13).
+    /// Takes over a hold that follows another process (C13 (holds for scripts)), identified by its
+    /// token: for `renew` and `unlock`.
+    ///
+    /// # Errors
+    ///
+    /// `NotHeld` if the record is gone or has another token.
     pub fn adopt(&self, id: &UploadId, token: Token) -> Result<FileHolding> {
         let dir = Arc::new(self.open_dir(id)?);
         FileHolding::adopt(dir, &self.names(id).lock, LIMIT, token)
     }
 
-    /// The directory of one upload's files; a missing one is not made (U1).
+    /// Opens the directory of one upload's files. A missing one is not created (U1).
     pub(super) fn open_dir(&self, id: &UploadId) -> Result<Dir> {
         match id.split() {
             (Some(sub), _) => Dir::open(self.dir.join(sub)),
@@ -231,7 +250,7 @@ fn taken(dir: &Dir, names: &Names, wait: Wait) -> Error {
 }
 
 impl UploadReleaseRequest {
-    /// Makes a request by hand, as `tenure ask` does.
+    /// Creates a request of this process, as `tenure ask` does.
     pub fn new(reason: Option<String>) -> UploadReleaseRequest {
         UploadReleaseRequest {
             by: Some(super::asking()),

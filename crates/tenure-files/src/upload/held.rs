@@ -1,4 +1,5 @@
-//! A held upload lock on disk: the record, its heartbeat, and the listener for requests (U15, U18, U19).
+//! A held upload lock on disk: the record, its heartbeat, and the listener for release requests
+//! (U15 (react to a release request), U18 (heartbeat of upload locks), U19 (upload release)).
 
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -17,7 +18,8 @@ use crate::identity::Token;
 
 /// The lock of one upload, held by this process.
 pub struct FileHold {
-    // In this order: no more beats and callbacks, then the next thread of this process may come.
+    // Drop order: first the heartbeat and the callbacks end, last the ticket lets the next thread
+    // of this process in.
     monitor_options: Option<Monitored>,
     hold: Arc<FileHolding>,
     request_listener: Arc<RequestListener>,
@@ -25,11 +27,12 @@ pub struct FileHold {
     _ticket: TableTicket<LockFileKey>,
 }
 
-/// Hears requests, by file and by memory, and passes the first one on (U15).
+/// Receives release requests from the file and from this process, and passes the first one to the
+/// callback (U15).
 pub(super) struct RequestListener {
     pub(super) names: Names,
     pub(super) token: String,
-    /// When the lock became ours, by the file system's clock.
+    /// Time of acquisition by the clock of the file system.
     pub(super) acquired: SystemTime,
     on_request: OnRequest,
     was_asked: AtomicBool,
@@ -54,7 +57,7 @@ impl RequestListener {
         }
     }
 
-    /// Looks for a request on disk.
+    /// Reads the request file, and passes on a request that is meant for this holder.
     pub(super) fn look(&self, dir: &Dir) {
         if self.was_asked.load(Ordering::SeqCst) {
             return;
@@ -65,8 +68,9 @@ impl RequestListener {
         }
     }
 
-    /// U10.6: a request that stands since before we came was meant for somebody else. One that was
-    /// renewed at that very moment, and would be lost with the file, is heard instead.
+    /// Removes a request from before our acquisition: it was meant for the previous holder (U10.6).
+    /// If a waiter renewed the request during the removal, the file is lost, so the request is
+    /// passed on here.
     pub(super) fn drop_older_request(&self, dir: &Dir) {
         let Some(stop) = stop_request::look(dir, &self.names) else {
             return;
@@ -80,7 +84,7 @@ impl RequestListener {
         }
     }
 
-    /// Passes a request on, if it is the first.
+    /// Calls the callback, if this is the first request.
     pub(super) fn hear(&self, asked: &UploadReleaseRequest) {
         if !self.was_asked.swap(true, Ordering::SeqCst) {
             *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(asked.clone());
@@ -106,17 +110,17 @@ impl FileHold {
         }
     }
 
-    /// The record and its state.
+    /// Returns the underlying hold: the record and its state.
     pub fn hold(&self) -> &Arc<FileHolding> {
         &self.hold
     }
 
-    /// The fencing number, if one was asked for (K39).
+    /// Returns the fencing number, if one was asked for (K39 (fencing number per acquisition)).
     pub fn fence(&self) -> Option<NonZeroU64> {
         self.fence
     }
 
-    /// The request that was heard, if any.
+    /// Returns the release request that was received, if any.
     pub fn requested(&self) -> Option<UploadReleaseRequest> {
         self.request_listener
             .heard
@@ -125,17 +129,23 @@ impl FileHold {
             .clone()
     }
 
-    /// Runs `listener` once if the lock is lost.
+    /// Registers `listener`, which runs once when the loss of the lock is detected. Runs it
+    /// immediately if the lock is already lost.
     pub fn on_lost(&self, listener: impl FnOnce(&Loss) + Send + 'static) {
         self.hold.on_lost(listener);
     }
 
-    /// Whether the lock is ours right now (K34).
+    /// Checks that this process still holds the lock (K34 (detect a lost lock)).
+    ///
+    /// # Errors
+    ///
+    /// `Compromised` if the lock is lost.
     pub fn check(&self) -> Result<()> {
         self.hold.check()
     }
 
-    /// Leaves the record to the process that it follows. The table forgets it: it is another's now.
+    /// Leaves the record to the process that it names. The table drops its entry: the lock is no
+    /// longer this process's.
     pub(super) fn leave(mut self) -> Token {
         self.monitor_options = None;
         self.hold.leave();
@@ -146,8 +156,8 @@ impl FileHold {
         self.give_back()
     }
 
-    /// Lock first, request second: in the other order a waiter in between would renew its request, and
-    /// the next holder would be interrupted for nothing (U19).
+    /// Removes the lock first and the request second. In the other order a waiter could renew its
+    /// request in between, and the next holder would be interrupted for nothing (U19).
     fn give_back(&mut self) -> Result<()> {
         self.monitor_options = None;
         let answered = stop_request::look(self.hold.dir(), &self.request_listener.names);
@@ -161,13 +171,14 @@ impl FileHold {
 
 impl Drop for FileHold {
     fn drop(&mut self) {
-        // A lock that was released before, or lost, needs nothing more; nobody is here to be told.
+        // Already released, or lost: `drop` cannot report it.
         let _ = self.give_back();
     }
 }
 
 impl AsFd for FileHold {
-    /// The locked descriptor, for a child that shall keep the lock (K38).
+    /// Returns the locked descriptor, for a child process that keeps the lock (K38 (inherit the
+    /// locked descriptor)).
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.hold.as_fd()
     }

@@ -1,13 +1,18 @@
-//! Who holds what inside this process, and who wants it.
+//! Table of the upload locks of this process: mutual exclusion and release requests between its
+//! threads.
 //!
+//! ```text
 //!   enter ──free──▶ Acquiring ──hold──▶ Held ──drop──▶ free, all waiters compete again
-//!     └──taken──▶ ask the holder (once it is one), wait
+//!     └──taken──▶ ask the holder (as soon as it is `Held`), wait
+//! ```
 //!
-//! The in-memory locker is this table and nothing else (U21). The file locker has it in front of the
-//! disk, so that threads of one process exclude and ask each other without touching a file (U11); there
-//! the time between `Acquiring` and `Held` is the time spent on the disk.
+//! [`MemoryLocker`](super::MemoryLocker) is this table alone (U21 (locks in memory)).
+//! [`FileLocker`](super::FileLocker) checks it before the disk, so that threads of one process
+//! exclude and ask each other without a file (U11 (upload locks within one process)); there an
+//! entry is `Acquiring` while its thread acquires the lock on disk.
 //!
-//! No order among waiters (K44). No callback runs under the table's mutex: it may well release.
+//! Waiters have no order (K44 (no order among waiters)). Callbacks run without the table's mutex,
+//! because they may release.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -18,28 +23,30 @@ use super::{OnRequest, UploadReleaseRequest};
 use crate::deadline::Deadline;
 use crate::process::Incarnation;
 
+/// How often a waiter with a cancellation handle polls it.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
 
-/// All places held or being acquired, by key.
+/// Entries by key, held or being acquired.
 pub(crate) struct UploadTable<K> {
     entries: Mutex<HashMap<K, Arc<TableEntry>>>,
 }
 
-/// One place in the table; leaving it is dropping it.
+/// An entry of the table; dropping the ticket removes it.
 pub(crate) struct TableTicket<K: Eq + Hash + Clone + 'static> {
     table: Arc<UploadTable<K>>,
     key: K,
     entry: Arc<TableEntry>,
 }
 
-/// Somebody of this process sits there, and still did at the deadline.
+/// Another thread of this process had the entry until the deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AlreadyHeld;
 
 struct TableEntry {
-    /// A forked child has a copy of the table, but none of the locks in it.
+    /// The process that made the entry. A forked child has a copy of the table, but none of its
+    /// locks.
     process: Incarnation,
-    /// `None` while the disk is being asked: there is nothing to let go of yet.
+    /// `None` while the lock on disk is being acquired: there is nothing to release yet.
     holder: Mutex<Option<OnRequest>>,
     changed: Condvar,
 }
@@ -53,9 +60,11 @@ impl<K> Default for UploadTable<K> {
 }
 
 impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
-    /// Takes the seat of `key`, asking whoever has it to leave, as long as the patience lasts.
+    /// Makes the entry of `key`. If another thread has it, asks that thread to release and waits
+    /// until the deadline.
     ///
-    /// None at all means: do not wait, and do not ask either (U14).
+    /// If the deadline has already passed, it neither waits nor asks (U14 (make a release
+    /// request)).
     pub(crate) fn enter(
         self: &Arc<Self>,
         key: &K,
@@ -78,13 +87,15 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
         }
     }
 
-    /// Asks whoever holds `key` in this process; `false` if nobody does.
+    /// Asks the holder of `key` in this process to release; `false` if this process does not hold
+    /// it.
     pub(crate) fn ask(&self, key: &K, request: &UploadReleaseRequest) -> bool {
         let entry = lock(&self.entries).get(key).cloned();
         let holder = entry.and_then(|entry| entry.on_request());
         holder.inspect(|ask| ask(request)).is_some()
     }
 
+    /// Makes an entry, or returns the existing one. An entry of the parent process does not count.
     fn sit(self: &Arc<Self>, key: &K) -> Result<TableTicket<K>, Arc<TableEntry>> {
         let mut entries = lock(&self.entries);
         match entries.get(key) {
@@ -101,7 +112,8 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
         }
     }
 
-    /// Until the seat is left or, where nobody could be asked, its acquirer has become the holder.
+    /// Waits until the entry is removed or, if there was no holder to ask yet, until its thread has
+    /// become the holder.
     fn wait_while(&self, key: &K, entry: &Arc<TableEntry>, held: bool, wait_deadline: &Deadline) {
         let mut entries = lock(&self.entries);
         loop {
@@ -112,7 +124,7 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
             if wait_deadline.is_over() {
                 return;
             }
-            // A condition variable knows no cancellation: look for one now and then.
+            // A condition variable cannot wait for a cancellation: poll for it.
             let slice = wait_deadline.cancel.as_ref().map(|_| CANCEL_POLL);
             let left = wait_deadline
                 .deadline
@@ -132,9 +144,10 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
 }
 
 impl<K: Eq + Hash + Clone + 'static> TableTicket<K> {
-    /// The lock is ours: from now on waiters ask through `on_request`.
+    /// Marks the lock as held: from now on waiters ask through `on_request`.
     pub(crate) fn hold(&self, on_request: OnRequest) {
-        // Under the table's mutex, or a waiter between its look and its sleep would miss it.
+        // Under the table's mutex: otherwise a waiter between its check and its wait would miss the
+        // change.
         let _entries = lock(&self.table.entries);
         *lock(&self.entry.holder) = Some(on_request);
         self.entry.changed.notify_all();
@@ -171,7 +184,7 @@ impl TableEntry {
     }
 }
 
-/// Every critical section here is a few assignments, so a poisoned mutex guards sound data.
+/// Ignores poisoning: every critical section is a few assignments, so the data is consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

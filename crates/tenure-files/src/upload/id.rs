@@ -1,47 +1,49 @@
-//! The identifier of an upload, which becomes part of file names and must not lead anywhere else.
+//! Validated identifier of an upload. It becomes part of file names, so it must not lead to another
+//! directory (U2 (allowed identifiers)).
 
 use std::fmt;
 
 use crate::error::Class;
 
-/// Bytes that a name must leave free for what is put around it: `.` in front,
-/// `.lock.tenure-<16 hex>` behind (U2).
+/// Bytes reserved for what is added to a name: `.` before, `.lock.tenure-<16 hex>` after (U2).
 const SPARE: usize = 24;
+/// Maximum length of a file name on Linux.
 const NAME_MAX: usize = 255;
 
-/// `a/b-7`: one or more components of harmless characters, none of them `.` or `..` (U2).
+/// Identifier of an upload, such as `a/b-7`: one or more components of allowed characters, none of
+/// them `.` or `..` (U2).
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UploadId(Box<str>);
 
 /// Why some text is not an [`UploadId`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UploadIdError {
-    /// Nothing there.
+    /// The text is empty.
     #[error("the upload identifier is empty")]
     Empty,
-    /// `/x`, `a//b` or `a/`.
+    /// A component is empty: `/x`, `a//b` or `a/`.
     #[error("the upload identifier has an empty component")]
     EmptyComponent,
-    /// `.` or `..` as a component.
+    /// A component is `.` or `..`.
     #[error("the upload identifier would leave its directory")]
     Leaves,
-    /// A character that no upload server gives out.
+    /// The text contains this character, which is not allowed.
     #[error("the upload identifier has the character {0:?}, which is not allowed")]
     Character(char),
-    /// A component that leaves no room for the names made from it.
+    /// A component is too long for the file names made from it.
     #[error("a component of the upload identifier is longer than {} bytes", NAME_MAX - SPARE)]
     TooLong,
 }
 
 impl UploadIdError {
-    /// Always `BadInput`, for programs that sort failures by class.
+    /// Returns [`Class::BadInput`], for programs that sort failures by class.
     pub fn class(&self) -> Class {
         Class::BadInput
     }
 }
 
 impl UploadId {
-    /// Checks `text`; afterwards it can be trusted as a relative path.
+    /// Validates `text`. A valid identifier is safe to use as a relative path.
     pub fn new(text: &str) -> Result<UploadId, UploadIdError> {
         if text.is_empty() {
             return Err(UploadIdError::Empty);
@@ -60,12 +62,12 @@ impl UploadId {
         Ok(UploadId(text.into()))
     }
 
-    /// The identifier as given.
+    /// Returns the identifier as text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The subdirectory the files lie in, if any, and the last component.
+    /// Returns the subdirectory, if any, and the last component.
     pub(crate) fn split(&self) -> (Option<&str>, &str) {
         match self.0.rsplit_once('/') {
             Some((dir, name)) => (Some(dir), name),
@@ -108,7 +110,7 @@ mod tests {
         }
     }
 
-    /// U2: everything that could lead out of the directory, or to another name, is refused.
+    /// U2: an identifier that could lead out of the directory or to another name is refused.
     #[test]
     fn identifiers_that_lead_elsewhere_are_refused() {
         let too_long = "x".repeat(232);

@@ -1,4 +1,5 @@
-//! What the owner of an upload directory can do without holding a lock: look, ask, list, clean (U24).
+//! Operations on an upload directory without holding a lock: inspect, ask, list, clean (U24 (upload
+//! address and verbs)).
 
 use std::ffi::OsString;
 use std::fs;
@@ -15,31 +16,31 @@ use crate::leftovers;
 use crate::observed::{ObservedLock, ObservedState};
 use crate::remove::{Removal, no_pause, remove};
 
-/// A request without a lock that nobody has renewed for this long has nobody behind it.
+/// Age after which a release request without a lock is abandoned: a waiter would have renewed it.
 const REQUEST_AGE: Duration = Duration::from_secs(60);
 
-/// What stands in the directory for one upload.
+/// The lock state of one upload.
 #[derive(Debug)]
 pub struct Inspection {
     /// The lock, if there is one.
     pub observed_lock: Option<ObservedLock>,
-    /// The request to let go, if one stands.
+    /// The release request, if there is one.
     pub request: Option<UploadReleaseRequest>,
 }
 
 /// What [`FileLocker::clean`] removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Uploads whose lock was of a dead holder.
+    /// Uploads whose lock had a dead holder.
     pub locks: Vec<UploadId>,
-    /// Uploads for which a request stood, but no lock.
+    /// Uploads that had a release request but no lock.
     pub requests: Vec<UploadId>,
-    /// Files that crashed Tenure processes left (K20).
+    /// Private files of crashed Tenure processes (K20 (remove leftover private files)).
     pub leftovers: Vec<OsString>,
 }
 
 impl FileLocker {
-    /// Looks at one upload. Takes nothing, removes nothing.
+    /// Inspects one upload. Takes and removes nothing.
     pub fn inspect(&self, id: &UploadId) -> Result<Inspection> {
         let dir = self.open_dir(id)?;
         let names = self.names(id);
@@ -62,8 +63,8 @@ impl FileLocker {
         })
     }
 
-    /// Asks the holder of one upload to stop, without waiting for it (`tenure ask`). The answer is who
-    /// was asked; `None` if nobody holds it.
+    /// Asks the holder of one upload to release, without waiting (`tenure ask`). Returns the
+    /// holder, or `None` if the upload is not locked.
     pub fn ask(
         &self,
         id: &UploadId,
@@ -75,7 +76,7 @@ impl FileLocker {
             JudgedUpload::Free | JudgedUpload::Dead(_) => Ok(None),
             JudgedUpload::Refused(error) => Err(error),
             JudgedUpload::Held(held) => {
-                // A holder in this process hears it at once; the others by the file.
+                // A holder in this process is called directly; others get the file.
                 if !TABLE.get().ask(&key(&dir, &names)?, request) {
                     let addressee = held.blocker.token.as_deref();
                     stop_request::make(&dir, &names, addressee, request, None)?;
@@ -85,13 +86,12 @@ impl FileLocker {
         }
     }
 
-    /// All uploads that have a lock, in order.
+    /// Returns all uploads that have a lock, sorted.
     pub fn list(&self) -> Result<Vec<UploadId>> {
         self.with_suffix(".lock")
     }
 
-    /// Removes what the dead left behind: their locks, private files, and requests that nobody waits
-    /// behind.
+    /// Removes locks of dead holders, leftover private files, and abandoned release requests.
     pub fn clean(&self) -> Result<Cleaned> {
         let mut cleaned = Cleaned::default();
         for id in self.list()? {
@@ -122,7 +122,8 @@ impl FileLocker {
         Ok(cleaned)
     }
 
-    /// Uploads with a file of this kind. Names that are no identifiers are somebody else's files.
+    /// Returns the uploads that have a file with this suffix. Names that are no identifiers belong
+    /// to other programs and are skipped.
     fn with_suffix(&self, suffix: &str) -> Result<Vec<UploadId>> {
         let mut uploads = Vec::new();
         for dir in self.directories()? {
@@ -140,7 +141,7 @@ impl FileLocker {
         Ok(uploads)
     }
 
-    /// The upload directory and all below it. Symbolic links are not followed.
+    /// Returns the upload directory and all its subdirectories. Does not follow symbolic links.
     fn directories(&self) -> Result<Vec<std::path::PathBuf>> {
         let mut found = vec![self.dir().to_owned()];
         let mut next = 0;

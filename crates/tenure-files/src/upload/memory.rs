@@ -1,4 +1,5 @@
-//! The upload locker without files: one process, nothing to see from outside (U21, U22).
+//! The upload locker in memory, for one process and without files (U21 (locks in memory), U22
+//! (reach of memory locks)).
 
 use std::sync::Arc;
 
@@ -7,17 +8,18 @@ use super::{LockRequest, UploadGuard, UploadId, UploadLocker};
 use crate::deadline::{Deadline, Wait};
 use crate::error::{Class, Error, Result};
 
-/// Locks uploads of a store that has no shared directory.
+/// Locks uploads of a store without a shared directory.
 ///
-/// A newcomer calls the holder's `on_request` at once, and so does every other, so the callback must
-/// not mind being called again. A release wakes all waiters; which one is next is left to chance.
+/// Every waiter calls the holder's `on_request` immediately, so the callback may run several times.
+/// A release wakes all waiters; the order in which they get the lock is not defined.
 #[derive(Clone, Default)]
 pub struct MemoryLocker {
     table: Arc<UploadTable<UploadId>>,
 }
 
 impl MemoryLocker {
-    /// A locker of its own: two of them do not exclude each other, clones of one do.
+    /// Creates a locker. Clones of one locker exclude each other; two separately created lockers do
+    /// not.
     pub fn new() -> MemoryLocker {
         MemoryLocker::default()
     }
@@ -60,7 +62,7 @@ mod tests {
         UploadId::new(text).unwrap()
     }
 
-    /// U21: the holder is asked at once, and the newcomer has it when it lets go.
+    /// U21: the holder is asked immediately, and the waiter gets the lock after the release.
     #[test]
     fn a_newcomer_asks_the_holder_and_gets_the_lock() {
         let locker = MemoryLocker::new();
@@ -79,7 +81,8 @@ mod tests {
         second.release().unwrap();
     }
 
-    /// U21, U12: every waiter asks; without an answer they run into their deadline; no re-entrance.
+    /// U21, U12: every waiter asks the holder; if the holder does not release, they time out; no
+    /// re-entrance.
     #[test]
     fn a_holder_that_does_not_answer_is_waited_for_in_vain() {
         let locker = MemoryLocker::new();
@@ -105,7 +108,7 @@ mod tests {
         drop(locker.lock(&id("up"), Wait::No, Arc::new(|_| {})).unwrap());
     }
 
-    /// U21: a release wakes all waiters; exactly one at a time is inside.
+    /// U21: a release wakes all waiters; at most one holds the lock at a time.
     #[test]
     fn waiters_compete_and_one_at_a_time_is_inside() {
         let locker = MemoryLocker::new();
@@ -127,7 +130,7 @@ mod tests {
         assert_eq!(passes.into_inner(), 1600);
     }
 
-    /// Different uploads, and different lockers, have nothing to do with each other.
+    /// Different uploads and different lockers do not exclude each other.
     #[test]
     fn other_uploads_and_other_lockers_are_free() {
         let locker = MemoryLocker::new();

@@ -1,9 +1,9 @@
-//! The record of an upload lock: the holder's process id on the first line, and below it, where the
-//! original does not look, one line of Tenure's own.
+//! The record of an upload lock: the holder's pid on the first line, and below it one line of
+//! Tenure's own, which the original does not read.
 //!
-//! The first line decides whether an original takes the file for a lock at all, so it is read with
-//! the original's eyes (U6): what it would call a number is a lock, the rest is junk.
-//! Not here: files, and whether the process lives.
+//! The original decides by the first line whether the file is a lock, so the parser follows the
+//! original (U6 (accepted first lines)): a text that the original parses as a number is a lock,
+//! everything else is junk. This module opens no files and checks no processes.
 
 use serde_json::{Map, Value};
 
@@ -12,36 +12,36 @@ use crate::identity::Identity;
 use crate::process::PID_MAX;
 use crate::record_layout::{self, FenceRoom, RecordLayout};
 
-/// No lock is larger (U7).
+/// Maximum size of a record (U7 (upload record size limit)).
 pub(crate) const LIMIT: usize = 4096;
-/// Junk above this size is somebody's data and stays (U13.4).
+/// Junk above this size may be user data and stays (U13.4).
 pub(crate) const JUNK_LIMIT: usize = 64;
-/// What introduces Tenure's line in a lock and in a request.
+/// Prefix of Tenure's line in a lock and in a request.
 const MARK: &str = "tenure ";
 
-/// What a lock file says.
+/// The content of a lock file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct UploadRecord {
     pub(crate) first: FirstLine,
-    /// Tenure's own block, if there is a line with one that parses.
+    /// The `tenure` block, if a line has one that parses.
     pub(crate) tenure: Option<Identity>,
 }
 
-/// The first line, as U6 sorts it.
+/// The first line, classified by U6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FirstLine {
     /// A process id in plain decimal.
     Pid(u32),
-    /// A number that the original accepts in a spelling that Tenure does not judge by.
+    /// A number in a notation that the original accepts, but that Tenure does not use as a pid.
     OtherSpelling,
-    /// A number, but no process can have it (K15).
+    /// A number that is not a possible pid (K15 (records without a block)).
     NoPid,
-    /// Nothing the original would take for a holder.
+    /// Not a number for the original.
     Junk,
 }
 
 impl UploadRecord {
-    /// Reads the whole file, which is known to be within [`LIMIT`].
+    /// Parses the whole file, which is at most [`LIMIT`] bytes long.
     pub(crate) fn parse(bytes: &[u8]) -> UploadRecord {
         let mut lines = bytes.split(|byte| *byte == b'\n');
         let first = FirstLine::parse(lines.next().unwrap_or_default());
@@ -52,12 +52,13 @@ impl UploadRecord {
     }
 }
 
-/// The object on a `tenure` line; a line that does not parse is not there (U5).
+/// Returns the object of a `tenure` line. A line that does not parse is ignored (U5 (the `tenure`
+/// line)).
 pub(crate) fn block(line: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(line.strip_prefix(MARK.as_bytes())?).ok()
 }
 
-/// The record of a new holder (U4, U5).
+/// Returns the record of a new holder (U4 (pid on the first line), U5).
 pub(crate) fn encode(own: &Identity, fence: Fencing, purpose: Option<&str>) -> Vec<u8> {
     let room = match fence {
         Fencing::Taken => FenceRoom::ForFence,
@@ -65,6 +66,7 @@ pub(crate) fn encode(own: &Identity, fence: Fencing, purpose: Option<&str>) -> V
     };
     let mut block = record_layout::identity(own, room, RecordLayout::Compact);
     if let Some(purpose) = purpose {
+        // Insert the member before the closing brace.
         block.truncate(block.len() - 1);
         block.push_str(&format!(",\"request\":{}}}", Value::from(purpose)));
     }
@@ -72,7 +74,7 @@ pub(crate) fn encode(own: &Identity, fence: Fencing, purpose: Option<&str>) -> V
     format!("{pid}\n{MARK}{block}\n").into_bytes()
 }
 
-/// `block` as a line of its own.
+/// Returns `block` as a line.
 pub(crate) fn line(block: &Map<String, Value>) -> String {
     format!("{MARK}{}\n", Value::Object(block.clone()))
 }
@@ -87,20 +89,22 @@ impl FirstLine {
         match plain_decimal(word) {
             Some(pid) if pid > i64::from(PID_MAX) => FirstLine::NoPid,
             Some(pid) => FirstLine::Pid(u32::try_from(pid).expect("checked against PID_MAX")),
-            // Blanks that only the original skips (form feeds and the like) count as a spelling.
+            // White space that only the original skips (form feeds, for example) makes it another
+            // notation.
             None if accepted_by_original(line.trim()) => FirstLine::OtherSpelling,
             None => FirstLine::Junk,
         }
     }
 }
 
-/// A number from 1 to the largest that fits 64 bits, without sign, prefix or leading zero.
+/// Parses a number from 1 to 2⁶³−1 without sign, prefix or leading zero.
 fn plain_decimal(word: &str) -> Option<i64> {
     let plain = word.bytes().all(|byte| byte.is_ascii_digit()) && !word.starts_with('0');
     plain.then(|| word.parse::<i64>().ok()).flatten()
 }
 
-/// Sign, `0x`/`0o`/`0b`/`0` prefix and `_` between digits, value at least 1, within 64 bits.
+/// Whether the original accepts the number: optional `+`, prefix `0x`/`0o`/`0b`/`0`, `_` between
+/// digits, value at least 1 and within 64 bits.
 fn accepted_by_original(word: &str) -> bool {
     let unsigned = word.strip_prefix('+').unwrap_or(word);
     let (radix, digits) = match unsigned.get(..2).map(str::to_ascii_lowercase).as_deref() {
@@ -125,7 +129,7 @@ fn accepted_by_original(word: &str) -> bool {
 mod tests {
     use super::*;
 
-    /// U6: every spelling is sorted as the original would, and doubt is "held".
+    /// U6: every notation is classified as by the original, and doubt means held.
     #[test]
     fn first_lines_are_sorted_as_the_original_does() {
         use FirstLine::{Junk, NoPid, OtherSpelling, Pid};
@@ -175,7 +179,7 @@ mod tests {
         assert_eq!(FirstLine::parse(b"\xff\xfe"), Junk);
     }
 
-    /// U5: the block may be on any later line, and one that does not parse is as if it were not there.
+    /// U5: the block may be on any later line; a line that does not parse is ignored.
     #[test]
     fn tenure_lines_are_found_and_broken_ones_ignored() {
         let found = |text: &str| UploadRecord::parse(text.as_bytes()).tenure.is_some();
@@ -189,7 +193,7 @@ mod tests {
         assert!(!found("tenure {\"v\":1}\n"), "the first line is the pid's");
     }
 
-    /// Bytes from outside never panic, and a number is never invented.
+    /// Arbitrary bytes cause no panic, and a pid is never invented.
     #[test]
     fn arbitrary_bytes_are_sorted_without_panic() {
         let mut state = 0x9e37_79b9_7f4a_7c15_u64;

@@ -1,13 +1,17 @@
-//! What stands at an upload's lock, and whether its holder lives (U13).
+//! Staleness of an upload lock: whether there is a lock, and whether its holder is alive (U13
+//! (order of upload tests)).
 //!
-//!   nothing ──▶ Free
-//!   record  ──▶ dead, on proof ──▶ Dead                       remove it safely, go on
-//!           ├─▶ alive, or cannot be told ──▶ Held             ask, wait
-//!           └─▶ a pid that proves nothing here ──▶ Held, doubtful   ask, and take silence for death (U13a)
-//!   anything that is not a lock ──▶ Refused                   leave it
+//! ```text
+//!   no file ──▶ Free
+//!   record  ──▶ holder proven dead ──▶ Dead             remove it safely, proceed
+//!           ├─▶ alive, or not provable ──▶ Held         ask, wait
+//!           └─▶ pid proves nothing ──▶ Held, doubtful   ask; no reaction proves death (U13a)
+//!   not a lock ──▶ Refused                              leave it
+//! ```
 //!
-//! The original signals whatever number it finds and deletes what does not answer. Here a number is
-//! evidence only where it can be: a local disk, the machine's first PID namespace.
+//! The original sends signal 0 to the pid and deletes the lock if there is no such process. Tenure
+//! uses the pid as evidence only where it is valid: on a local file system, in the machine's
+//! initial PID namespace.
 
 use std::time::Duration;
 
@@ -21,12 +25,13 @@ use crate::liveness::{self, Doubt, Proof, Verdict};
 use crate::process::own_pid;
 use crate::record::OpenRecord as Found;
 
-/// The PID namespace that every other one is nested in.
+/// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in the Linux source).
 const FIRST_NAMESPACE: u64 = 4_026_531_836;
-/// Junk may be somebody writing; after this time it is not (U13.4).
+/// Age below which junk may be a record that is still being written (U13.4).
 const JUNK_AGE: Duration = Duration::from_secs(10);
 
-/// One look at the place. What was found stays open: whatever follows is about that very file (K22).
+/// The result of one check. The file stays open, so that a later removal concerns exactly this file
+/// (K22 (keep the judged file open)).
 #[derive(Debug)]
 pub(super) enum JudgedUpload {
     Free,
@@ -35,21 +40,22 @@ pub(super) enum JudgedUpload {
     Refused(Error),
 }
 
-/// A lock to wait for.
+/// A lock that is held or may be held.
 #[derive(Debug)]
 pub(super) struct LiveLock {
-    /// `None` if it may not even be opened.
+    /// `None` if it cannot be opened.
     pub(super) found: Option<Found>,
     pub(super) blocker: BlockingHolder,
-    /// What the record says of its holder.
+    /// The holder as the record names it.
     pub(super) by: Option<Identity>,
-    /// `LiveLock`, or `Foreign` where its life cannot be checked from here.
+    /// `Held`, or `Foreign` if this process cannot check whether the holder is alive.
     pub(super) class: Class,
-    /// The record is an original's whose pid proves nothing: silence does (U13a).
+    /// The record is an original's whose pid proves nothing; only a missing reaction to a request
+    /// does (U13a (test a doubtful holder)).
     pub(super) doubtful: bool,
 }
 
-/// Looks at the lock of one upload.
+/// Judges the lock of one upload.
 pub(super) fn judge(dir: &Dir, names: &Names, judging: &StalenessRules) -> Result<JudgedUpload> {
     let mut found = match Found::open(dir, &names.lock, LIMIT) {
         Ok(Some(found)) => found,
@@ -89,7 +95,7 @@ struct StalenessCheck<'a> {
 }
 
 impl StalenessCheck<'_> {
-    /// U13.2: a record of Tenure's, judged by the kernel.
+    /// U13.2: a record with a `tenure` block is judged by K10–K14.
     fn tenure(&self, block: &Identity, mut found: Found) -> Result<JudgedUpload> {
         let verdict = liveness::verdict(block, &mut found, self.dir, &self.here)?;
         if let Verdict::Dead(_) = verdict {
@@ -98,7 +104,7 @@ impl StalenessCheck<'_> {
         Ok(self.held(Some(found), Some(block.clone()), verdict))
     }
 
-    /// U13.3: only a pid.
+    /// U13.3: the record of an original has only a pid.
     fn original(&self, pid: u32, found: Found) -> JudgedUpload {
         let identity = Some(Identity {
             pid: Some(pid),
@@ -109,7 +115,9 @@ impl StalenessCheck<'_> {
         }
         let sees_all = self.here.pidns == Some(FIRST_NAMESPACE) && !self.judging.foreign_pids;
         match liveness::verdict_of_process(pid, None) {
-            // Our own number, but not our lock, or we would not have come here: the table is in front.
+            // The pid is ours, but the lock is not: the table of this process would have stopped us
+            // before. So another process in another PID namespace, or a previous process with our
+            // pid, wrote it.
             Verdict::Alive(_) if pid == own_pid() => self.doubtful(found, identity),
             Verdict::Dead(_) if sees_all => JudgedUpload::Dead(found),
             Verdict::Dead(_) => self.doubtful(found, identity),
@@ -117,7 +125,7 @@ impl StalenessCheck<'_> {
         }
     }
 
-    /// U13.4: not a lock to any reader, unless it is just being written.
+    /// U13.4: junk is not a lock for any reader, unless it is still being written.
     fn junk(&self, found: Found) -> Result<JudgedUpload> {
         let now = self.judging.clock.now_in(self.dir)?;
         if age(now, found.modified()) < JUNK_AGE {
@@ -131,6 +139,7 @@ impl StalenessCheck<'_> {
         })
     }
 
+    /// A lock whose holder must be tested (U13a).
     fn doubtful(&self, found: Found, by: Option<Identity>) -> JudgedUpload {
         let held = self.lock(Some(found), by, Verdict::Unknown(Doubt::OtherNamespace));
         JudgedUpload::Held(Box::new(LiveLock {
@@ -171,7 +180,7 @@ impl StalenessCheck<'_> {
     }
 }
 
-/// U13.1: what cannot be opened is refused, or held by somebody unknown where only permission is
+/// U13.1: a file that cannot be opened is refused, or counts as held if only the permission is
 /// missing.
 fn unopened(error: Error, dir: &Dir, names: &Names) -> JudgedUpload {
     match error.class() {
@@ -190,7 +199,7 @@ fn unopened(error: Error, dir: &Dir, names: &Names) -> JudgedUpload {
     }
 }
 
-/// A lock that looked dead and whose kernel lock somebody has all the same.
+/// A lock that looked dead, but whose flock another process has.
 pub(super) fn locked(found: Found, names: &Names) -> LiveLock {
     let by = UploadRecord::parse(found.bytes()).tenure;
     LiveLock {

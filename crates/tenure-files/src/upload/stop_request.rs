@@ -1,11 +1,12 @@
-//! `ID.stop`: "somebody wants this lock", as a file (U14–U16, U19).
+//! Release requests of upload locks as a file, `ID.stop` (U14 (make a release request)–U16
+//! (withdraw a release request), U19 (upload release)).
 //!
-//! To the original its mere existence is the request. Tenure adds whom it is for and who asks, so that
-//! a request left behind by a waiter that is gone does not interrupt the next holder, and goes by the
-//! file's modification time where the file says nothing.
+//! For the original, the existence of the file is the request. Tenure adds the addressee and the
+//! requester, so that an abandoned request does not interrupt the next holder. If the file has no
+//! addressee, its modification time decides.
 //!
-//! Whoever removes a request removes the one that it saw: same file, same time. A waiter that renewed
-//! it in between keeps it.
+//! A process removes a request only if it is the one that it saw: same file, same modification
+//! time. A request that a waiter renewed in between stays.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -27,10 +28,10 @@ use crate::identity::{Here, Identity};
 use crate::publish::{self, Draft, Durability};
 use crate::record::{OpenRecord as Found, read_at_most, timestamp};
 
-/// No more of a request is read.
+/// Maximum number of bytes read from a request.
 const LIMIT: usize = 4096;
 
-/// A request as it stands, with the time at which it was last made.
+/// An existing request, with the time at which it was last made.
 #[derive(Debug)]
 pub(super) struct StopRequest {
     file: File,
@@ -39,19 +40,20 @@ pub(super) struct StopRequest {
     modified: SystemTime,
 }
 
-/// What a request says beyond being there.
+/// The content of a request.
 #[derive(Debug, Default)]
 pub(super) struct StopContent {
-    /// The token of the holder it is meant for.
+    /// The token of the holder to which it is addressed.
     addressee: Option<String>,
     pub(super) request: UploadReleaseRequest,
     test: Option<LivenessTest>,
 }
 
-/// The note on a holder that is being tested: since when, and by which lock file (U13a).
+/// The test of a doubtful holder: its start time and the lock file concerned (U13a (test a doubtful
+/// holder)). It is stored in the request, so that the next waiter can continue it.
 ///
-/// Inode and change time together name one state of one file: neither a new lock nor a rewritten one
-/// has both.
+/// Inode and ctime together identify one state of one file: a new or rewritten lock differs in at
+/// least one of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LivenessTest {
     boot: Option<String>,
@@ -61,7 +63,7 @@ pub(super) struct LivenessTest {
 }
 
 impl LivenessTest {
-    /// A test of the holder of `lock` that begins now.
+    /// Starts a test of the holder of `lock` now.
     pub(super) fn begin(lock: &Found) -> LivenessTest {
         let changed = lock
             .changed()
@@ -75,12 +77,12 @@ impl LivenessTest {
         }
     }
 
-    /// How long it has been going on; a note from the future began just now.
+    /// Returns how long the test has been running; zero if its start is in the future.
     pub(super) fn age(&self) -> Duration {
         Duration::from_millis(millis(clock::boottime()).saturating_sub(self.since_ms))
     }
 
-    /// Whether both are about the same state of the same lock, in the same boot.
+    /// Whether both tests concern the same state of the same lock in the same boot.
     pub(super) fn is_same_case(&self, other: &LivenessTest) -> bool {
         LivenessTest {
             since_ms: 0,
@@ -110,9 +112,11 @@ impl LivenessTest {
     }
 }
 
-/// Makes or renews the request (U14). `None` if it belongs to another user and stands as it is.
+/// Makes or renews the request (U14). Returns `None` if a request of another user exists, which
+/// stays as it is.
 ///
-/// With `test`, the time at which it began is noted, or an older note of the same case taken over.
+/// With `test`, its start time is stored in the file; if the file has an older start of the same
+/// test, `test` takes that one over.
 pub(super) fn make(
     dir: &Dir,
     names: &Names,
@@ -146,6 +150,7 @@ pub(super) fn make(
             errno,
         )
     };
+    // A request exists, or it could not be published in one step: write it in place.
     let file: File = match openat(dir, &names.stop, flags, Mode::from_raw_mode(0o644)) {
         Ok(fd) => fd.into(),
         Err(Errno::ACCESS | Errno::PERM) if dir.stat(&names.stop).is_ok() => return Ok(None),
@@ -172,6 +177,8 @@ pub(super) fn make(
             error,
         )
     })?;
+    // Originals and holders go by the modification time, so it must change also if the bytes do
+    // not.
     let now = Timespec {
         tv_sec: 0,
         tv_nsec: UTIME_NOW,
@@ -193,8 +200,8 @@ pub(super) fn make(
     }))
 }
 
-/// A request where none stands, in one step: seen without its line, it would be an original's, meant
-/// for whoever has the lock by then. `None`: one stands, or it cannot be made like this.
+/// Publishes a new request in one step. Without its line the file would count as a request of an
+/// original, addressed to any holder. `None` if a request exists, or publication is not possible.
 fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<StopRequest> {
     if !matches!(dir.stat(&names.stop), Err(Errno::NOENT)) {
         return None;
@@ -215,9 +222,8 @@ fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<StopRequest> {
     })
 }
 
-/// The request that stands, if any. What cannot be opened or is not a file counts as a request
-/// without content, as it does for the original, which only looks whether the name exists: then there
-/// is nothing to remove either.
+/// Returns the existing request. `None` if there is none, or if it cannot be opened or is not a
+/// regular file.
 pub(super) fn look(dir: &Dir, names: &Names) -> Option<StopRequest> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = openat(dir, &names.stop, flags, Mode::empty()).ok()?.into();
@@ -231,22 +237,24 @@ pub(super) fn look(dir: &Dir, names: &Names) -> Option<StopRequest> {
 }
 
 impl StopRequest {
-    /// What the file says; nothing if it says nothing that we understand.
+    /// Returns the content; empty if the file has no line that we understand.
     pub(super) fn content(&self) -> StopContent {
         StopContent::read(&self.file).unwrap_or_default()
     }
 
-    /// When it was made or last renewed.
+    /// Returns when it was made or last renewed.
     pub(super) fn modified(&self) -> SystemTime {
         self.modified
     }
 
-    /// Whether the holder with this token, who acquired at that time, is meant (U15).
+    /// Returns the request if it is meant for the holder with `token`, who acquired at `acquired`
+    /// (U15 (react to a release request)): by the addressee, or else if it is later than the
+    /// acquisition.
     pub(super) fn is_for(&self, token: &str, acquired: SystemTime) -> Option<UploadReleaseRequest> {
         let content = self.content();
         let meant = match &content.addressee {
             Some(addressee) => addressee == token,
-            // By the file's time now: it may have been renewed since it was opened.
+            // Read the time again: the request may have been renewed since it was opened.
             None => self
                 .modified_now()
                 .is_none_or(|modified| modified > acquired),
@@ -254,18 +262,18 @@ impl StopRequest {
         meant.then_some(content.request)
     }
 
-    /// Whether this was made for somebody before the holder that acquired at that time (U10.6).
+    /// Whether the request was made before the acquisition at `acquired` (U10.6).
     pub(super) fn is_older_than(&self, acquired: SystemTime) -> bool {
         self.modified <= acquired
     }
 
-    /// Removes the request if it is still this one, made at this time. `false`: it was renewed, or is
-    /// gone.
+    /// Removes the request if it is still the same file with the same time. `false` if it was
+    /// renewed or is gone.
     pub(super) fn remove(&self, dir: &Dir) -> bool {
         let still_this = dir.leads_to(&self.name, self.id).unwrap_or(false) && !self.was_renewed();
         still_this
             && unlinkat(dir, &self.name, AtFlags::empty()).is_ok()
-            // Renewed between the look and the unlink: the waiter's word is in the file we removed.
+            // Check again after the unlink: a waiter may have renewed the file that was removed.
             && !self.was_renewed()
     }
 
@@ -299,7 +307,8 @@ impl StopContent {
     }
 }
 
-/// Longer first, then cut: a reader in between sees a whole line, then perhaps the rest of an older one.
+/// Writes first and truncates second: a concurrent reader sees the whole new line, at most followed
+/// by the rest of an older one.
 fn write_whole(file: &File, bytes: &[u8]) -> std::io::Result<()> {
     file.write_all_at(bytes, 0)?;
     file.set_len(bytes.len() as u64)
@@ -351,7 +360,7 @@ mod tests {
         }
     }
 
-    /// U15: an address decides; without one, the time.
+    /// U15: the addressee decides; without one, the modification time.
     #[test]
     fn a_request_is_meant_by_address_or_by_time() {
         let acquired = SystemTime::UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -407,8 +416,8 @@ mod tests {
         assert!(look(&place.dir, &place.names).is_none());
     }
 
-    /// U14, U15: a new request is never seen without its line: it would count as an original's, and
-    /// interrupt a holder that it is not meant for.
+    /// U14, U15: a new request is never visible without its line: it would count as an original's,
+    /// and interrupt a holder that it is not meant for.
     #[test]
     fn a_request_appears_with_its_address() {
         use std::sync::atomic::{AtomicBool, Ordering};

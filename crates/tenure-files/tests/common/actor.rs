@@ -1,4 +1,4 @@
-//! Real processes that take part in a test, and are killed, stopped and asked.
+//! Child processes (`actor`) that take part in a test, and are killed, stopped and asked.
 
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -11,13 +11,13 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take that does not depend on a time-out of the protocol.
+/// Time limit for everything that does not depend on a timeout of the protocol.
 pub(crate) const ACTOR_TIMEOUT: Duration = Duration::from_secs(30);
 
 pub(crate) struct Actor {
     child: Child,
     lines: Receiver<String>,
-    /// Its program, if it runs a copy.
+    /// The copied program, if it runs a copy.
     copy: Option<tempfile::TempDir>,
 }
 
@@ -30,7 +30,7 @@ impl Actor {
         )
     }
 
-    /// As another user. The program is copied to where that user can read it.
+    /// Runs as another user. The program is copied to a place where that user can read it.
     pub(crate) fn spawn_as(user: u32, args: &[&str], dir: &Path) -> Actor {
         let copy = tempfile::tempdir().expect("a place for the copy");
         let program = copy.path().join("actor");
@@ -78,20 +78,20 @@ impl Actor {
         self.child.id()
     }
 
-    /// The next thing it says.
+    /// Returns the next line it prints.
     pub(crate) fn hear(&self) -> String {
         self.lines
             .recv_timeout(ACTOR_TIMEOUT)
             .unwrap_or_else(|_| "(nothing)".to_owned())
     }
 
-    /// Asserts what it says next.
+    /// Asserts the next line it prints.
     #[track_caller]
     pub(crate) fn says(&self, expected: &str) {
         assert_eq!(self.hear(), expected);
     }
 
-    /// Whether it has said nothing so far.
+    /// Whether it has printed nothing so far.
     pub(crate) fn is_silent(&self) -> bool {
         self.lines.try_recv().is_err()
     }
@@ -106,13 +106,13 @@ impl Actor {
         kill_process(pid, signal).expect("it can be signalled");
     }
 
-    /// SIGKILL, and wait until it is gone.
+    /// Sends SIGKILL and waits until the process is gone.
     pub(crate) fn kill(mut self) {
         self.child.kill().expect("it can be killed");
         self.child.wait().expect("it ends");
     }
 
-    /// Closes its stdin and waits for its end.
+    /// Closes its stdin and waits for its exit.
     pub(crate) fn finish(mut self) {
         drop(self.child.stdin.take());
         let status = self.child.wait().expect("it ends");

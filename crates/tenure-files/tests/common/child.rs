@@ -1,4 +1,5 @@
-//! Other processes: the test binary runs itself again in a role, and tells its parent by lines.
+//! Child processes: the test binary runs itself again in a role, and reports to its parent in
+//! lines.
 
 #![allow(
     clippy::unwrap_used,
@@ -15,10 +16,10 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "TENURE_TEST_ROLE";
 const TARGET: &str = "TENURE_TEST_TARGET";
 
-/// What a process is to do with a target, and the name for it.
+/// A role: its name, and what the process does with a target.
 pub(crate) type Role = (&'static str, fn(&Path));
 
-/// Runs the role that a parent gave this process, if any. Called by the one test named `child`.
+/// Runs the role that the parent gave this process, if any. Called by the test named `child`.
 pub(crate) fn play(roles: &[Role]) {
     let Ok(role) = std::env::var(ROLE) else {
         return;
@@ -32,14 +33,14 @@ pub(crate) fn play(roles: &[Role]) {
     std::process::exit(0);
 }
 
-/// Tells the parent.
+/// Sends a line to the parent.
 pub(crate) fn say(word: &str) {
     let mut out = std::io::stdout().lock();
     writeln!(out, "> {word}").unwrap();
     out.flush().unwrap();
 }
 
-/// Waits for a word of the parent; the end of the parent ends us too.
+/// Waits for a line from the parent; exits if the parent has exited.
 pub(crate) fn hear() -> String {
     let mut line = String::new();
     if std::io::stdin().lock().read_line(&mut line).unwrap() == 0 {
@@ -56,26 +57,26 @@ pub(crate) struct Player {
 }
 
 impl Player {
-    /// This test binary in a role.
+    /// Starts this test binary in a role.
     pub(crate) fn new(role: &str, target: &Path) -> Player {
         Player::with(role, target, &[])
     }
 
-    /// The same, with more to know.
+    /// Starts this test binary in a role, with additional environment variables.
     pub(crate) fn with(role: &str, target: &Path, environment: &[(&str, &str)]) -> Player {
         let mut command = in_role(&std::env::current_exe().unwrap(), role, target);
         command.envs(environment.iter().copied());
         Player::of(command)
     }
 
-    /// A copy of this test binary in a role, run by another user.
+    /// Starts a copy of this test binary in a role, as another user.
     pub(crate) fn as_user(uid: u32, program: &Path, role: &str, target: &Path) -> Player {
         let mut command = in_role(program, role, target);
         std::os::unix::process::CommandExt::uid(&mut command, uid);
         Player::of(command)
     }
 
-    /// Any program that speaks in lines that begin with `> `.
+    /// Starts any program that prints lines beginning with `> `.
     pub(crate) fn of(mut command: Command) -> Player {
         let mut child = command
             .stdin(Stdio::piped())
@@ -108,7 +109,7 @@ impl Player {
         at
     }
 
-    /// The next word within this time, if one comes.
+    /// Returns the next line within this time, if there is one.
     pub(crate) fn hear_within(&self, patience: Duration) -> Option<String> {
         self.words.recv_timeout(patience).ok().map(|(_, word)| word)
     }
@@ -144,7 +145,7 @@ fn listen(stdout: ChildStdout) -> Receiver<(Instant, String)> {
     let (sender, words) = channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-            // The harness may have begun the line.
+            // The test harness may have printed the beginning of the line.
             if let Some((_, word)) = line.split_once("> ") {
                 let _ = sender.send((Instant::now(), word.to_owned()));
             }

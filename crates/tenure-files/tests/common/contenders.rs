@@ -1,7 +1,8 @@
 //! Many processes, one lock, and a controller that kills and stops them at random.
 //!
-//! Every worker that enters the critical section looks whether the one before still runs, and counts in
-//! a plain file (see `actor/section.rs`). The evidence they leave is judged here.
+//! Every worker that enters the critical section checks whether the previous one still runs, and
+//! counts in a plain file (see `actor/section.rs`). This module evaluates the files that they
+//! leave.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -14,13 +15,13 @@ use rustix::process::Signal;
 use super::actor::Actor;
 use super::eventually;
 
-/// Without progress for this long, somebody waits who should not.
+/// Without progress for this long, a worker waits that should not.
 const STALL: Duration = Duration::from_secs(20);
 
 /// What the controller does to the workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KillPlan {
-    /// SIGKILL and SIGSTOP, half of them at whoever is inside, the others at anybody: waiters, judges,
+    /// SIGKILL and SIGSTOP: half of them for the worker inside, the others for any worker: waiters,
     /// reclaimers.
     KillAndStop,
     /// Nothing.
@@ -36,22 +37,23 @@ pub(crate) struct Contenders {
     rng: Rng,
 }
 
-/// What the evidence says.
+/// The evaluated files.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Evidence {
-    /// Sections that were finished: what the workers counted, and what the dead could not count.
+    /// Finished sections: those that the workers counted, and those that killed workers could not
+    /// count.
     pub(crate) finished: u64,
-    /// How many of them each kind of worker counted.
+    /// Number of sections that each kind of worker counted.
     pub(crate) by_kind: BTreeMap<String, u64>,
-    /// What the counter says.
+    /// Value of the counter.
     pub(crate) counter: u64,
-    /// Who was found inside by somebody else.
+    /// Pids of workers that another worker found inside.
     pub(crate) doubles: Vec<u32>,
-    /// Who noticed the loss of its lock.
+    /// Pids of workers that detected the loss of their lock.
     pub(crate) noticed: BTreeSet<u32>,
-    /// Who was killed.
+    /// Pids of killed workers.
     pub(crate) killed: BTreeSet<u32>,
-    /// Anything else that was reported.
+    /// All other reports.
     pub(crate) complaints: Vec<String>,
 }
 
@@ -76,7 +78,8 @@ impl Contenders {
         self.temp.path()
     }
 
-    /// Lets them work until `is_enough` of the number of sections, then ends them in peace.
+    /// Lets them work until `is_enough` accepts the number of sections, then stops them without a
+    /// kill.
     pub(crate) fn run(&mut self, blows: KillPlan, mut is_enough: impl FnMut(u64) -> bool) {
         let mut stopped: BTreeMap<usize, Instant> = BTreeMap::new();
         let mut progress = (0, Instant::now());
@@ -138,7 +141,7 @@ impl Contenders {
         }
     }
 
-    /// What the workers left behind.
+    /// Reads the files of the workers.
     pub(crate) fn evidence(self) -> Evidence {
         let counter = number(&self.dir().join("counter"));
         let mut evidence = Evidence {
@@ -160,8 +163,8 @@ impl Contenders {
             if entry.file_name().to_string_lossy().starts_with("tally.") {
                 let tally = fs::read_to_string(entry.path()).unwrap();
                 let words: Vec<&str> = tally.split_whitespace().collect();
-                // Killed between making its tally and writing it: the next one inside counted the
-                // section, if it was finished.
+                // The worker was killed between creating its tally and writing it. If its section
+                // was finished, the next worker counted it.
                 let [count, _, who] = words[..] else {
                     assert!(words.is_empty(), "{tally:?}");
                     continue;
@@ -174,7 +177,7 @@ impl Contenders {
         evidence
     }
 
-    /// What can be seen when nothing moves.
+    /// The state for the error message of a stall.
     fn scene(&self) -> String {
         let mut text = format!("seed {}\n", self.rng.seed);
         for entry in fs::read_dir(self.dir()).unwrap().flatten() {
@@ -205,7 +208,7 @@ fn numbers(path: &Path) -> Vec<u64> {
         .collect()
 }
 
-/// A small generator whose seed can be given.
+/// A small random number generator with a given seed.
 struct Rng {
     seed: u64,
     state: u64,

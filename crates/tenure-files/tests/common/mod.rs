@@ -1,5 +1,5 @@
-//! What the tests of this crate share: the machine's values for vector templates, and processes to be
-//! alive, dead, or somebody else's.
+//! Shared test helpers: this machine's values for vector templates, and processes that are alive,
+//! dead, or another user's.
 #![allow(dead_code, reason = "each test binary uses its own part")]
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
@@ -19,7 +19,7 @@ use tenure_files::identity::Here;
 /// A user that is neither root nor the owner of anything here.
 pub(crate) const OTHER_USER: u32 = 65_534;
 
-/// A child that lives as long as this does.
+/// A child process that runs until this value is dropped.
 pub(crate) struct LiveProcess(Child);
 
 impl LiveProcess {
@@ -37,7 +37,7 @@ impl LiveProcess {
         )
     }
 
-    /// One that belongs to another user. Needs root, like the other tests about users.
+    /// Starts one as another user. Needs root, like the other tests about users.
     pub(crate) fn spawn_as_other_user() -> LiveProcess {
         let child = Command::new("sleep")
             .arg("1000")
@@ -63,7 +63,7 @@ impl Drop for LiveProcess {
     }
 }
 
-/// The pid of a child that has ended and was waited for.
+/// Returns the pid of a child that has exited and was reaped.
 pub(crate) fn dead_pid() -> u32 {
     let mut child = Command::new("true")
         .stdin(Stdio::null())
@@ -80,7 +80,7 @@ pub(crate) fn host() -> String {
         .into_owned()
 }
 
-/// The values that templates are filled with, and the processes behind them.
+/// The values for templates, and the processes behind them.
 pub(crate) struct TestMachine {
     pub(crate) alive: LiveProcess,
     pub(crate) other_user: LiveProcess,
@@ -94,7 +94,7 @@ impl TestMachine {
         }
     }
 
-    /// The bytes of a vector, with the placeholders of a template replaced.
+    /// Returns the bytes of a vector, with the placeholders of a template replaced.
     pub(crate) fn vector(&self, protocol: &str, file: &str) -> Vec<u8> {
         let path = vectors().join(protocol).join(file);
         let bytes = fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
@@ -118,7 +118,7 @@ pub(crate) fn vectors() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/vectors")
 }
 
-/// Every file of a protocol's vectors, so that a test can tell whether its table is complete.
+/// Returns all files of a protocol's vectors, so that a test can check that its table is complete.
 pub(crate) fn vector_files(protocol: &str) -> Vec<String> {
     let mut files: Vec<String> = fs::read_dir(vectors().join(protocol))
         .expect("the vectors are there")
@@ -144,7 +144,7 @@ pub(crate) fn make_fifo(path: &Path) {
     mknodat(CWD, path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a FIFO can be made");
 }
 
-/// Waits until something is true that no event tells of; fails if it never is.
+/// Polls until a condition holds that makes no event; fails if it never does.
 #[track_caller]
 pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     let give_up = std::time::Instant::now() + actor::ACTOR_TIMEOUT;
@@ -157,7 +157,7 @@ pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
     }
 }
 
-/// Fills the placeholders of a vector with values of this machine and `living`.
+/// Replaces the placeholders of a vector with values of this machine and `living`.
 pub(crate) fn fill(template: &[u8], living: &LiveProcess) -> Vec<u8> {
     let here = Here::now();
     let alive = living.pid();
@@ -193,7 +193,7 @@ pub(crate) fn vector_clock() -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_secs(1_772_874_030)
 }
 
-/// Whether a process waits for a lock: a waiter has an inotify descriptor.
+/// Whether a process waits for a lock: then it has an inotify descriptor.
 pub(crate) fn is_waiting(pid: u32) -> bool {
     let Ok(descriptors) = fs::read_dir(format!("/proc/{pid}/fd")) else {
         return false;

@@ -1,4 +1,4 @@
-//! A place for a sidecar lock, and the words its tests use.
+//! Fixture for sidecar tests.
 
 #![allow(
     clippy::unwrap_used,
@@ -17,7 +17,7 @@ use tenure_files::sidecar::{
     AcquireStep, Heartbeat, Manager, Options, Payload, Retry, SidecarGuard,
 };
 
-/// A target of its own, in a directory of its own.
+/// A target in a temporary directory.
 pub(crate) struct SidecarFixture {
     _temp: tempfile::TempDir,
     pub(crate) target: PathBuf,
@@ -48,7 +48,7 @@ impl SidecarFixture {
     pub(crate) fn identity(&self) -> Identity {
         Identity::in_record(&self.payload()).unwrap()
     }
-    /// The record of a dead Tenure whose flock is free.
+    /// The record of a dead Tenure process, with a free flock.
     pub(crate) fn put_dead_lock(&self) {
         let guard = manager("dead")
             .acquire(&self.once().heartbeat(Heartbeat::Off))

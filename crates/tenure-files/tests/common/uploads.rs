@@ -41,7 +41,7 @@ impl UploadFixture {
         self.locker_with(|_| {})
     }
 
-    /// A locker that never polls: what happens, happens by an event (K42).
+    /// A locker that never polls: every reaction is caused by an event (K42).
     pub(crate) fn locker_with(&self, change: impl FnOnce(&mut Options)) -> FileLocker {
         let mut options = Options {
             durability: Durability::Fast,
@@ -103,7 +103,7 @@ pub(crate) fn nothing() -> OnRequest {
     Arc::new(|_| {})
 }
 
-/// A callback that counts, and the requests it got.
+/// A callback that counts, and the requests that it received.
 pub(crate) fn listener() -> (OnRequest, mpsc::Receiver<UploadReleaseRequest>) {
     let (heard, requests) = mpsc::channel();
     let heard = Mutex::new(heard);
@@ -113,7 +113,7 @@ pub(crate) fn listener() -> (OnRequest, mpsc::Receiver<UploadReleaseRequest>) {
     (on_request, requests)
 }
 
-/// A request by an original: a file without content.
+/// Makes a request as an original does: a file without content.
 pub(crate) fn touch_stop(fixture: &UploadFixture, time: SystemTime) {
     fs::write(fixture.stop(), "").unwrap();
     let file = fs::OpenOptions::new()

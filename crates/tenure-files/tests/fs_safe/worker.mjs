@@ -1,4 +1,4 @@
-// One process that uses the original's lock, driven by its arguments and its standard input.
+// A process that uses the original's lock, driven by its arguments and its standard input.
 //
 //   worker.mjs PACKAGE_DIR hold TARGET            take it, say so, release on a line of input
 //   worker.mjs PACKAGE_DIR try TARGET             one attempt, say how it ended
@@ -55,7 +55,7 @@ if (mode === "try") {
   process.exit(0);
 }
 
-// What stands in `inside` is who is in the section. Whoever enters looks whether the one before
+// `inside` names the process in the section. A process that enters checks whether the previous one
 // still runs; a process that was killed inside has left its name and is gone in a moment.
 const directory = path.dirname(targetPath);
 const at = (name) => path.join(directory, name);
@@ -68,7 +68,7 @@ const read = (name) => {
   }
 };
 
-// Whose record stands under the name: without it one cannot tell who was robbed.
+// Whether the lock file is ours: it tells which of two holders lost its lock.
 function whose() {
   try {
     return JSON.parse(read("state.json.lock")).pid === process.pid ? "mine" : "not mine";
@@ -84,7 +84,7 @@ function enter(me) {
     while (Date.now() < until && runs(before.split(" ")[1]) && read("inside") === before);
     if (runs(before.split(" ")[1])) append("doubles", `${before} ; ${me} ; ${whose()}`);
   }
-  // In one step: two who are inside at once must not mix their names.
+  // Replace the file in one step: two processes inside at the same time must not mix their names.
   fs.writeFileSync(at(`inside-${process.pid}`), me);
   fs.renameSync(at(`inside-${process.pid}`), at("inside"));
 }
@@ -112,7 +112,7 @@ for (let n = 0; n < Number(count); n++) {
         options({ retry: poll, timeoutMs: 60_000, ...(policy === "approve" ? approving : {}) }),
       );
     } catch (error) {
-      // The second generation calls a lock stale that vanishes while it looks.
+      // The second generation calls a lock stale that vanishes while it is judged.
       if (error.code === "file_lock_stale") continue;
       append("failures", `${me}: ${error.code ?? error}`);
       process.exit(1);
@@ -120,7 +120,7 @@ for (let n = 0; n < Number(count); n++) {
   }
   enter(me);
   const next = Number(read("counter") || "0") + 1;
-  // In place and in one write: a kill in between must not lose the count.
+  // In place with one write: a kill in between must not lose the count.
   const counter = fs.openSync(at("counter"), fs.constants.O_RDWR | fs.constants.O_CREAT, 0o600);
   fs.writeSync(counter, String(next).padStart(10, "0"), 0);
   fs.closeSync(counter);
