@@ -12,7 +12,7 @@
 //! (skip when in doubt)).
 //!
 //! ```no_run
-//! use tenure_files::exclusive::{Server, Tool, Wait, Work};
+//! use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
 //!
 //! // The tool:
 //! let guard = Tool::new(".beads", "night-import")?.acquire(Wait::No)?;
@@ -20,9 +20,9 @@
 //! guard.release()?;
 //!
 //! // The server:
-//! match Server::new(".beads").begin_cycle() {
+//! match ExclusiveServer::new(".beads").begin_cycle() {
 //!     Ok(cycle) => { /* … one cycle of work … */ drop(cycle) }
-//!     Err(answer) => eprintln!("{}", answer.log_line(Work::Sync).unwrap_or_default()),
+//!     Err(answer) => eprintln!("{}", answer.log_line(CycleKind::Sync).unwrap_or_default()),
 //! }
 //! # Ok::<(), tenure_files::Error>(())
 //! ```
