@@ -5,7 +5,7 @@
 //! |---|---|
 //! | create | a complete, locked file that appears in one step (K17 (publish in one step)) |
 //! | replace | safe removal of the version that was read (K22–K26), then a create |
-//! | renew | a write of the same length in place, through the descriptor kept since the create (K21) |
+//! | renew | a write of the same length in place, through the descriptor of the create (K21) |
 //! | delete | safe removal |
 //!
 //! This gives level 2 of P26 (levels of conditional writes). The `flock` on the record is an
