@@ -16,8 +16,8 @@
 //! Like every other procedure, with three additions:
 //!
 //! - Commands ([`HoldProcedure::release`], [`HoldProcedure::revive`], [`HoldProcedure::check`]) may
-//!   be given at any time. A release takes effect at the next call of [`Procedure::next`]; the other
-//!   commands wait until the current action has ended. A wait may be abandoned without an answer by
+//!   be given at any time. A release takes effect at the next call of [`Procedure::next`]; the
+//!   others wait until the current action has ended. A wait may be abandoned without an answer by
 //!   calling `next` again.
 //! - [`HoldProcedure::tick`] may be called at any time. Call it at [`HoldProcedure::valid_until`],
 //!   even while an operation is under way: a lease lapses by the clock, not by an answer.
