@@ -305,7 +305,7 @@ mod tests {
         }
     }
 
-    /// P7: field names as the originals write them; `is_shared` is left out when false.
+    /// P7: field names are those of the originals; `is_shared` is omitted when false.
     #[test]
     fn a_record_survives_writing_and_reading() {
         let mut record = held();
@@ -319,7 +319,7 @@ mod tests {
         assert_eq!(LockRecord::parse(record.to_json().as_bytes()), Ok(record));
     }
 
-    /// K21, K39: a refresh and the fencing number fit where the old bytes were.
+    /// K21, K39: a refresh and the fencing number keep the length.
     #[test]
     fn neither_date_nor_fence_changes_the_length() {
         let mut record = held();
@@ -337,7 +337,7 @@ mod tests {
         }
     }
 
-    /// P10: letter case, doubled and unknown fields.
+    /// P10: letter case, duplicate and unknown fields.
     #[test]
     fn reading_is_as_tolerant_as_the_originals() {
         let json = br#" {"HOLDER":"a","Expires_At":"x","expires_at":"y","new":{"k":[1]}} "#;
@@ -353,7 +353,7 @@ mod tests {
         );
     }
 
-    /// P10: a byte order mark, text behind the object, a wrong type.
+    /// P10: a byte order mark, text after the object, a wrong type.
     #[test]
     fn what_does_not_parse_is_said_to() {
         let cases: [&[u8]; 7] = [
@@ -370,7 +370,7 @@ mod tests {
         }
     }
 
-    /// K4: a block that makes no sense is an unknown field, not a broken record.
+    /// K4: an invalid block counts as an unknown field; the record stays valid.
     #[test]
     fn a_broken_block_is_ignored() {
         for json in [r#"{"tenure":7}"#, r#"{"tenure":null}"#] {
@@ -387,7 +387,7 @@ mod tests {
         );
     }
 
-    /// P16, P22: no record can claim a ttl that nobody may have.
+    /// P16, P22: a ttl out of range is not used.
     #[test]
     fn a_forbidden_ttl_is_not_believed() {
         for (claimed, taken) in [(1, 60), (29, 60), (30, 30), (600, 600), (u64::MAX, 600)] {
@@ -397,7 +397,7 @@ mod tests {
         }
     }
 
-    /// P9: holder and time name an acquisition; ours has a token besides.
+    /// P9: holder and time identify an acquisition; Tenure's token is part of it.
     #[test]
     fn only_the_same_acquisition_is_ours() {
         let ours = held().identity();

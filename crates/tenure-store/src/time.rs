@@ -183,7 +183,7 @@ mod tests {
         );
     }
 
-    /// P8: what is no time stamp. P15 then holds the lock rather than free it.
+    /// P8: texts that are not time stamps. P15 then treats the lock as held.
     #[test]
     fn nothing_else_is_a_time_stamp() {
         for text in [
@@ -205,7 +205,7 @@ mod tests {
         }
     }
 
-    /// P31: the length never changes.
+    /// P31: the length is constant.
     #[test]
     fn tenure_writes_nine_digits() {
         assert_eq!(
