@@ -406,6 +406,8 @@ impl<D: Disk> FileLog<D> {
         self.checkpoint.clear();
         self.index.checkpoint(&mut self.checkpoint);
         let born_end = FILE_HEADER + padded(self.checkpoint.bytes()) as u64;
+        // The new file must have space for its checkpoint and for the record that caused the
+        // rotation.
         let spare = self.take_spare(born_end + need)?;
 
         let previous = self.files.back().map(|file| file.number);

@@ -54,6 +54,7 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         (EndFile::none(), EndMarkerState::Nothing)
     };
     let is_new = numbers.is_empty();
+    // Without a log file the directory must be new; otherwise it has lost its log.
     if is_new {
         ensure_nothing_was_here(&disk, &names, found, &options)?;
     }
@@ -82,6 +83,8 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
 
     // From here on everything is verified, and the directory may be changed.
     let oldest = files.front().map_or(0, |file| file.number);
+    // The spare of an interrupted creation has an unknown state, so a new log starts without
+    // spares.
     let is_leftover = |name: &FileName| match name {
         FileName::Log(number) => *number < oldest,
         FileName::Snapshot(id) => !marked.contains(id),

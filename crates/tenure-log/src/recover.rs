@@ -116,9 +116,13 @@ pub(crate) fn recover<D: Disk>(
         });
     };
     let damage = RecoveryFault { disk, numbers };
+    // The marker is written after the rename of a file is durable, so a file that it names has
+    // existed.
     if let Some(claim) = claim.filter(|claim| claim.file > newest) {
         return Err(damage.missing(claim.file));
     }
+    // Only the newest header knows which files are needed. Older files may be leftovers of a crash
+    // between the rotation and the freeing.
     let oldest = damage.open(newest)?.header.oldest;
     if oldest > newest || oldest == 0 {
         return Err(damage.at(newest, 0, "the header names an oldest file that cannot be"));
@@ -146,6 +150,8 @@ pub(crate) fn recover<D: Disk>(
         if number == newest {
             break replay.newest(&mut reader)?;
         }
+        // The successor says where this file ends: its records up to there were durable before the
+        // successor got its name.
         let next = replay.damage.open(number + 1)?;
         replay.sealed(&mut reader, next.header.previous_end)?;
         reader = next;

@@ -105,6 +105,8 @@ pub(crate) async fn acquire(
         if let ProcedureStep::Done(end) = steps.answer(answer, now()) {
             return end;
         }
+        // Cancel only between operations: while a write is under way, its outcome decides what must
+        // be removed. Closing the channel (the caller's future was dropped) cancels too.
         if !is_cancelled && !matches!(cancelled.try_recv(), Err(TryRecvError::Empty)) {
             is_cancelled = true;
             steps.cancel();
@@ -162,6 +164,8 @@ pub(crate) async fn keep(
 ) {
     let mut waiting = CommandWaiters::default();
     loop {
+        // `next` may change the status without an operation, for example when the lease lapses, so
+        // publish it before the operation starts.
         let op = hold.next(now());
         publish(&hold, &state);
         waiting.answer(&[], &hold);
@@ -200,6 +204,8 @@ pub(crate) async fn keep(
                 }
             }
         };
+        // `Leave`: end without passing the result. The record stays, and nothing refreshes it from
+        // here.
         if waiting.left.is_some() {
             return waiting.answer_left();
         }

@@ -157,6 +157,8 @@ impl Repository {
             demand,
             config,
         } = options;
+        // Validate with level 0, which has the longest default settle time, so that the settings
+        // are valid at every level.
         settings.terms(ConditionLevel::Nothing)?;
         // P24 (unparsable repository records): clients without the key treat a sealed record as
         // stale 120 s after its last refresh.
@@ -404,6 +406,7 @@ impl Inner {
         let terms = self.terms().await?;
         let block = match liveness {
             FollowedProcess::Process => self.store.block(),
+            // Without pid, start time and `flock`, no process can prove this holder dead or alive.
             FollowedProcess::Lease => HolderBlock {
                 flock: Some(false),
                 pid: None,

@@ -533,6 +533,8 @@ impl Procedure for Acquire {
                 ProcedureStep::Going => self.go(AcquireStage::Withdrawing(remove, refusal)),
                 ProcedureStep::Done(end) => self.withdrew(remove.key().clone(), refusal, end, now),
             },
+            // The pause has ended: report the timeout at the deadline, otherwise start a new
+            // attempt with all rounds.
             AcquireStage::Pausing(_, refusal) => {
                 if self.request.wait == WaitBehavior::No {
                     return ProcedureStep::Done(Err(timed_out(refusal)));

@@ -115,6 +115,9 @@ impl Probe {
         use ConditionFailure::{Condition, NotSupported};
         use OpResult::{Absent, Deleted, Found, Refused, Written};
         match (phase, answer) {
+            // Each pair of phases is one ability: the valid request must succeed, the invalid one
+            // must be refused. An answer that contradicts this ends the probe at the level proved so
+            // far; an unclear one repeats the request or starts the probe again.
             (ProbePhase::Create, Written(first)) => self.go(ProbePhase::CreateAgain { first }),
             (ProbePhase::Create, Refused(Condition | NotSupported)) => {
                 self.go(ProbePhase::CleanUp(ConditionLevel::Nothing))

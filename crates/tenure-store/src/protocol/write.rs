@@ -233,6 +233,8 @@ impl Procedure for WriteRecord {
                 OpResult::Written(version) => {
                     ProcedureStep::Done(WriteResult::Ours(sent.own(version)))
                 }
+                // Read back before giving up: if a repeated write is refused, the record at the key
+                // may be our own from the first sending.
                 OpResult::Refused(ConditionFailure::Condition | ConditionFailure::Contention) => {
                     self.read_back(sent, ReadBackReason::Refused)
                 }
@@ -257,12 +259,14 @@ impl Procedure for WriteRecord {
                         return ProcedureStep::Done(WriteResult::Unknown(own, failure));
                     }
                 };
+                // The token proves that the record is ours, whichever of the copies took effect.
                 if let OpResult::Found(object) = &found
                     && let Some(version) = ours(object, &sent.record.identity())
                 {
                     return ProcedureStep::Done(WriteResult::Ours(sent.own(version)));
                 }
                 match (why, found) {
+                    // The write had no effect so far, and the key is as expected: repeat it.
                     (ReadBackReason::Unknown(failure), found) if self.as_before(&found) => {
                         self.send_again(sent, failure, now)
                     }
