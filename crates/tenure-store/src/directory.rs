@@ -49,8 +49,8 @@ use crate::store::{BoxFuture, Store, liveness, own_block};
 const FILE_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o755;
 /// Largest file that can be a lock record; a larger one is never removed (K30 (keep files that are
-/// no records)). Far above the limit of P13, so that a record over that limit is still judged by
-/// its age (P24).
+/// no records)). Far above the limit of P13 (repository record size limit), so that a record over
+/// that limit is still judged by its age (P24 (unparsable repository records)).
 const FILE_LIMIT: usize = 1 << 20;
 /// Fixed number of digits of the fencing counter, so that an in-place write keeps the length.
 const FENCE_WIDTH: usize = 20;

@@ -1,4 +1,5 @@
-//! Removal of one object without removing its successor (P29, P35, P37).
+//! Removal of one object without removing its successor (P29 (unknown write outcome), P35
+//! (repository release), P37 (break repository locks)).
 //!
 //! At level 2 the delete is conditional. Otherwise: read, compare, delete. After an unclear
 //! response the object is read again, so that a removal ends with a known outcome or with a
