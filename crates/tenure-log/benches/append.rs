@@ -1,12 +1,13 @@
-//! What does a durable batch cost, and how fast is a log read back?
+//! Benchmark: the cost of a durable batch, and the speed of recovery.
 //!
-//! `cargo bench -p tenure-log --bench append [-- DIRECTORY]` prints a JSON line per question. The
-//! directory decides which disk is measured; without one it is the system's temporary directory.
+//! `cargo bench -p tenure-log --bench append [-- DIRECTORY]` prints one JSON line per measurement.
+//! The directory selects the disk; the default is the system's temporary directory.
 //!
 //! - `append_sync`: batches of n entries of 128 bytes over 256 groups, each appended and synced,
-//!   against `bare`: the same bytes written and `fdatasync`ed into a zero-filled file without a log.
-//! - `append`: the same without syncs, the processor's share.
-//! - `recover`: a log of many entries read back.
+//!   compared with `bare`: the same bytes written and `fdatasync`ed into a zero-filled file without
+//!   a log.
+//! - `append`: the same without syncs, which shows the CPU cost.
+//! - `recover`: recovery of a log of many entries.
 
 #![allow(clippy::print_stdout, reason = "a benchmark prints what it measured")]
 
@@ -42,7 +43,7 @@ fn main() {
     recover(&place.next());
 }
 
-/// Gives every question a fresh data directory.
+/// Creates a fresh data directory for every measurement.
 struct BenchDirectory {
     root: PathBuf,
     used: u32,
@@ -63,7 +64,7 @@ fn fresh(path: &Path) -> Opened<RealDisk> {
     .expect("an empty log")
 }
 
-/// Fills batches with entries, one group after the other, and lets groups snapshot as asked.
+/// Fills batches with entries, one group after the other, and lets groups snapshot on request.
 struct Load {
     last: Vec<u64>,
     group: u64,
@@ -88,8 +89,8 @@ impl Load {
         }
     }
 
-    /// Marks snapshots for the groups that hold back the oldest file. The snapshots are empty: this
-    /// is about the log.
+    /// Records snapshots of the groups that hold back the oldest file. The snapshots are empty,
+    /// because only the log is measured.
     fn make_room(&self, opened: &mut Opened<RealDisk>, batch: &mut Batch) {
         if opened.log.usage().files < 4 {
             return;
@@ -132,7 +133,7 @@ fn append_sync(path: &Path, entries: u64) {
         opened.log.append(&mut batch).expect("an append");
         opened.log.sync().expect("a sync");
         batches += 1;
-        // What a driver does on another thread, or seldom, is not part of the question.
+        // Work that a driver does on another thread, or rarely, is not measured.
         let aside = Instant::now();
         spare(&mut opened.log);
         load.make_room(&mut opened, &mut batch);
@@ -150,7 +151,7 @@ fn append_sync(path: &Path, entries: u64) {
     );
 }
 
-/// Writes and syncs as many bytes at a time, in a zero-filled file.
+/// Writes and syncs the same number of bytes at a time in a zero-filled file.
 fn bare(path: &Path, bytes: usize) -> f64 {
     const SIZE: usize = 32 << 20;
     let disk = RealDisk::open(path).expect("a directory");

@@ -1,7 +1,7 @@
-//! A batch: what many groups want to have written, in the bytes in which it will be written.
+//! Batch: an atomic group of writes, encoded in place in the format of a log record.
 //!
-//! A batch is one record of the log and so it is there after a crash or it is not. Its buffer is
-//! kept when it has been appended: a driver that uses one batch over and over allocates nothing.
+//! A batch is one record, so after a crash it is complete or absent. Appending keeps its buffer: a
+//! driver that reuses one batch allocates nothing.
 //!
 //! ```text
 //! item = kind, fields                              all integers little-endian
@@ -19,56 +19,55 @@
 use crate::index::{LogBase, LogBaseKind};
 use crate::record::{ALIGN, MAX_BODY, RECORD_HEADER, ZEROS};
 
-/// The id of a group.
+/// The id of a Raft group.
 pub type GroupId = u64;
 
-/// The items of one [`Batch`] take at most so many bytes together, because a batch is one record.
+/// Maximum size of the items of one [`Batch`] in bytes, because a batch is one record.
 ///
-/// The contract for a caller that has more to write: an item that does not fit into what is left is
-/// refused with [`Limit::Batch`] before anything of it is in the batch, and nothing has failed. The
-/// caller appends what the batch holds, which empties it, and goes on. A single item has its own,
-/// smaller limit ([`Limit::Item`]), so an empty batch takes every legal item. What must be atomic
-/// has to be put into one batch: a node makes its batches short enough for that.
+/// An item that does not fit is refused with [`Limit::Batch`] and leaves the batch unchanged. The
+/// caller then appends the batch, which empties it, and continues. A single item has its own,
+/// smaller limit ([`Limit::Item`]), so an empty batch accepts every valid item. Items that must be
+/// atomic have to be in one batch: the node keeps its batches small enough for that.
 pub const MAX_BATCH_BYTES: usize = MAX_BODY;
 
-/// No payload of an entry is longer.
+/// Maximum length of the payload of an entry.
 pub const MAX_ENTRY: usize = 16 << 20;
-/// No hard state of a group is longer: every file repeats all of them.
+/// Maximum length of the hard state of a group. Small, because every file repeats all of them.
 pub const MAX_STATE: usize = 64 << 10;
-/// No note of a base is longer: every file repeats all of them.
+/// Maximum length of the note of a base. Small, because every file repeats all of them.
 pub const MAX_NOTE: usize = 64 << 10;
-/// No key of a node record is longer.
+/// Maximum length of the key of a node record.
 pub const MAX_KEY: usize = 256;
-/// No value of a node record is longer: every file repeats all of them.
+/// Maximum length of the value of a node record. Small, because every file repeats all of them.
 pub const MAX_VALUE: usize = 64 << 10;
 
-/// Records of many groups that become durable together or not at all.
+/// Writes of many groups that become durable together or not at all.
 #[derive(Debug)]
 pub struct Batch {
-    /// Room for the record header, then the items.
+    /// Space for the record header, then the items.
     buffer: Vec<u8>,
 }
 
-/// Something does not fit: nothing of it was put into the batch.
+/// The error of an item that does not fit. The batch is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{what} of {length} bytes: at most {limit} fit")]
 pub struct TooLong {
-    /// What does not fit, and into what.
+    /// The part that does not fit.
     pub what: &'static str,
-    /// Its length.
+    /// Its length in bytes.
     pub length: usize,
-    /// The longest that fits.
+    /// The maximum length that fits.
     pub limit: usize,
-    /// Which limit it exceeds.
+    /// The exceeded limit.
     pub exceeds: Limit,
 }
 
-/// The limit that something exceeds: see [`TooLong`].
+/// The limit that an item exceeds: see [`TooLong`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Limit {
-    /// The item is too long for any batch.
+    /// The limit of the item itself: it fits into no batch.
     Item,
-    /// The batch is full ([`MAX_BATCH_BYTES`]): the item fits into the next one.
+    /// The limit of the batch ([`MAX_BATCH_BYTES`]): the item fits into the next one.
     Batch,
 }
 
@@ -79,34 +78,40 @@ impl Default for Batch {
 }
 
 impl Batch {
-    /// An empty batch.
+    /// Creates an empty batch.
     pub fn new() -> Batch {
         Batch {
             buffer: vec![0; RECORD_HEADER],
         }
     }
 
-    /// Whether there is nothing in it.
+    /// Returns `true` if the batch has no items.
     pub fn is_empty(&self) -> bool {
         self.buffer.len() == RECORD_HEADER
     }
 
-    /// Bytes in it so far. A driver does well to append a batch before it has many megabytes.
+    /// Returns the size of the items in bytes. Drivers should append a batch before it reaches many
+    /// megabytes.
     pub fn bytes(&self) -> usize {
         self.buffer.len() - RECORD_HEADER
     }
 
-    /// Empties it and keeps its buffer.
+    /// Removes all items and keeps the buffer.
     pub fn clear(&mut self) {
         self.buffer.truncate(RECORD_HEADER);
     }
 
-    /// Takes back every item that was added since [`Batch::bytes`] returned `bytes`.
+    /// Removes every item that was added after [`Batch::bytes`] returned `bytes`.
     pub fn take_back(&mut self, bytes: usize) {
         self.buffer.truncate(RECORD_HEADER + bytes);
     }
 
-    /// An entry of a group. One at an index that the group has replaces it and all that follow.
+    /// Adds an entry of a group. If the group already has an entry at `index`, the new one replaces
+    /// it and all that follow.
+    ///
+    /// # Errors
+    ///
+    /// Like every method that adds an item, returns [`TooLong`] if the item does not fit.
     pub fn entry(
         &mut self,
         group: GroupId,
@@ -120,7 +125,7 @@ impl Batch {
         Ok(())
     }
 
-    /// The hard state of a group; the last one counts.
+    /// Sets the hard state of a group. The last one counts.
     pub fn state(&mut self, group: GroupId, state: &[u8]) -> Result<(), TooLong> {
         self.room("the hard state of a group", state.len(), MAX_STATE, 13)?;
         self.numbers(2, &[group]);
@@ -128,9 +133,11 @@ impl Batch {
         Ok(())
     }
 
-    /// The group is born on this node: its log begins behind `index`, without a snapshot. It must
-    /// have neither entries nor a base yet. The note, here and below, is what else is to be known
-    /// at that point, such as the membership; it comes back with the base at recovery.
+    /// Creates the group on this node: its log begins after `index`, without a snapshot.
+    ///
+    /// The group must have neither entries nor a base yet. `note` is returned with the base at
+    /// recovery; here and in the methods below it holds what else must be known at that index, such
+    /// as the membership.
     pub fn begin(
         &mut self,
         group: GroupId,
@@ -141,8 +148,8 @@ impl Batch {
         self.base(3, [group, index, term], note)
     }
 
-    /// A snapshot of the group's own state stands beside the log: entries up to `index` are no
-    /// longer needed, those behind it stay. The snapshot must have been committed before.
+    /// Records a snapshot of the group's own state: entries up to `index` are no longer needed,
+    /// later ones stay. The snapshot must have been committed before.
     pub fn snapshot_taken(
         &mut self,
         group: GroupId,
@@ -153,8 +160,8 @@ impl Batch {
         self.base(4, [group, index, term], note)
     }
 
-    /// A snapshot from elsewhere stands beside the log and takes the place of *all* entries of the
-    /// group. The snapshot must have been committed before.
+    /// Records a snapshot received from another node, which replaces *all* entries of the group.
+    /// The snapshot must have been committed before.
     pub fn snapshot_installed(
         &mut self,
         group: GroupId,
@@ -165,15 +172,17 @@ impl Batch {
         self.base(5, [group, index, term], note)
     }
 
-    /// The group is gone, with its state, its base and its entries. It may be born again, but must
-    /// not commit a snapshot in its new incarnation before the removal of the old one is durable.
+    /// Removes the group with its state, its base and its entries.
+    ///
+    /// The group may be created again, but must not commit a snapshot before the removal is
+    /// durable.
     pub fn remove(&mut self, group: GroupId) -> Result<(), TooLong> {
         self.room("a removal", 0, 0, 9)?;
         self.numbers(6, &[group]);
         Ok(())
     }
 
-    /// Something about the node itself, under a key; the last value counts.
+    /// Sets a record of the node itself. The last value of a key counts.
     pub fn node(&mut self, key: &[u8], value: &[u8]) -> Result<(), TooLong> {
         self.room("the key of a node record", key.len(), MAX_KEY, 9)?;
         self.room(
@@ -188,7 +197,7 @@ impl Batch {
         Ok(())
     }
 
-    /// All there is to say about a group except its entries.
+    /// Adds a checkpoint item: everything about a group except its entries.
     pub(crate) fn group(
         &mut self,
         group: GroupId,
@@ -206,13 +215,13 @@ impl Batch {
         self.part(state);
     }
 
-    /// The items, as bytes.
+    /// The encoded items.
     pub(crate) fn body(&self) -> &[u8] {
         &self.buffer[RECORD_HEADER..]
     }
 
-    /// The whole record with its padding and with the zeros behind it, the header still to be filled
-    /// in, and the body's length. To be cleared afterwards.
+    /// Returns the whole record and the length of its body. The record includes padding and
+    /// trailing zeros; the caller fills in the header, and clears the batch afterwards.
     pub(crate) fn as_record(&mut self) -> (&mut [u8], u32) {
         let length = u32::try_from(self.bytes()).expect("a body is at most MAX_BODY long");
         let padded = self.buffer.len().next_multiple_of(ALIGN);
@@ -268,7 +277,7 @@ impl Batch {
     }
 }
 
-/// One item of a record, read back.
+/// A decoded item of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Item<'a> {
     Entry {
@@ -308,7 +317,7 @@ pub(crate) enum Item<'a> {
     },
 }
 
-/// Where a group's entries begin, as it stands in an item.
+/// The base of a group, as encoded in an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BaseItem<'a> {
     pub(crate) index: u64,
@@ -331,11 +340,11 @@ impl Item<'_> {
     }
 }
 
-/// A body that is not a sequence of items.
+/// The error of a body that is not a sequence of items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Malformed;
 
-/// Reads the items of a body, borrowing from it.
+/// Iterator over the items of a body, without copying.
 pub(crate) struct Items<'a> {
     rest: &'a [u8],
 }
@@ -569,7 +578,8 @@ mod tests {
             prop_assert_eq!(items, Ok(writes.iter().map(as_item).collect()));
         }
 
-        /// A cut body is malformed or a shorter sequence of whole items, never anything new.
+        /// A truncated body yields a prefix of the written items and then at most an error, never a
+        /// new item.
         #[test]
         fn a_cut_body_has_no_new_items(writes in writes(), cut in any::<prop::sample::Index>()) {
             let batch = encode(&writes);

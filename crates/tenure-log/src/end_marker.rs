@@ -1,13 +1,13 @@
-//! The end marker: a small file that says how far the log was durable.
+//! End marker: a small file that records how far the log was durable.
 //!
 //! ```text
 //!   rotate, confirm_end ──▶ slot 0 or 1, alternately ──▶ sync
 //!   open ──▶ the valid slot with the higher sequence ──▶ is the log at least as long?
 //! ```
 //!
-//! The log cannot tell by itself that its newest file is gone, or that its last record was durable.
-//! The marker can: it is written only after what it claims is durable, so every valid slot is true,
-//! however old. A slot that a crash tore is not valid, and the other one still stands.
+//! From its own files the log cannot detect that its newest file is missing or that its last record
+//! was durable. The marker can. It is written only after the bytes that it claims are durable, so
+//! every valid slot is true, however old. If a crash tears one slot, the other is still valid.
 
 use std::io;
 
@@ -19,46 +19,46 @@ use crate::record::{u32_at, u64_at};
 
 const MAGIC: [u8; 8] = *b"tenurend";
 const VERSION: u32 = 1;
-/// Bytes of a slot: a sector, the unit in which disks write.
+/// Size of a slot: one sector, the unit of disk writes.
 const SLOT: usize = 512;
-/// Bytes of a slot that mean something.
+/// Used bytes of a slot.
 const USED: usize = 64;
-/// Where the slots stand: in different blocks, also on a disk with sectors of 4 KiB.
+/// Offsets of the slots: in different blocks, even on a disk with sectors of 4 KiB.
 const PLACES: [u64; 2] = [0, 4096];
 
-/// What a slot claims: log file `file` was durable up to `offset`, with all batches up to `mark`.
+/// The claim of a slot: log file `file` was durable up to `offset`, with all batches up to `mark`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndClaim {
     pub(crate) file: u64,
-    /// Of that file, which tells it from another one with its name.
+    /// The salt of the file, which separates it from another file of the same name.
     pub(crate) salt: u64,
     pub(crate) offset: u64,
     pub(crate) mark: u64,
-    /// The process ended after a failed write or sync. That tears a tail as a power loss does.
+    /// The process ended after a failed write or sync, which can tear the tail like a power loss.
     pub(crate) failed: bool,
 }
 
-/// What was found in the place of the marker.
+/// The state of the end marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndMarkerState {
-    /// No marker, or one whose first write a crash cut short: it claims nothing.
+    /// No marker, or one whose first write was interrupted by a crash: it claims nothing.
     Nothing,
     Claim(EndClaim),
-    /// Both slots were written once and neither is readable. No crash does that.
+    /// Both slots were written and neither is valid. A crash cannot cause this.
     Unreadable,
 }
 
-/// The file of the marker.
+/// The open end marker file.
 #[derive(Debug)]
 pub(crate) struct EndFile<D: Disk> {
-    /// None: it is not there yet.
+    /// `None` until the file is created.
     file: Option<D::File>,
-    /// Of the slot that was written last.
+    /// The sequence number of the slot that was written last.
     sequence: u64,
 }
 
 impl<D: Disk> EndFile<D> {
-    /// A marker that is not there.
+    /// Creates the state of a marker without a file.
     pub(crate) fn none() -> EndFile<D> {
         EndFile {
             file: None,
@@ -97,9 +97,10 @@ impl<D: Disk> EndFile<D> {
         Ok((end, found))
     }
 
-    /// Writes a claim, durably. What it claims must be durable already.
+    /// Writes a claim durably. The claimed bytes must be durable already.
     pub(crate) fn write(&mut self, disk: &D, claim: &EndClaim) -> io::Result<()> {
         let sequence = self.sequence + 1;
+        // Alternate the slots, so that a torn write leaves the previous claim intact.
         let place = PLACES[(sequence % 2) as usize];
         let slot = encode(sequence, claim);
         if let Some(file) = &mut self.file {
@@ -107,7 +108,8 @@ impl<D: Disk> EndFile<D> {
             file.sync()?;
         } else {
             let mut file = disk.create(&FileName::End.to_string())?;
-            // All of the file at once: later writes need no room and no change of its length.
+            // Write the whole file once, so that later writes need no new space and no change of
+            // the length.
             let mut whole = vec![0; PLACES[1] as usize + SLOT];
             let from = usize::try_from(place).unwrap_or(0);
             whole[from..from + SLOT].copy_from_slice(&slot);
@@ -141,7 +143,8 @@ fn encode(sequence: u64, claim: &EndClaim) -> [u8; SLOT] {
     slot
 }
 
-/// The sequence and the claim of a slot. A version that this release does not know claims nothing.
+/// Decodes the sequence number and the claim of a slot. A slot of an unknown version claims
+/// nothing.
 fn decode(slot: &[u8; USED]) -> Option<(u64, EndClaim)> {
     let is_whole = slot[0..8] == MAGIC && u32_at(slot, 12) == checksum(slot);
     if !is_whole || u32_at(slot, 8) != VERSION {
@@ -179,8 +182,8 @@ mod tests {
         }
     }
 
-    /// Power fails at every step of a few writes, and any bytes of the last one may survive: the
-    /// marker claims the last write that returned or the one under way, never something else.
+    /// Power fails at every step of a few writes, and any bytes of the last write may survive: the
+    /// marker claims the last completed write or the one under way, and nothing else.
     #[test]
     fn a_crash_leaves_the_last_claim_or_the_one_before() {
         for sector in [1, 64, 512] {
@@ -235,7 +238,7 @@ mod tests {
         }
     }
 
-    /// With one slot damaged the other one still claims what it claimed.
+    /// If one slot is damaged, the other one is still valid.
     #[test]
     fn one_readable_slot_is_enough_and_none_is_reported() {
         let disk = SimDisk::new(5);

@@ -1,26 +1,27 @@
-//! What can go wrong, what it means, and what to do next.
+//! Errors of the log, each with a hint what to do next.
 
 use std::io;
 
 use crate::batch::GroupId;
 use crate::index::Misuse;
 
-/// Why an operation of the running log failed. All of these are final: the log takes nothing more,
-/// and the node must end. A failed sync is never tried again, because the kernel may have thrown
-/// the unwritten pages away and would report success.
+/// The error of an operation of the running log.
+///
+/// All of them are final: the log accepts no more calls, and the node must end. A failed sync is
+/// never retried, because the kernel may have dropped the unwritten pages and would report success.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The disk failed.
     #[error("cannot {action} {file}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// The file it was tried on.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The program wanted to write what cannot follow what is there. Nothing was written.
+    /// The batch contradicts the content of the log. It was not written.
     #[error("the batch does not follow what the log holds")]
     Misuse(#[from] Misuse),
     /// An earlier operation failed.
@@ -32,7 +33,7 @@ pub enum LogError {
 }
 
 impl LogError {
-    /// What to do next.
+    /// Returns what the operator should do next.
     pub fn hint(&self) -> &'static str {
         match self {
             LogError::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
@@ -48,17 +49,17 @@ impl LogError {
     }
 }
 
-/// Why a data directory cannot be opened. Nothing in it was changed.
+/// The error of a data directory that cannot be opened. Nothing in it was changed.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The disk failed.
     #[error("cannot {action} {file}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// The file it was tried on.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// Another process uses the directory.
@@ -67,8 +68,8 @@ pub enum OpenError {
         /// The directory.
         place: String,
     },
-    /// Something that was durable is no longer there. A node that lost part of its log must not
-    /// vote, so it does not start.
+    /// Bytes that were durable are damaged. A node that lost a part of its log must not vote, so it
+    /// does not start.
     #[error(
         "{file} is damaged at offset {offset}: {what} (groups concerned: {})",
         list(groups)
@@ -76,44 +77,44 @@ pub enum OpenError {
     Damaged {
         /// The log file.
         file: String,
-        /// Where the first bad byte stands, as far as that can be told.
+        /// The offset of the first bad byte, as far as it is known.
         offset: u64,
-        /// What was found.
+        /// What is wrong there.
         what: &'static str,
-        /// The groups that may have lost something.
+        /// The groups that may have lost data.
         groups: Vec<GroupId>,
     },
-    /// A file that the log needs is not there.
+    /// A file that the log needs is missing.
     #[error("{file} is missing (groups concerned: {})", list(groups))]
     Missing {
         /// The log or snapshot file.
         file: String,
-        /// The groups that may have lost something.
+        /// The groups that may have lost data.
         groups: Vec<GroupId>,
     },
-    /// Something of a node is here, and its log is not. An empty log must not take its place: the node
-    /// would forget what it has promised.
+    /// The directory contains files of a node but no log. It must not start with an empty log,
+    /// because it would forget its votes and acknowledgements.
     #[error("there was a node here: {found} is there, but all log files are missing")]
     NoLog {
-        /// What is there of it.
+        /// A file that was found.
         found: String,
     },
-    /// A file or record was written by a release with another format.
+    /// A file or record has a format version of another release.
     #[error("{file} has format version {found} at offset {offset}; this release knows {known}")]
     Version {
         /// The log file.
         file: String,
-        /// Where the version stands.
+        /// The offset of the version.
         offset: u64,
         /// The version found.
         found: u32,
-        /// The version this release reads.
+        /// The version that this release reads.
         known: u32,
     },
 }
 
 impl OpenError {
-    /// What to do next.
+    /// Returns what the operator should do next.
     pub fn hint(&self) -> &'static str {
         match self {
             OpenError::Io { .. } => "check that the directory is there and belongs to this user",

@@ -1,18 +1,17 @@
-//! The names of our files in the data directory. Everything else there is not ours and is left
-//! alone.
+//! File names in the data directory. Files with other names are never touched.
 //!
 //! ```text
 //! lock                                  the directory lock
 //! end                                   the end marker
 //! log-00000000000000000007              a log file and its number
-//! spare-00000000000000000003            a file to become a log file; its bytes mean nothing
+//! spare-00000000000000000003            a preallocated file; its bytes have no meaning
 //! snapshot-12-4711                      group, index
-//! snapshot-12-4711.partial              one that is being written
+//! snapshot-12-4711.partial              a snapshot that is being written
 //! ```
 
 use crate::snapshot::SnapshotId;
 
-/// What a name in the data directory stands for.
+/// A parsed file name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FileName {
     Log(u64),
@@ -37,7 +36,7 @@ impl std::fmt::Display for FileName {
 }
 
 impl FileName {
-    /// The meaning of a name, if it is exactly one that we would write.
+    /// Parses a name. Returns `None` unless it is exactly a name that Tenure writes.
     pub(crate) fn parse(text: &str) -> Option<FileName> {
         let name = if let Some(number) = text.strip_prefix("log-") {
             FileName::Log(number.parse().ok()?)

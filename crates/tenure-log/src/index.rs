@@ -1,9 +1,9 @@
-//! The index: what the log holds for each group, and in which file.
+//! In-memory index: the metadata of each group, and which log files hold its entries.
 //!
-//! Appending and recovery run every item through [`Index::apply`], so what recovery rebuilds is
-//! what the running log knew. The index keeps everything but the payloads of entries. That
-//! everything is small, so each new file starts with all of it (the *checkpoint*). A file is thus
-//! needed only for entries, and none ever has to be copied forward.
+//! Appending and recovery pass every item through [`Index::apply`], so recovery rebuilds exactly
+//! what the running log knew. The index holds everything except the payloads of entries. It is
+//! small, so each new file starts with a copy of it (the *checkpoint*). A file is therefore needed
+//! only for its entries, and no entry is ever copied to a newer file.
 //!
 //! ```text
 //!     base.index     first needed                            last
@@ -17,23 +17,23 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::batch::{BaseItem, Batch, GroupId, Item, Items, Malformed};
 use crate::record::MAX_BODY;
 
-/// Where the entries of a group begin: behind the last entry that is in its state already.
+/// The point after which the entries of a group begin: earlier ones are part of its state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogBase {
-    /// Where that state is.
+    /// Where that state is stored.
     pub kind: LogBaseKind,
-    /// The index of the last entry in it.
+    /// The index of the last entry in the state.
     pub index: u64,
     /// The term of that entry.
     pub term: u64,
-    /// What the caller wrote beside it.
+    /// The note of the caller.
     pub note: Vec<u8>,
 }
 
-/// Where the state at a [`LogBase`] is.
+/// Where the state at a [`LogBase`] is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogBaseKind {
-    /// Nowhere: the group was born there.
+    /// Nowhere: the group was created at this index.
     Begin = 1,
     /// In the snapshot of that index.
     Snapshot = 2,
@@ -43,7 +43,7 @@ pub enum LogBaseKind {
 pub(crate) struct Index {
     groups: BTreeMap<GroupId, GroupIndex>,
     node: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// What a checkpoint of all this would have in bytes.
+    /// Size of a checkpoint of this index in bytes.
     checkpoint_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ struct GroupIndex {
     state: Vec<u8>,
     base: Option<LogBase>,
     last: u64,
-    /// For each file with needed entries, the index of the first of them there.
+    /// For each file with needed entries, the index of the first entry there.
     segments: VecDeque<FileSegment>,
 }
 
@@ -62,43 +62,44 @@ struct FileSegment {
     first: u64,
 }
 
-/// An item that cannot follow what is already there: a fault in the program that wrote it.
+/// An item that contradicts the content of the log: a bug in the program that wrote it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Misuse {
-    /// Entries must be contiguous and lie behind the base.
+    /// The entry does not follow the last entry, or is not after the base.
     #[error("group {group}: entry {index} cannot follow base {base} and last entry {last}")]
     Entry {
         /// The group.
         group: GroupId,
         /// The index of the entry.
         index: u64,
-        /// The index of its base, 0 without one.
+        /// The index of the base; 0 without one.
         base: u64,
-        /// The index of its last entry.
+        /// The index of the last entry.
         last: u64,
     },
-    /// A group begins once. A snapshot lies at or behind the base before it and, if it is the
-    /// group's own, not behind the last entry.
+    /// The base is not valid. A group is created once. A snapshot is not before the previous base,
+    /// and a snapshot of the group's own state is not after the last entry.
     #[error("group {group}: a new base {index} cannot follow base {base} and last entry {last}")]
     Base {
         /// The group.
         group: GroupId,
         /// The index of the new base.
         index: u64,
-        /// The index of the base before it, 0 without one.
+        /// The index of the previous base; 0 without one.
         base: u64,
         /// The index of the last entry.
         last: u64,
     },
-    /// Every file repeats all hard states and node records, so together they must fit a record.
+    /// The hard states, notes and node records are too large together. Every file repeats them in
+    /// one record.
     #[error("hard states and node records of {bytes} bytes together: at most {limit} fit")]
     TooMuchState {
-        /// Their bytes.
+        /// Their total size in bytes.
         bytes: usize,
-        /// The most that fits.
+        /// The maximum size.
         limit: usize,
     },
-    /// The items of the record are not readable, or not allowed where they stand.
+    /// The items of a record are invalid, or not allowed in this kind of record.
     #[error("the record holds something that is no item of a batch")]
     Malformed,
 }
@@ -109,12 +110,12 @@ impl From<Malformed> for Misuse {
     }
 }
 
-/// The fields of a group in a checkpoint beside its note and its state.
+/// Size of the fixed fields of a group in a checkpoint, without note and state.
 const GROUP_BYTES: usize = 1 + 2 * 8 + 1 + 2 * 8 + 4 + 4;
 const NODE_BYTES: usize = 1 + 4 + 4;
 
 impl Index {
-    /// Takes in one item of a batch that stands in `file`.
+    /// Applies an item of a batch that is stored in `file`.
     pub(crate) fn apply(&mut self, item: &Item<'_>, file: u64) -> Result<(), Misuse> {
         match *item {
             Item::Entry { group, index, .. } => self.group(group).entry(group, index, file)?,
@@ -149,7 +150,7 @@ impl Index {
         Ok(())
     }
 
-    /// Writes down everything but the entries.
+    /// Adds everything except the entries to `batch`.
     pub(crate) fn checkpoint(&self, batch: &mut Batch) {
         for (&id, group) in &self.groups {
             batch.group(id, group.last, group.base.as_ref(), &group.state);
@@ -162,7 +163,8 @@ impl Index {
         debug_assert_eq!(batch.bytes(), self.checkpoint_bytes, "the count drifted");
     }
 
-    /// What a checkpoint says. The entries before it are not known, only where they ended.
+    /// Decodes a checkpoint. The entries before it are unknown, except for the index of the last
+    /// one.
     pub(crate) fn from_checkpoint(body: &[u8]) -> Result<Index, Misuse> {
         let mut index = Index::default();
         for item in Items::new(body) {
@@ -195,7 +197,7 @@ impl Index {
         Ok(index)
     }
 
-    /// The lowest number of a file with a needed entry.
+    /// Returns the lowest number of a file with a needed entry.
     pub(crate) fn oldest_file(&self) -> Option<u64> {
         self.groups
             .values()
@@ -203,7 +205,7 @@ impl Index {
             .min()
     }
 
-    /// The groups with a needed entry in `file` or before it.
+    /// Returns the groups with a needed entry in `file` or an older file.
     pub(crate) fn holders(&self, file: u64) -> Vec<GroupId> {
         let holds = |group: &GroupIndex| group.oldest_file().is_some_and(|oldest| oldest <= file);
         self.groups
@@ -213,7 +215,7 @@ impl Index {
             .collect()
     }
 
-    /// Hard state, base and last index of each group.
+    /// Returns the hard state, base and last index of each group.
     pub(crate) fn groups(&self) -> impl Iterator<Item = (GroupId, &[u8], Option<&LogBase>, u64)> {
         self.groups
             .iter()
@@ -278,6 +280,7 @@ impl GroupIndex {
                 last: self.last,
             });
         }
+        // The entry replaces all later ones, so segments that start at or after it are obsolete.
         while self
             .segments
             .back()
@@ -392,7 +395,7 @@ mod tests {
         index
     }
 
-    /// §2: a file is needed while a group needs an entry in it, and no longer.
+    /// §2: a file is needed exactly while a group needs an entry in it.
     #[test]
     fn a_snapshot_lets_go_of_the_files_before_it() {
         let mut index = index(&[

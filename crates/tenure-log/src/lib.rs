@@ -1,13 +1,13 @@
-//! The one durable log of a node, and the snapshots beside it.
+//! Write-ahead log of a node, shared by all its Raft groups, and the snapshots beside it.
 //!
-//! A node has many groups and one log. What all groups want to have written becomes one [`Batch`],
-//! one write and at most one `fdatasync`; after a crash the batch is there or it is not, and no
-//! later one is there without it. The log is read only at start: [`open`] returns what it held.
+//! All writes of all groups become one [`Batch`], one write and at most one `fdatasync`. A batch is
+//! atomic: after a crash it is complete or absent, and no later batch survives without it. The log
+//! is read only at start: [`open`] returns its content.
 //!
 //! ```text
-//!   groups ──▶ Batch ──append──▶ FileLog ──▶ log-7 ──▶ sync ──▶ Mark: durable up to here
+//!   groups ──▶ Batch ──append──▶ FileLog ──▶ log-7 ──▶ sync ──▶ BatchNumber: durable up to here
 //!                                   ├── rotate: checkpoint into the next file, free the oldest
-//!                                   └── Usage: who holds back the oldest file? they snapshot
+//!                                   └── DiskUsage: groups that hold back the oldest file snapshot
 //!   state of a group ──▶ SnapshotWriter ──commit──▶ snapshot-3-4711 ──▶ Batch::snapshot_taken
 //! ```
 //!
@@ -52,12 +52,17 @@
 //! # }
 //! ```
 //!
-//! What it promises: everything up to the durable mark survives any crash; a crash never leaves
-//! half a batch; damage to what was durable is refused at start, not guessed around; after a
-//! failed write or sync the log is [`Poisoned`](LogError::Poisoned) and the node must end.
+//! # Guarantees
 //!
-//! What is deliberately absent: Raft (a group is a number, a payload is bytes), threads, clocks,
-//! and reading while running. docs/formats/log.md draws the files and argues every crash.
+//! - Everything up to the durable mark survives any crash.
+//! - A crash never leaves a part of a batch.
+//! - [`open`] refuses durable bytes that are damaged; it never repairs them. Only the last batch of
+//!   an end that was not confirmed may be cut off instead, which is reported ([`Truncation`]).
+//! - After a failed write or sync the log is [`Poisoned`](LogError::Poisoned) and the node must
+//!   end.
+//!
+//! Deliberately absent: Raft (a group is a number, a payload is bytes), threads, clocks, and reads
+//! while running. `docs/formats/log.md` describes the files and argues every crash case.
 
 mod batch;
 mod disk;

@@ -1,20 +1,19 @@
-//! The log: batches go in at the end, and a sync makes them durable.
+//! The append side of the log: group commit, rotation and freeing of files.
 //!
 //! ```text
-//!   append ──▶ fits? ──no──▶ rotate: sync the old file; header and checkpoint into a spare; sync it;
-//!      │                      rename it to log-N; sync the directory; free what is not needed
-//!      └──yes──▶ index ──▶ one write ──▶ Mark ──begin_sync──▶ ticket ──finish_sync──▶ durable Mark
+//!   append ──▶ fits? ──no──▶ rotate: sync the old file; header and checkpoint into a spare;
+//!      │                      sync it; rename it to log-N; sync the directory; free old files
+//!      └──yes──▶ index ──▶ one write ──▶ mark ──begin_sync──▶ ticket ──finish_sync──▶ durable mark
 //! ```
 //!
-//! Three orders carry the crash argument (docs/formats/log.md):
+//! Crash safety rests on three orders (docs/formats/log.md):
 //!
-//! 1. A file is durable to its last record before the next one has a name.
-//! 2. A file has its name only when its header and checkpoint are durable.
-//! 3. A file goes away only when the header of a later, named file says that it is not needed.
+//! 1. A file is durable up to its last record before the next file has its name.
+//! 2. A file has its name only after its header and checkpoint are durable.
+//! 3. A file is freed only after the header of a later, named file says that it is not needed.
 //!
-//! The log knows no thread and no clock. It is meant to be owned by one thread that appends all
-//! that has come together since its last sync, and then syncs: the slower the disk, the bigger
-//! the batch.
+//! The log has no thread and no clock. One thread owns it, appends everything that has arrived
+//! since the last sync, and syncs: the slower the disk, the larger the batch.
 
 use std::collections::VecDeque;
 use std::fmt::Display;
@@ -33,19 +32,19 @@ use crate::record::{
 };
 use crate::spare::{Spare, SpareDone, SpareJob};
 
-/// The number of a batch, counted from the birth of the log. A batch is durable when the durable
-/// mark has reached its own.
+/// The mark of a batch: its number since the creation of the log. A batch is durable when the
+/// durable mark has reached its own.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BatchNumber(pub u64);
 
-/// How big files are.
+/// Sizes of log files.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// The first file after a start without spares; small, so that a node starts in no time.
+    /// Size of the first file after a start without spares. Small, so that a node starts quickly.
     pub first_file: u64,
-    /// The size files grow to, eightfold from file to file.
+    /// Size that files grow to, by a factor of eight from file to file.
     pub file: u64,
-    /// Spares to keep; what is freed beyond them is removed.
+    /// Maximum number of spares to keep. Further unneeded files are removed.
     pub spares: usize,
 }
 
@@ -59,34 +58,35 @@ impl Default for Options {
     }
 }
 
-/// What a log does. [`FileLog`] is the one that Tenure ships.
+/// Operations of a log. [`FileLog`] is the implementation that Tenure ships.
 ///
-/// Every error is final: after it, every call is [`LogError::Poisoned`].
+/// Every error is final: after it, every call returns [`LogError::Poisoned`].
 pub trait Log {
-    /// Writes a batch behind all earlier ones, and empties it. It is durable when a sync says so.
-    /// When the file is full, this also syncs it and begins the next one.
+    /// Writes a batch after all earlier ones and empties it. It is durable when a sync reports so.
+    ///
+    /// If the file is full, this also syncs it and starts the next one.
     fn append(&mut self, batch: &mut Batch) -> Result<BatchNumber, LogError>;
 
-    /// Begins a sync of all that was appended so far.
+    /// Starts a sync of everything appended so far.
     fn begin_sync(&mut self) -> Result<SyncTicket, LogError>;
 
     /// Finishes a sync. Returns the mark up to which everything is durable.
     fn finish_sync(&mut self, ticket: SyncTicket) -> Result<BatchNumber, LogError>;
 
-    /// Both halves of a sync: for drivers that have nothing to do in between.
+    /// Runs both halves of a sync, for drivers that have nothing to do in between.
     fn sync(&mut self) -> Result<BatchNumber, LogError> {
         let ticket = self.begin_sync()?;
         self.finish_sync(ticket)
     }
 
-    /// The mark of the last batch appended.
+    /// Returns the mark of the last appended batch.
     fn appended(&self) -> BatchNumber;
 
-    /// The mark up to which everything is durable.
+    /// Returns the mark up to which everything is durable.
     fn durable(&self) -> BatchNumber;
 
-    /// What the log takes up, and who could make it less. Looks at every group: ask now and then,
-    /// not with every batch.
+    /// Returns the disk usage, and the groups that could reduce it. Visits every group, so do not
+    /// call it with every batch.
     fn usage(&self) -> DiskUsage;
 }
 
@@ -100,29 +100,30 @@ pub struct SyncTicket {
     mark: BatchNumber,
 }
 
-/// What the log takes up, and who could make it less.
+/// The disk usage of a log, and the groups that could reduce it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DiskUsage {
-    /// Log files in use. Every start begins a new one, so this matters beside their bytes.
+    /// Number of log files in use. Every start creates one, so it can grow while `bytes` stays
+    /// small.
     pub files: usize,
-    /// Their bytes.
+    /// Their total size in bytes.
     pub bytes: u64,
-    /// The groups with entries in the oldest file, if that is not the current one. A snapshot of
-    /// each of them lets the next rotation free the file.
+    /// Groups with entries in the oldest file, unless it is the current one. After a snapshot of
+    /// each, the next rotation frees the file.
     pub held_back_by: Vec<GroupId>,
 }
 
-/// The log of a node on a [`Disk`]; [`open`](crate::open) makes one.
+/// The log of a node on a [`Disk`], created by [`open`](crate::open).
 #[derive(Debug)]
 pub struct FileLog<D: Disk> {
     disk: D,
     options: Options,
     index: Index,
-    /// Named files, oldest first; the last is the current one once something was appended.
+    /// Named files, oldest first. The last is the current one once something was appended.
     files: VecDeque<LogFile>,
-    /// Where the records of the last named file end.
+    /// End of the records of the last named file.
     end: u64,
-    /// The file that is written; none between a start and the first batch.
+    /// The file that is written. `None` between a start and the first batch.
     current: Option<CurrentFile<D::File>>,
     spares: Vec<Spare>,
     next_spare: u64,
@@ -158,11 +159,11 @@ struct CurrentFile<F> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum SpareJobState {
     Idle,
-    /// One is out, or has failed since the last rotation.
+    /// A job is running, or has failed since the last rotation.
     Asked,
 }
 
-/// What recovery hands over to a log.
+/// What recovery passes to a new log.
 pub(crate) struct LogStart<D: Disk> {
     pub(crate) disk: D,
     pub(crate) options: Options,
@@ -205,7 +206,8 @@ impl<D: Disk> Log for FileLog<D> {
     fn finish_sync(&mut self, ticket: SyncTicket) -> Result<BatchNumber, LogError> {
         self.ensure_sound()?;
         let synced = match &mut self.current {
-            // Another file, or an offset that a later sync has covered: already durable.
+            // Otherwise already durable: the file was synced at rotation, or a later sync has
+            // covered the offset.
             Some(current) if ticket.file == current.number && ticket.end > current.synced => {
                 let synced = current.file.finish_sync(ticket.point);
                 if synced.is_ok() {
@@ -266,8 +268,8 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// A spare to be made ahead of need, once the current file is half full and none is there.
-    /// Run it on another thread and hand the outcome to [`FileLog::spare_done`].
+    /// Returns a job that creates a spare ahead of need, if the current file is half full and there
+    /// is no spare. Run it on another thread and pass the result to [`FileLog::spare_done`].
     pub fn spare_wanted(&mut self) -> Option<SpareJob<D>> {
         let size = self.next_size();
         let half_full = self
@@ -281,8 +283,8 @@ impl<D: Disk> FileLog<D> {
         Some(self.spare_job(size))
     }
 
-    /// Takes the outcome of a [`SpareJob`]. After a failed one the log asks again when it has
-    /// rotated.
+    /// Receives the result of a [`SpareJob`]. After a failure, the log asks again only after the
+    /// next rotation.
     pub fn spare_done(&mut self, done: SpareDone) {
         if let Ok(spare) = done.0 {
             self.spares.push(spare);
@@ -290,23 +292,25 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Begins the next file before there is anything to append. A new log does so, so that there is no
-    /// directory with anything else in it and without a log: one that has lost its log can be told
-    /// from a new one.
+    /// Starts the next file before the first batch.
+    ///
+    /// A new log does this, so that a directory with other files but without a log file is never
+    /// new: it has lost its log.
     pub(crate) fn begin(&mut self) -> Result<(), LogError> {
         let begun = self.rotate(0);
         self.fatal(begun)
     }
 
-    /// For an orderly end: see [`FileLog::confirm_end`]. A log that is merely dropped loses nothing.
+    /// Closes the log with [`FileLog::confirm_end`]. Dropping a log without this loses nothing.
     pub fn close(mut self) -> Result<(), LogError> {
         self.confirm_end()
     }
 
-    /// Syncs, and says so: with a close record in the log and in the end marker. From then on, damage to
-    /// what was appended so far cannot be taken for a torn write. Does nothing if nothing was appended
-    /// since the last time. For an orderly end, and for a log that has nothing to do: it costs
-    /// up to three syncs.
+    /// Syncs the log and records this in a close record and in the end marker.
+    ///
+    /// Later damage to anything appended so far then cannot be mistaken for a torn write. Does
+    /// nothing if nothing was appended since the last call. Intended for an orderly end and for an
+    /// idle log, because it costs up to three syncs.
     pub fn confirm_end(&mut self) -> Result<(), LogError> {
         self.sync()?;
         let confirmed = self.confirm_synced();
@@ -320,7 +324,8 @@ impl<D: Disk> FileLog<D> {
         if self.confirmed == self.end {
             return Ok(());
         }
-        // The marker claims what comes before the close record: damage to that record loses nothing.
+        // The marker claims only what precedes the close record: damage to that record loses no
+        // data.
         let claim = EndClaim {
             file: current.number,
             salt: current.salt,
@@ -367,7 +372,7 @@ impl<D: Disk> FileLog<D> {
             .current
             .as_mut()
             .expect("rotation leaves a current file");
-        // Before the write, so that nothing is written that recovery would refuse.
+        // Update the index before the write, so that nothing is written that recovery would refuse.
         for item in Items::new(batch.body()) {
             let item = item.map_err(crate::index::Misuse::from)?;
             self.index.apply(&item, current.number)?;
@@ -387,8 +392,9 @@ impl<D: Disk> FileLog<D> {
         Ok(mark)
     }
 
-    /// Begins a new file with room for a record of `need` bytes.
+    /// Starts a new file with space for a record of `need` bytes.
     fn rotate(&mut self, need: u64) -> Result<(), LogError> {
+        // Order 1: the old file is durable before the new one has its name.
         if let Some(current) = &mut self.current {
             current
                 .file
@@ -400,6 +406,8 @@ impl<D: Disk> FileLog<D> {
         self.checkpoint.clear();
         self.index.checkpoint(&mut self.checkpoint);
         let born_end = FILE_HEADER + padded(self.checkpoint.bytes()) as u64;
+        // The new file must have space for its checkpoint and for the record that caused the
+        // rotation.
         let spare = self.take_spare(born_end + need)?;
 
         let previous = self.files.back().map(|file| file.number);
@@ -413,6 +421,7 @@ impl<D: Disk> FileLog<D> {
             mark: self.appended.0,
             born_end,
         };
+        // Order 2: header and checkpoint are durable before the rename.
         let file = self.write_head(&spare, &header)?;
 
         let name = FileName::Log(number);
@@ -435,7 +444,7 @@ impl<D: Disk> FileLog<D> {
         });
         self.end = born_end;
         self.spare_job = SpareJobState::Idle;
-        // The file has its name, durably: from here on its loss shows.
+        // The name is durable. From here on the marker reveals a loss of this file.
         self.write_end(&EndClaim {
             file: number,
             salt: header.salt,
@@ -444,6 +453,7 @@ impl<D: Disk> FileLog<D> {
             failed: false,
         })?;
         self.confirmed = born_end;
+        // Order 3: the header that declares the older files unneeded is durable.
         self.free(header.oldest)
     }
 
@@ -466,6 +476,7 @@ impl<D: Disk> FileLog<D> {
         let (record, length) = self.checkpoint.as_record();
         Checksums::new(header.number, header.salt).seal(record, length, FILE_HEADER, place);
         head.extend_from_slice(record);
+        // The trailing zeros may not fit into a spare that the checkpoint fills exactly.
         head.truncate(usize::try_from(spare.size).unwrap_or(usize::MAX));
 
         let name = spare.name;
@@ -545,7 +556,7 @@ impl<D: Disk> FileLog<D> {
         }
     }
 
-    /// Remembers a failure for good.
+    /// Records a failure, so that every later call returns `Poisoned`.
     fn fatal<T>(&mut self, result: Result<T, LogError>) -> Result<T, LogError> {
         if let Err(error) = &result {
             let source = std::error::Error::source(error).map(|source| format!(": {source}"));
@@ -559,8 +570,8 @@ impl<D: Disk> FileLog<D> {
 }
 
 impl<D: Disk> FileLog<D> {
-    /// Says in the end marker that a write or sync failed, which may tear the tail although the machine
-    /// is not started again. If this fails as well, the next start finds the tail suspicious.
+    /// Records in the end marker that a write or sync failed, which can tear the tail without a
+    /// restart of the machine. If this fails too, the next start reports the tail as suspicious.
     fn note_failure(&mut self) {
         if let Some(current) = &self.current {
             let claim = EndClaim {
@@ -576,7 +587,7 @@ impl<D: Disk> FileLog<D> {
 }
 
 impl<F: DiskFile> CurrentFile<F> {
-    /// Writes a record and the zeros behind it, as many as there is room for.
+    /// Writes a record and as many of its trailing zeros as fit.
     fn write(&mut self, offset: u64, record: &[u8]) -> Result<(), LogError> {
         let room = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
         self.file

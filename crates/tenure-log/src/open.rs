@@ -1,7 +1,7 @@
-//! Opening a data directory: take it, read it, then clear away what crashes left.
+//! Opens a data directory: locks it, reads it, then removes the leftovers of crashes.
 //!
-//! Nothing is changed before everything has been read and found right, so a refusal leaves the
-//! directory as it was.
+//! Nothing is changed before everything was read and verified, so a refusal leaves the directory as
+//! it was.
 
 use std::io;
 use std::sync::Arc;
@@ -22,14 +22,21 @@ use crate::spare::Spare;
 pub struct Opened<D: Disk> {
     /// The log, ready for the next batch.
     pub log: FileLog<D>,
-    /// The snapshots beside it: exactly those that `recovered` has marks of.
+    /// The snapshots beside the log: exactly those that `recovered` refers to.
     pub snapshots: Snapshots<D>,
-    /// What the log held.
+    /// The content of the log.
     pub recovered: Recovered,
 }
 
-/// Opens the log and the snapshots on a disk and recovers what they hold. An empty directory is a
-/// new log; one that holds anything of a node but no log file has lost its log and is refused.
+/// Opens the log and the snapshots on a disk and recovers their content.
+///
+/// An empty directory becomes a new log. A directory that contains files of a node but no log file
+/// has lost its log and is refused.
+///
+/// # Errors
+///
+/// Returns [`OpenError`] if another process uses the directory, or if durable data is missing,
+/// damaged or of another version. Nothing in the directory is changed then.
 pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> {
     let lock = disk
         .lock()
@@ -47,6 +54,7 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         (EndFile::none(), EndMarkerState::Nothing)
     };
     let is_new = numbers.is_empty();
+    // Without a log file the directory must be new; otherwise it has lost its log.
     if is_new {
         ensure_nothing_was_here(&disk, &names, found, &options)?;
     }
@@ -61,6 +69,7 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         end,
     } = recover(&disk, &numbers, claim)?;
     recovered.end_unreadable = found == EndMarkerState::Unreadable;
+    // Every snapshot that the log refers to must exist, because its entries are gone.
     let marked: Vec<SnapshotId> = marks(&recovered).collect();
     for &id in &marked {
         if !names.contains(&FileName::Snapshot(id)) {
@@ -72,7 +81,10 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
         }
     }
 
+    // From here on everything is verified, and the directory may be changed.
     let oldest = files.front().map_or(0, |file| file.number);
+    // The spare of an interrupted creation has an unknown state, so a new log starts without
+    // spares.
     let is_leftover = |name: &FileName| match name {
         FileName::Log(number) => *number < oldest,
         FileName::Snapshot(id) => !marked.contains(id),
@@ -118,8 +130,8 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
     };
     let mut log = FileLog::start(start);
     if is_new || after_cut {
-        // The next file remembers a suspicious cut. After another start of the machine the file that was
-        // cut would look like one that was torn by a loss of power.
+        // Start the next file now, because its header records the suspicious cut. After a restart
+        // of the machine, the cut file would look as if a power loss had torn it.
         log.begin().map_err(begin_error)?;
     }
     Ok(Opened {
@@ -132,9 +144,10 @@ pub fn open<D: Disk>(disk: D, options: Options) -> Result<Opened<D>, OpenError> 
 /// The number of the spare that becomes the first file of a new log.
 const FIRST_SPARE: u64 = 1;
 
-/// A directory without a log file is a new one only if it holds nothing else of a node. The log has a
-/// file before anything else is written, so all that a crash at birth can leave is the spare that
-/// was to become that file, and an end marker that claims nothing.
+/// Refuses a directory without a log file if it contains other files of a node.
+///
+/// The first log file is created before anything else. So a crash during creation leaves at most
+/// the spare that was to become that file, and an end marker that claims nothing.
 fn ensure_nothing_was_here<D: Disk>(
     disk: &D,
     names: &[FileName],
@@ -182,7 +195,7 @@ fn begin_error(error: LogError) -> OpenError {
     }
 }
 
-/// Sorts the spares into those to keep and, as leftovers, those of the wrong size or too many.
+/// Returns the spares to keep. Adds those that are too small or too many to `leftovers`.
 fn spares<D: Disk>(
     disk: &D,
     names: &[FileName],

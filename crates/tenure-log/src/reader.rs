@@ -1,4 +1,4 @@
-//! Reading a log file back: a window that moves over it, and the records under the window.
+//! Reader of log files: verifies records one by one and examines the tail.
 
 use std::io;
 
@@ -9,10 +9,10 @@ use crate::record::{
     HeaderExtension, RECORD_HEADER, RecordHeader, ZEROS, padded, u64_at,
 };
 
-/// A kernel interrupts a write of a killed process only at multiples of this.
+/// Page size: the kernel interrupts a write of a killed process only at multiples of this.
 pub(crate) const PAGE: u64 = 4096;
 
-/// What is read from the disk at once.
+/// Size of the read buffer.
 const WINDOW: usize = 1 << 20;
 
 /// A log file with a valid header.
@@ -26,32 +26,34 @@ pub(crate) struct Reader<D: Disk> {
     window_start: u64,
 }
 
-/// What stands where the last whole record of a file ends.
+/// What follows the last whole record of a file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileTail {
-    /// A record says that the file was durable beyond this place.
+    /// A record says that the file was durable beyond this offset.
     pub(crate) was_durable: bool,
-    /// Something stands where zeros are written behind a last record.
+    /// Bytes other than zero are where the trailing zeros of the last record should be.
     pub(crate) written_at: bool,
-    /// A header of this file stands right here; where its record would end.
+    /// A valid record header of this file is at this offset. Contains the end of its record.
     pub(crate) header_at: Option<u64>,
-    /// The last page of that record was written, and the zeros behind it stand there: its write was not
+    /// The last page of that record and its trailing zeros were written: its write was not
     /// interrupted.
     pub(crate) is_complete: bool,
-    /// Headers of this file stand further behind; where the last of their records would end.
+    /// Valid record headers of this file follow at later offsets. Contains the highest end of their
+    /// records.
     pub(crate) behind: Option<u64>,
 }
 
-/// A record that is whole and as it was written.
+/// A record whose checksums are correct.
 pub(crate) struct WholeRecord<'a> {
     pub(crate) header: RecordHeader,
     pub(crate) body: &'a [u8],
-    /// Where the next record stands.
+    /// The offset of the next record.
     pub(crate) end: u64,
 }
 
 impl<D: Disk> Reader<D> {
-    /// Opens a file and reads its header. The outer error is the disk's, the inner the header's.
+    /// Opens a file and reads its header. The outer error is one of the disk, the inner one of the
+    /// header.
     pub(crate) fn open(disk: &D, number: u64) -> io::Result<Result<Reader<D>, BadHeader>> {
         let file = disk.open_durable(&FileName::Log(number).to_string())?;
         let size = file.len()?;
@@ -78,7 +80,7 @@ impl<D: Disk> Reader<D> {
         }))
     }
 
-    /// The record at `offset`, if a whole one stands there and ends at `limit` or before.
+    /// Reads the record at `offset` if it is whole and ends at or before `limit`.
     pub(crate) fn record(
         &mut self,
         offset: u64,
@@ -106,7 +108,7 @@ impl<D: Disk> Reader<D> {
         Ok(Ok(WholeRecord { header, body, end }))
     }
 
-    /// What stands at `offset`, where the last whole record ends, and behind it.
+    /// Examines the bytes at `offset`, the end of the last whole record, and after it.
     pub(crate) fn tail(&mut self, offset: u64) -> io::Result<FileTail> {
         let left = usize::try_from(self.size - offset).unwrap_or(usize::MAX);
         let next = self.bytes(offset, left.min(ZEROS))?;
@@ -121,13 +123,14 @@ impl<D: Disk> Reader<D> {
         while at + (RECORD_HEADER as u64) <= self.size {
             let bytes = self.bytes(at, RECORD_HEADER)?;
             let synced = u64_at(bytes, 24);
-            // Cheap first; and it leaves a chance match of the checksum alone no chance.
+            // Check cheap properties first. They also make a false match of the checksum very
+            // unlikely.
             if bytes[8] != 0 && synced >= FILE_HEADER && synced <= at {
                 let bytes: [u8; RECORD_HEADER] = bytes.try_into().expect("as long as asked for");
                 if let Ok(header) = self.checksums.open(&bytes, at) {
                     let end = at + padded(header.length as usize) as u64;
-                    // Its header is enough: it was written when that was so, whatever became of its
-                    // body.
+                    // The header is sufficient: it was written when `synced` was true, even if its
+                    // body is damaged.
                     tail.was_durable |= synced > offset;
                     if at == offset {
                         tail.header_at = Some(end);
@@ -144,8 +147,9 @@ impl<D: Disk> Reader<D> {
         Ok(tail)
     }
 
-    /// Whether the write of a record from `offset` to `end` reached its last page. In a file that was filled with
-    /// zeros, that page has zeros otherwise; in one that was used before, the zeros behind the record are missing.
+    /// Returns `true` if the write of a record from `offset` to `end` reached its last page. In a
+    /// zero-filled file, that page would otherwise be zero; in a reused file, the trailing zeros
+    /// would be missing.
     fn is_written_to(&mut self, offset: u64, end: u64) -> io::Result<bool> {
         if end > self.size {
             return Ok(false);
@@ -159,8 +163,8 @@ impl<D: Disk> Reader<D> {
         Ok(is_there && behind.iter().all(|byte| *byte == 0))
     }
 
-    /// Calls `visit` with the body of every whole record that stands at `offset` or behind it,
-    /// whatever stands between them.
+    /// Calls `visit` with the body of every whole record at or after `offset`, skipping damaged
+    /// bytes.
     pub(crate) fn salvage(&mut self, offset: u64, mut visit: impl FnMut(&[u8])) -> io::Result<()> {
         let size = self.size;
         let mut at = offset.max(FILE_HEADER).next_multiple_of(ALIGN as u64);
@@ -176,7 +180,7 @@ impl<D: Disk> Reader<D> {
         Ok(())
     }
 
-    /// The bytes at `offset`; the caller has checked that the file has them.
+    /// Returns the bytes at `offset`. The caller has checked that the file has them.
     fn bytes(&mut self, offset: u64, length: usize) -> io::Result<&[u8]> {
         let window_end = self.window_start + self.window.len() as u64;
         if offset < self.window_start || offset + length as u64 > window_end {

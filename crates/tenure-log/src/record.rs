@@ -1,26 +1,27 @@
-//! The bytes around a batch: the header of a file and the header of a record.
+//! Headers of log files and records, with their checksums.
 //!
-//! docs/formats/log.md draws both field by field. Every checksum covers the number and the salt of
-//! the file and the place of the record in it. So a record that an earlier use of the file left
-//! behind, a record of another file and a record at the wrong place are all just bad bytes.
+//! `docs/formats/log.md` shows both field by field. Every checksum covers the number and the salt
+//! of the file and the offset of the record. So a record left by an earlier use of the file, a
+//! record of another file and a record at another offset all fail their checksum.
 
 use crc32fast::Hasher;
 
-/// The version of files and records that this release writes.
+/// The format version that this release writes.
 pub(crate) const VERSION: u8 = 1;
-/// Records start here; the header has the first page for itself.
+/// Size of the file header: the first page. Records start after it.
 pub(crate) const FILE_HEADER: u64 = 4096;
 /// Bytes of the file header that every release reads.
 pub(crate) const FILE_HEADER_USED: usize = 72;
-/// Bytes of the file header with its supplement, which release 0.1.0 neither wrote nor reads.
+/// Bytes of the file header with its extension, which release 0.1.0 neither wrote nor reads.
 pub(crate) const FILE_HEADER_ALL: usize = 96;
 /// Bytes before the body of a record.
 pub(crate) const RECORD_HEADER: usize = 32;
-/// Records start at multiples of this, so that a search for them has few places to look at.
+/// Alignment of records, which limits the offsets that a search must examine.
 pub(crate) const ALIGN: usize = 8;
-/// Zeros behind the last record, where the next one will stand: what is not zero there was written.
+/// Trailing zeros after the last record, where the next one will start: other bytes there were
+/// written.
 pub(crate) const ZEROS: usize = RECORD_HEADER;
-/// No body is longer. Checked before a buffer of the stated length is made.
+/// Maximum length of a body. Checked before a buffer of that length is allocated.
 pub(crate) const MAX_BODY: usize = 64 << 20;
 
 const MAGIC: [u8; 8] = *b"tenurlog";
@@ -29,26 +30,27 @@ const MAGIC: [u8; 8] = *b"tenurlog";
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileHeader {
     pub(crate) number: u64,
-    /// Makes the checksums of this file unguessable, so that no payload can contain a record.
+    /// Random number that makes the checksums unpredictable, so that no payload can contain a valid
+    /// record.
     pub(crate) salt: u64,
-    /// The length of the file: one that is shorter has lost something.
+    /// The length of the file. A shorter file has lost data.
     pub(crate) size: u64,
-    /// The lowest number of a file that was still needed when this one was made.
+    /// The lowest number of a file that was needed when this file was created.
     pub(crate) oldest: u64,
-    /// Where the records of the file before this one end; 0 if there was none.
+    /// End of the records of the previous file; 0 if there was none.
     pub(crate) previous_end: u64,
     /// The mark of the last batch before this file.
     pub(crate) mark: u64,
-    /// Where the checkpoint ends. All up to here was durable before the file got its name.
+    /// End of the checkpoint. Everything up to here was durable before the file got its name.
     pub(crate) born_end: u64,
 }
 
-/// Why bytes are not a header.
+/// Why bytes are not a valid header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BadHeader {
-    /// They are not what was written.
+    /// The checksum or the content is wrong.
     Damaged,
-    /// They are right, and of a version that this release does not know.
+    /// The checksum is correct, but this release does not know the version.
     Version(u32),
 }
 
@@ -94,16 +96,16 @@ impl FileHeader {
     }
 }
 
-/// What the header of a file says beside what release 0.1.0 wrote: bytes 72 to 95.
+/// The extension of the file header, which release 0.1.0 did not write: bytes 72 to 95.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HeaderExtension {
-    /// The run of the operating system in which the file was written: see [`Disk::boot`](crate::Disk).
-    /// A file is written by one process, so by one run.
+    /// The boot id of the operating system when the file was written: see
+    /// [`Disk::boot`](crate::Disk). One process writes a file, so there is one boot id.
     pub(crate) boot: Option<u128>,
-    /// Zeros were written behind every record ([`ZEROS`]).
+    /// Trailing zeros were written after every record ([`ZEROS`]).
     pub(crate) has_zeros: bool,
-    /// The file before was cut off suspiciously when this one was begun. That is known from here until
-    /// the first batch of this file is durable.
+    /// The previous file was cut off suspiciously before this one was started. This flag preserves
+    /// that until the first batch of this file is durable.
     pub(crate) after_cut: bool,
 }
 
@@ -112,7 +114,7 @@ impl HeaderExtension {
     const HAS_BOOT: u32 = 2;
     const AFTER_CUT: u32 = 4;
 
-    /// Writes it into the header of a file, whose other fields are already there.
+    /// Writes the extension into a file header whose other fields are complete.
     pub(crate) fn encode(&self, header: &mut [u8]) {
         header[72..88].copy_from_slice(&self.boot.unwrap_or(0).to_le_bytes());
         let zeros = if self.has_zeros { Self::HAS_ZEROS } else { 0 };
@@ -123,7 +125,7 @@ impl HeaderExtension {
         header[92..96].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads it. One that is damaged or was never written says nothing.
+    /// Reads the extension. A damaged or missing one is read as empty.
     pub(crate) fn decode(header: &[u8; FILE_HEADER_ALL]) -> HeaderExtension {
         if u32_at(header, 92) != supplement_checksum(header) {
             return HeaderExtension {
@@ -142,7 +144,7 @@ impl HeaderExtension {
     }
 }
 
-/// Covers number and salt too: a supplement belongs to one use of one file.
+/// Also covers number and salt, so an extension is valid for one use of one file only.
 fn supplement_checksum(header: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(b"supplement");
@@ -158,14 +160,14 @@ fn header_checksum(bytes: &[u8; FILE_HEADER_USED]) -> u32 {
     hasher.finalize()
 }
 
-/// What a record is.
+/// The kind of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RecordKind {
-    /// One atomic batch of the caller.
+    /// An atomic batch of the caller.
     Batch = 1,
-    /// The first record of a file: everything but entries, repeated.
+    /// The first record of a file: a copy of everything except entries.
     Checkpoint = 2,
-    /// Nothing. It is there to say that all before it was durable.
+    /// An empty record. It confirms that everything before it was durable.
     Close = 3,
 }
 
@@ -175,13 +177,13 @@ pub(crate) struct RecordHeader {
     pub(crate) kind: RecordKind,
     pub(crate) length: u32,
     pub(crate) body_checksum: u32,
-    /// The number of the last batch up to and including this record.
+    /// The mark of the last batch up to and including this record.
     pub(crate) mark: u64,
-    /// All of the file before this offset was durable when this record was written.
+    /// Everything in the file before this offset was durable when this record was written.
     pub(crate) synced: u64,
 }
 
-/// Makes the checksums of one file.
+/// Computes the checksums of one file.
 #[derive(Clone, Debug)]
 pub(crate) struct Checksums(Hasher);
 
@@ -193,8 +195,8 @@ impl Checksums {
         Checksums(hasher)
     }
 
-    /// Writes the header of the record that `record` is, to stand at `offset`, into its first
-    /// bytes. The body follows them; padding may follow the body.
+    /// Writes the header of a record into the first bytes of `record`, for the offset `offset`. The
+    /// body follows the header; padding may follow the body.
     pub(crate) fn seal(&self, record: &mut [u8], length: u32, offset: u64, place: RecordPosition) {
         let (header, rest) = record.split_at_mut(RECORD_HEADER);
         let body_checksum = self.body(offset, &rest[..length as usize]);
@@ -209,10 +211,10 @@ impl Checksums {
         header[4..8].copy_from_slice(&checksum.to_le_bytes());
     }
 
-    /// Reads the header of a record at `offset`.
+    /// Verifies and decodes the header of a record at `offset`.
     pub(crate) fn open(&self, bytes: &[u8], offset: u64) -> Result<RecordHeader, BadHeader> {
         let length = u32_at(bytes, 0);
-        // The version is never zero: bytes that nobody wrote are out at the first look.
+        // The version is never zero, so unwritten bytes are rejected without a checksum.
         if bytes[8] == 0 || u32_at(bytes, 4) != self.header(offset, bytes) {
             return Err(BadHeader::Damaged);
         }
@@ -237,7 +239,7 @@ impl Checksums {
         })
     }
 
-    /// The checksum of the body of the record at `offset`.
+    /// Returns the checksum of the body of the record at `offset`.
     pub(crate) fn body(&self, offset: u64, body: &[u8]) -> u32 {
         let mut hasher = self.0.clone();
         hasher.update(&offset.to_le_bytes());
@@ -254,7 +256,7 @@ impl Checksums {
     }
 }
 
-/// What a record says of itself beside its body.
+/// The fields of a record header that the caller chooses.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecordPosition {
     pub(crate) kind: RecordKind,
@@ -262,7 +264,7 @@ pub(crate) struct RecordPosition {
     pub(crate) synced: u64,
 }
 
-/// The bytes that a record with a body of this length takes up in a file.
+/// Returns the size of a record with a body of this length in a file.
 pub(crate) fn padded(length: usize) -> usize {
     (RECORD_HEADER + length).next_multiple_of(ALIGN)
 }
@@ -299,7 +301,7 @@ mod tests {
         assert_eq!(header.body_checksum, checksums.body(8192, &record[32..43]));
     }
 
-    /// A record counts only in the file and at the place it was written for.
+    /// A record is valid only in the file and at the offset for which it was written.
     #[test]
     fn another_number_salt_or_place_makes_it_bad() {
         let written = record(&Checksums::new(3, 99), 8192);

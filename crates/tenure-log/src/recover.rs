@@ -1,16 +1,17 @@
-//! Recovery: from the files of a dead process to what its log held.
+//! Crash recovery: reads and verifies the log files at start.
 //!
 //! ```text
-//!   newest header ──▶ oldest file still needed ──▶ all files between are there?
-//!        └──▶ for each: checkpoint agrees with what came before; records follow without a gap up to
-//!             the end that the next header names; the newest ends where its last whole record ends
+//!   newest header ──▶ oldest file still needed ──▶ all files in between exist?
+//!        └──▶ for each: its checkpoint equals what is known; its records have no gap up to the end
+//!             that the next header names; the newest file ends with its last whole record
 //! ```
 //!
-//! Only the newest file may have a bad tail, and only if nothing says that the tail was durable:
-//! neither a record of the file nor the end marker. A torn write always passes that test, because a
-//! record is durable before anything says so. Damage to durable bytes fails it as soon as anything was
-//! appended after the sync, or the end was confirmed. What passes is cut, and reported ([`Truncation`]).
-//! Whatever else is wrong makes the node refuse to start: it must not vote on what is left.
+//! Only the newest file may have a bad tail, and only if nothing proves that the tail was durable:
+//! neither a record of the file nor the end marker. A torn write always passes this test, because a
+//! record is durable before anything says so. Damage to durable bytes fails the test once anything
+//! was appended after the sync or the end was confirmed. A tail that passes is cut off and reported
+//! ([`Truncation`]). In all other cases the node refuses to start, because it must not vote with an
+//! incomplete log.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
@@ -25,7 +26,7 @@ use crate::log::{BatchNumber, LogFile};
 use crate::reader::{FileTail, PAGE, Reader, WholeRecord};
 use crate::record::{BadHeader, FILE_HEADER, RecordKind, VERSION, ZEROS};
 
-/// What the log held when its last process ended.
+/// The content of the log when its last process ended.
 #[derive(Debug, Default)]
 pub struct Recovered {
     /// The groups that were not removed.
@@ -34,71 +35,73 @@ pub struct Recovered {
     pub node: BTreeMap<Vec<u8>, Vec<u8>>,
     /// The mark of the last batch.
     pub mark: BatchNumber,
-    /// What was cut off behind it; to be reported to the operator.
+    /// The tail that was cut off; to be reported to the operator.
     pub cut: Option<Truncation>,
-    /// The end marker is damaged: it could not be used to check the end of the log.
+    /// The end marker is damaged, so the end of the log could not be verified with it.
     pub end_unreadable: bool,
 }
 
-/// Bytes behind the last whole record that are not part of the log any more.
+/// A tail after the last whole record that is no longer part of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Truncation {
     /// The log file.
     pub file: String,
-    /// Where the log ends.
+    /// The end of the log.
     pub offset: u64,
-    /// How many bytes stand behind that, as far as that can be told.
+    /// The number of bytes after it that were written, as far as it is known.
     pub bytes: u64,
-    /// What they are.
+    /// The probable cause.
     pub kind: TruncationKind,
 }
 
-/// What was cut off at the end of a log.
+/// The probable cause of a cut tail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TruncationKind {
-    /// A write that was not confirmed: the machine or the process ended before it was durable.
-    /// Everything that was confirmed is there.
+    /// An unconfirmed write: the machine or the process ended before it was durable. All confirmed
+    /// batches are present.
     Torn,
-    /// No crash explains it: the machine was not started again since, no write or sync failed, and a
-    /// process that is killed leaves no such bytes. Confirmed records may be lost. It is reported at
-    /// every start until a batch is appended; that batch has to carry what the caller needs to remember.
+    /// No crash explains it: the machine did not restart since, no write or sync failed, and a
+    /// killed process does not leave such bytes. Confirmed records may be lost.
+    ///
+    /// It is reported at every start until a batch is appended. That batch must contain what the
+    /// caller needs to remember.
     Suspicious,
 }
 
-/// What the log held of one group.
+/// The content of the log for one group.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct RecoveredGroup {
-    /// The last hard state; empty if there never was one.
+    /// The last hard state; empty if there was none.
     pub state: Vec<u8>,
-    /// Where its entries begin. The snapshot itself is in [`Snapshots`](crate::Snapshots).
+    /// The base of its entries. The snapshot itself is in [`Snapshots`](crate::Snapshots).
     pub base: Option<LogBase>,
-    /// The entries behind the base, or from index 1 on, without a gap.
+    /// The entries after the base, or from index 1, without gaps.
     pub entries: Vec<RecoveredEntry>,
 }
 
 /// An entry of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RecoveredEntry {
-    /// Its index: one more than that of the entry before it.
+    /// The index: one more than that of the previous entry.
     pub index: u64,
-    /// The term in which it was made.
+    /// The term of the entry.
     pub term: u64,
-    /// What it says.
+    /// The payload.
     pub payload: Vec<u8>,
 }
 
-/// What recovery found out.
+/// The result of recovery.
 pub(crate) struct RecoveryResult {
     pub(crate) index: Index,
     pub(crate) recovered: Recovered,
-    /// The files that are needed, oldest first.
+    /// The needed files, oldest first.
     pub(crate) files: VecDeque<LogFile>,
-    /// Where the records of the newest end.
+    /// End of the records of the newest file.
     pub(crate) end: u64,
 }
 
-/// Reads the log files with these numbers (ascending), and checks them against what the end marker
-/// claims. Changes nothing.
+/// Reads the log files with these numbers (ascending) and verifies them against the claim of the
+/// end marker. Changes nothing.
 pub(crate) fn recover<D: Disk>(
     disk: &D,
     numbers: &[u64],
@@ -113,9 +116,13 @@ pub(crate) fn recover<D: Disk>(
         });
     };
     let damage = RecoveryFault { disk, numbers };
+    // The marker is written after the rename of a file is durable, so a file that it names has
+    // existed.
     if let Some(claim) = claim.filter(|claim| claim.file > newest) {
         return Err(damage.missing(claim.file));
     }
+    // Only the newest header knows which files are needed. Older files may be leftovers of a crash
+    // between the rotation and the freeing.
     let oldest = damage.open(newest)?.header.oldest;
     if oldest > newest || oldest == 0 {
         return Err(damage.at(newest, 0, "the header names an oldest file that cannot be"));
@@ -143,6 +150,8 @@ pub(crate) fn recover<D: Disk>(
         if number == newest {
             break replay.newest(&mut reader)?;
         }
+        // The successor says where this file ends: its records up to there were durable before the
+        // successor got its name.
         let next = replay.damage.open(number + 1)?;
         replay.sealed(&mut reader, next.header.previous_end)?;
         reader = next;
@@ -159,17 +168,17 @@ pub(crate) fn recover<D: Disk>(
 /// The state of recovery between two records.
 struct Replay<'a, D> {
     damage: RecoveryFault<'a, D>,
-    /// None before the first checkpoint.
+    /// `None` before the first checkpoint.
     index: Option<Index>,
     entries: BTreeMap<GroupId, Vec<RecoveredEntry>>,
     mark: u64,
-    /// What the end marker claims.
+    /// The claim of the end marker.
     claim: Option<EndClaim>,
     cut: Option<Truncation>,
 }
 
 impl<D: Disk> Replay<'_, D> {
-    /// A file that has a successor: its records must reach exactly to the end named there.
+    /// Reads a file that has a successor: its records must end exactly where the successor says.
     fn sealed(&mut self, reader: &mut Reader<D>, end: u64) -> Result<(), OpenError> {
         let number = reader.header.number;
         if end > reader.size {
@@ -184,7 +193,7 @@ impl<D: Disk> Replay<'_, D> {
         self.check_claim(reader, end)
     }
 
-    /// The newest file: returns where its records end.
+    /// Reads the newest file. Returns the end of its records.
     fn newest(&mut self, reader: &mut Reader<D>) -> Result<u64, OpenError> {
         let number = reader.header.number;
         let size = reader.size;
@@ -196,8 +205,9 @@ impl<D: Disk> Replay<'_, D> {
         self.check_claim(reader, reached)?;
         self.cut = self.judge(reader, reached, tail);
         if reader.supplement.after_cut && self.mark == reader.header.mark {
-            // The first batch behind an earlier suspicious cut is not durable, so no note of that cut is
-            // either. If that batch was torn, it loses nothing, but the earlier cut still counts.
+            // The first batch after an earlier suspicious cut is not durable, so the caller's
+            // record of that cut is not either. A torn batch loses nothing here, but the earlier
+            // cut still counts.
             let torn = self.cut.take();
             self.cut = Some(Truncation {
                 kind: TruncationKind::Suspicious,
@@ -212,7 +222,8 @@ impl<D: Disk> Replay<'_, D> {
         Ok(reached)
     }
 
-    /// The end marker is written after what it claims is durable, so a log that is shorter lost it.
+    /// Verifies the claim of the end marker. The claimed bytes were durable before it was written,
+    /// so a shorter log has lost data.
     fn check_claim(&self, reader: &Reader<D>, end: u64) -> Result<(), OpenError> {
         let number = reader.header.number;
         match self.claim.filter(|claim| claim.file == number) {
@@ -228,7 +239,7 @@ impl<D: Disk> Replay<'_, D> {
         }
     }
 
-    /// What is cut off at `end`, if something was written there.
+    /// Returns the cut at `end` and its probable cause, if anything was written there.
     fn judge(&self, reader: &Reader<D>, end: u64, tail: FileTail) -> Option<Truncation> {
         let number = reader.header.number;
         let written_at = tail.written_at && reader.supplement.has_zeros;
@@ -241,7 +252,8 @@ impl<D: Disk> Replay<'_, D> {
         let failed = self
             .claim
             .is_some_and(|claim| claim.file == number && claim.failed);
-        // One write was under way when the process was killed. It ended at a page.
+        // A single write was interrupted when the process was killed, which happens only at a page
+        // boundary.
         let killed = tail.behind.is_none()
             && match tail.header_at {
                 Some(to) => {
@@ -262,7 +274,7 @@ impl<D: Disk> Replay<'_, D> {
         })
     }
 
-    /// Takes in records up to the first bad one or to `limit`; returns where that is.
+    /// Applies records up to the first bad one or to `limit`. Returns the end of the last one.
     fn records(&mut self, reader: &mut Reader<D>, limit: u64) -> Result<u64, OpenError> {
         let number = reader.header.number;
         let born_end = reader.header.born_end;
@@ -316,7 +328,7 @@ impl<D: Disk> Replay<'_, D> {
         }
     }
 
-    /// The first checkpoint is where everything starts; each later one must repeat what is known.
+    /// The first checkpoint initializes the index. Every later one must equal the index.
     fn checkpoint(&mut self, body: &[u8]) -> Result<(), &'static str> {
         let Some(index) = &self.index else {
             let index = Index::from_checkpoint(body);
@@ -374,7 +386,7 @@ impl<D: Disk> Replay<'_, D> {
         Ok(())
     }
 
-    /// Checks that every group has all the entries between its snapshot and its last index.
+    /// Checks that every group has all entries from its base to its last index.
     fn finish(mut self, oldest: u64) -> Result<(Index, Recovered), OpenError> {
         let index = self.index.take().unwrap_or_default();
         let mut groups = BTreeMap::new();
@@ -411,14 +423,14 @@ impl<D: Disk> Replay<'_, D> {
     }
 }
 
-/// Appends an entry, dropping those at its index and behind.
+/// Appends an entry and removes those at the same and later indexes.
 fn push_entry(entries: &mut Vec<RecoveredEntry>, entry: RecoveredEntry) {
     let kept = entries.partition_point(|earlier| earlier.index < entry.index);
     entries.truncate(kept);
     entries.push(entry);
 }
 
-/// Says what is wrong and who is concerned.
+/// Creates errors that name the groups concerned.
 struct RecoveryFault<'a, D> {
     disk: &'a D,
     numbers: &'a [u64],
@@ -451,8 +463,8 @@ impl<D: Disk> RecoveryFault<'_, D> {
         }
     }
 
-    /// The groups of which something readable stands behind the place; without any, all groups of
-    /// which something readable stands anywhere. Every checkpoint names all groups of its time.
+    /// Returns the groups with readable items after this position. If there are none, returns all
+    /// groups with readable items anywhere. Every checkpoint names all groups of its time.
     fn groups(&self, number: u64, offset: u64) -> Vec<GroupId> {
         let mut groups = BTreeSet::new();
         for &file in self.numbers.iter().filter(|&&file| file >= number) {
@@ -467,7 +479,7 @@ impl<D: Disk> RecoveryFault<'_, D> {
     }
 
     fn groups_in(&self, number: u64, offset: u64, groups: &mut BTreeSet<GroupId>) {
-        // This only serves the message; what cannot be read cannot be named.
+        // Only for the error message, so files that cannot be read are skipped.
         if let Ok(Ok(mut reader)) = Reader::open(self.disk, number) {
             let _ = reader.salvage(offset, |body| {
                 groups.extend(Items::new(body).filter_map(|item| item.ok()?.group()));

@@ -1,4 +1,4 @@
-//! Snapshots: the state of a group in a file beside the log.
+//! Snapshot files: the state of a group in a file beside the log.
 //!
 //! ```text
 //!   create ──▶ snapshot-G-I.partial ──write…──▶ commit: sync, rename, sync the directory
@@ -6,12 +6,12 @@
 //!                                                          └─durable─▶ retire the older one
 //! ```
 //!
-//! A snapshot counts from the moment its mark is durable in the log. One without a mark is the
-//! leftover of a crash and goes at the next start, like one that was never committed. Bytes go in
-//! and come out in a stream; nobody has to have a whole snapshot in memory.
+//! A snapshot is valid once the batch that refers to it is durable. A snapshot without such a batch
+//! is the leftover of a crash and is removed at the next start, like one that was never committed.
+//! Snapshots are written and read as streams, so no caller needs a whole snapshot in memory.
 //!
-//! An error of a writer means that this snapshot does not exist. A failed sync among them ends the
-//! node like one of the log.
+//! After an error of a writer, the snapshot does not exist. If a sync failed, the node must end, as
+//! after a failed sync of the log.
 
 use std::io;
 use std::sync::Arc;
@@ -23,22 +23,22 @@ use crate::disk::{Disk, DiskFile};
 use crate::file_names::FileName;
 use crate::record::{u32_at, u64_at};
 
-/// Which snapshot: of which group, up to and including which entry.
+/// The identity of a snapshot: its group and its last entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SnapshotId {
     /// The group.
     pub group: GroupId,
-    /// The index of the last entry in it. What it holds follows from that: only what a quorum has
-    /// agreed on is ever in a snapshot.
+    /// The index of the last entry in it. It determines the content, because a snapshot contains
+    /// only committed entries.
     pub index: u64,
 }
 
-/// The snapshots in a data directory; [`open`](crate::open) makes it. Clones may be used on
-/// other threads than the log's.
+/// The snapshots in a data directory, created by [`open`](crate::open). Clones may be used on other
+/// threads than the log's.
 #[derive(Debug)]
 pub struct Snapshots<D: Disk> {
     disk: D,
-    /// The directory stays locked while somebody may write into it.
+    /// Keeps the directory locked while any clone may write into it.
     lock: Arc<D::Lock>,
 }
 
@@ -51,30 +51,30 @@ impl<D: Disk> Clone for Snapshots<D> {
     }
 }
 
-/// Why a snapshot cannot be written or read.
+/// The error of a snapshot that cannot be written or read.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
     /// The disk failed.
     #[error("cannot {action} {file}")]
     Io {
-        /// What was tried.
+        /// The operation that failed.
         action: &'static str,
-        /// The file it was tried on.
+        /// The file.
         file: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// The file is not what was written.
+    /// The file is not as it was written.
     #[error("{file} is damaged at offset {offset}: {what}")]
     Damaged {
         /// The snapshot file.
         file: String,
-        /// Where.
+        /// The offset of the damage.
         offset: u64,
-        /// What was found.
+        /// What is wrong there.
         what: &'static str,
     },
-    /// The file was written by a release with another format.
+    /// The file has a format version of another release.
     #[error("{file} has format version {found}; this release knows {VERSION}")]
     Version {
         /// The snapshot file.
@@ -85,7 +85,7 @@ pub enum SnapshotError {
 }
 
 impl SnapshotError {
-    /// What to do next.
+    /// Returns what the operator should do next.
     pub fn hint(&self) -> &'static str {
         match self {
             SnapshotError::Io { .. } => "check the disk of the data directory and its free space",
@@ -101,7 +101,7 @@ const VERSION: u32 = 1;
 const MAGIC: [u8; 8] = *b"tenursnp";
 const HEADER: usize = 32;
 const CHUNK_HEADER: usize = 8;
-/// Bytes of a chunk as written; no longer one is read.
+/// Maximum length of a chunk; a longer one is not read.
 const CHUNK: usize = 256 << 10;
 
 impl<D: Disk> Snapshots<D> {
@@ -109,7 +109,7 @@ impl<D: Disk> Snapshots<D> {
         Snapshots { disk, lock }
     }
 
-    /// Begins a snapshot. It is nowhere to be seen before [`SnapshotWriter::commit`].
+    /// Starts a snapshot. It is not visible before [`SnapshotWriter::commit`].
     pub fn create(&self, id: SnapshotId) -> Result<SnapshotWriter<D>, SnapshotError> {
         let name = FileName::Partial(id);
         let file = self
@@ -131,7 +131,7 @@ impl<D: Disk> Snapshots<D> {
         Ok(writer)
     }
 
-    /// Opens a snapshot for reading.
+    /// Opens a snapshot for reading and verifies its header.
     pub fn open(&self, id: SnapshotId) -> Result<SnapshotReader<D>, SnapshotError> {
         let name = FileName::Snapshot(id);
         let file = self
@@ -153,14 +153,16 @@ impl<D: Disk> Snapshots<D> {
         Ok(reader)
     }
 
-    /// Removes the snapshots of a group that are older than `keep`. To be called when the mark of
-    /// `keep` is durable. What a crash leaves of this work is done at the next start.
+    /// Removes the snapshots of a group that are older than `keep`.
+    ///
+    /// Call it when the batch that refers to `keep` is durable. If a crash interrupts the removal,
+    /// the next start completes it.
     pub fn retire_before(&self, keep: SnapshotId) -> Result<(), SnapshotError> {
-        // Not the newer ones: one of them may be committed, with its mark still on its way.
+        // Keep newer ones: a committed snapshot may wait for the batch that refers to it.
         self.remove(|id| id.group == keep.group && id.index < keep.index)
     }
 
-    /// Removes all snapshots of a group. To be called when its removal is durable.
+    /// Removes all snapshots of a group. Call it when the removal of the group is durable.
     pub fn remove_group(&self, group: GroupId) -> Result<(), SnapshotError> {
         self.remove(|id| id.group == group)
     }
@@ -184,14 +186,14 @@ impl<D: Disk> Snapshots<D> {
     }
 }
 
-/// A snapshot that is being written. Dropped without a commit, it never was.
+/// A snapshot that is being written. Dropping it without a commit removes the file.
 #[derive(Debug)]
 pub struct SnapshotWriter<D: Disk> {
     snapshots: Snapshots<D>,
     id: SnapshotId,
     file: D::File,
     offset: u64,
-    /// The chunk to be written next, with room for its header.
+    /// The next chunk, with space for its header.
     chunk: Vec<u8>,
     chunks: u64,
     bytes: u64,
@@ -199,7 +201,7 @@ pub struct SnapshotWriter<D: Disk> {
 }
 
 impl<D: Disk> SnapshotWriter<D> {
-    /// Appends bytes; how they are cut is of no importance.
+    /// Appends bytes. How they are divided into calls does not matter.
     pub fn write(&mut self, mut bytes: &[u8]) -> Result<(), SnapshotError> {
         while !bytes.is_empty() {
             let room = CHUNK_HEADER + CHUNK - self.chunk.len();
@@ -213,7 +215,7 @@ impl<D: Disk> SnapshotWriter<D> {
         Ok(())
     }
 
-    /// Makes the snapshot durable under its name. After that its mark may go into the log.
+    /// Makes the snapshot durable under its name. After that a batch may refer to it.
     pub fn commit(mut self) -> Result<SnapshotId, SnapshotError> {
         if self.chunk.len() > CHUNK_HEADER {
             self.flush()?;
@@ -262,7 +264,7 @@ impl<D: Disk> SnapshotWriter<D> {
 impl<D: Disk> Drop for SnapshotWriter<D> {
     fn drop(&mut self) {
         if !self.committed {
-            // A leftover only takes up room until the next start.
+            // If this fails, the next start removes the file.
             let _ = self
                 .snapshots
                 .disk
@@ -285,18 +287,18 @@ pub struct SnapshotReader<D: Disk> {
 }
 
 impl<D: Disk> SnapshotReader<D> {
-    /// Which snapshot this is.
+    /// Returns the identity of the snapshot.
     pub fn id(&self) -> SnapshotId {
         self.id
     }
 
-    /// The length of the file: a little more than that of what is in it.
+    /// Returns the length of the file, which is a little more than that of its content.
     pub fn file_bytes(&self) -> u64 {
         self.size
     }
 
-    /// The next bytes, or `None` when all have come and the snapshot is known to be whole. Nothing
-    /// may be made of the bytes before that.
+    /// Returns the next bytes, or `None` at the end, when the whole snapshot is verified. Do not
+    /// use the bytes before that.
     pub fn next_chunk(&mut self) -> Result<Option<&[u8]>, SnapshotError> {
         let start = self.offset;
         self.take(CHUNK_HEADER)?;
@@ -345,7 +347,7 @@ impl<D: Disk> SnapshotReader<D> {
         if self.offset != self.size {
             return Err(self.damaged(self.offset, "something stands behind the end"));
         }
-        // So that a reader that asks again is told again.
+        // A further call then returns `None` again.
         self.offset = start;
         Ok(())
     }
@@ -391,7 +393,7 @@ fn header_checksum(bytes: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// The checksum of a chunk covers which snapshot it belongs to and its place there.
+/// The checksum of a chunk covers the identity of the snapshot and the position of the chunk.
 fn checksum(id: SnapshotId, chunk: u64, length: u32, bytes: &[u8]) -> u32 {
     let mut hasher = Hasher::new();
     for field in [id.group, id.index, chunk, u64::from(length)] {

@@ -1,25 +1,26 @@
-//! Spares: files full of bytes, ready to become log files.
+//! Preallocated files that become log files ("spares").
 //!
-//! Writing into space that a file already has costs one disk write per sync; growing a file costs
-//! metadata too. So files are filled with zeros once, and a file that is no longer needed becomes
-//! a spare again as it is: its old records carry the checksums of its old number.
+//! A write into allocated space costs one disk write per sync; extending a file also costs
+//! metadata. So files are filled with zeros once. A log file that is no longer needed becomes a
+//! spare as it is: the checksums of its old records contain its old number, so they are not valid
+//! in the new file.
 //!
-//! The log makes a spare itself if it needs one and has none, which takes as long as filling it.
-//! To avoid that wait, a driver takes a [`SpareJob`] ahead of need and runs it on another thread.
+//! If the log needs a spare and has none, it creates one itself, and the append waits until the
+//! file is filled. To avoid that, a driver runs a [`SpareJob`] ahead of need on another thread.
 
 use std::io;
 
 use crate::disk::{Disk, DiskFile};
 use crate::file_names::FileName;
 
-/// A file that may become a log file.
+/// A file that can become a log file.
 #[derive(Debug)]
 pub(crate) struct Spare {
     pub(crate) name: FileName,
     pub(crate) size: u64,
 }
 
-/// The making of a spare; may run on any thread.
+/// A job that creates a spare. It may run on any thread.
 #[derive(Debug)]
 #[must_use = "the log waits for the outcome before it asks again"]
 pub struct SpareJob<D> {
@@ -28,21 +29,23 @@ pub struct SpareJob<D> {
     pub(crate) size: u64,
 }
 
-/// How a [`SpareJob`] ended, to be handed back to the log.
+/// The result of a [`SpareJob`], to be passed to the log.
 #[derive(Debug)]
 #[must_use = "hand it to FileLog::spare_done"]
 pub struct SpareDone(pub(crate) io::Result<Spare>);
 
 impl SpareDone {
-    /// What went wrong. Nothing is lost by it: it is an early warning that the log will end when
-    /// its current file is full, unless there is room by then.
+    /// Returns the error, if the job failed.
+    ///
+    /// A failure is only an early warning: the log fails when its current file is full, unless
+    /// there is enough space by then.
     pub fn error(&self) -> Option<&io::Error> {
         self.0.as_ref().err()
     }
 }
 
 impl<D: Disk> SpareJob<D> {
-    /// Makes the file and fills it.
+    /// Creates the file and fills it with zeros.
     pub fn run(self) -> SpareDone {
         SpareDone(self.make())
     }
@@ -51,7 +54,8 @@ impl<D: Disk> SpareJob<D> {
         let name = FileName::Spare(self.number);
         let made = fill(&self.disk, &name.to_string(), self.size);
         if made.is_err() {
-            // What there is of it only takes up room. If it cannot be removed, the next start will.
+            // A partial file only uses space. If it cannot be removed here, the next start removes
+            // it.
             let _ = self.disk.remove(&name.to_string());
         }
         made.map(|()| Spare {
@@ -62,8 +66,8 @@ impl<D: Disk> SpareJob<D> {
 }
 
 fn fill<D: Disk>(disk: &D, name: &str, size: u64) -> io::Result<()> {
-    // The page cache keeps what is written in one piece in one piece, and walks through all of it for
-    // every byte that is written there later: a sync costs the more, the longer the pieces were.
+    // The page cache keeps each large write as one folio, and a later write of any byte there costs
+    // time in proportion to the folio size. So fill in small pieces to keep syncs cheap.
     const PIECE: usize = 128 << 10;
     let zeros = vec![0; PIECE.min(usize::try_from(size).unwrap_or(PIECE))];
     let mut file = disk.create(name)?;

@@ -1,10 +1,12 @@
-//! Logs of released versions stay readable, and this version still writes what it says it writes.
+//! Format compatibility: logs of released versions stay readable, and this version writes the
+//! documented format.
 //!
-//! `compat/v1` holds the files of a small log as release 0.1.0 wrote it, `compat/v1-end` as it is
-//! written now: with the end marker, the supplement of the header and zeros behind the last record,
-//! all of which release 0.1.0 passes over. If the second test fails, the format has changed: raise the
-//! version in `record.rs` unless earlier releases read it as well, keep the old files readable, and add
-//! the new ones with `TENURE_BLESS=1 cargo test -p tenure-log --test compat`.
+//! `compat/v1` holds the files of a small log as release 0.1.0 wrote it. `compat/v1-end` is the
+//! current format: with the end marker, the header extension and trailing zeros after the last
+//! record, all of which release 0.1.0 ignores. If the second test fails, the format has changed.
+//! Raise the version in `record.rs` unless earlier releases can read the new format, keep the old
+//! files readable, and add the new ones with `TENURE_BLESS=1 cargo test -p tenure-log --test
+//! compat`.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -22,7 +24,7 @@ const LOAD: Workload = Workload {
 };
 const BATCHES: u64 = 60;
 
-/// What is written now.
+/// The current format.
 const NOW: &str = "v1-end";
 
 fn directory(name: &str) -> PathBuf {
@@ -31,7 +33,7 @@ fn directory(name: &str) -> PathBuf {
         .join(name)
 }
 
-/// The disk after the workload, and what it holds.
+/// Returns the disk after the workload, and its expected content.
 fn written_now() -> (SimDisk, Model) {
     let disk = SimDisk::new(LOAD.seed);
     let mut opened = open(disk.clone(), TINY).unwrap();

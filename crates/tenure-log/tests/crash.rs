@@ -1,11 +1,11 @@
-//! Power fails at every write, sync and change of a name of a recorded run, one after the other.
+//! Power loss at every write, sync and name change of a recorded run, one after the other.
 //!
-//! After each of these crashes the log must hold exactly the first `k` batches of the run for some
-//! `k` between the last one that a sync had confirmed and the last one appended: no confirmed batch
-//! lost, none torn, none out of order, nothing else. What was lost is then appended again, and power
-//! fails once more, also at every step of the recovery itself.
+//! After each crash the log must hold exactly the first `k` batches of the run, for some `k`
+//! between the last batch that a sync had confirmed and the last one appended: no confirmed batch
+//! is lost, torn or out of order, and there is nothing else. Then the lost batches are appended
+//! again and the power fails once more, also at every step of the recovery itself.
 //!
-//! "§2" in the tests of this crate stands for the rules of the durable log, which
+//! "§2" in the tests of this crate refers to the rules of the durable log, which
 //! docs/formats/log.md states and argues.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
@@ -17,7 +17,7 @@ use common::{
 };
 use tenure_log::{BatchNumber, Log, SimDisk, open};
 
-/// How far a run came before power failed.
+/// The progress of a run before the power failed.
 #[derive(Debug, Default)]
 struct Run {
     /// The models after 0, 1, 2, … batches, up to the one that was being appended.
@@ -25,7 +25,7 @@ struct Run {
     confirmed: BatchNumber,
 }
 
-/// Opens the log, checks it against `from`, and appends until there are `batches` in it.
+/// Opens the log, checks it against `from`, and appends until it has `batches` batches.
 fn run(disk: &SimDisk, from: &Model, batches: u64, load: &Workload) -> Run {
     let mut run = Run {
         models: vec![from.clone()],
@@ -54,8 +54,8 @@ fn go_on(
         run.models.push(model.clone());
         append(&mut log, snapshots, &ops)?;
         unretired.extend(ops);
-        // A sync now and then, so that several batches are unsynced at once; sometimes with a
-        // batch between its two halves, which it must not cover.
+        // Sync only sometimes, so that several batches are unsynced at once. Sometimes append a
+        // batch between the two halves of a sync, which must not cover it.
         if model.batches.is_multiple_of(3) {
             let ticket = log.begin_sync()?;
             if model.batches.is_multiple_of(2) && model.batches < batches {
@@ -71,7 +71,7 @@ fn go_on(
                 unretired.clear();
             }
         }
-        // An idle moment, in the middle of a file.
+        // Confirm the end as an idle log does, in the middle of a file.
         if model.batches.is_multiple_of(7) {
             log.confirm_end()?;
             run.confirmed = BatchNumber(model.batches);
@@ -85,7 +85,7 @@ fn go_on(
     Ok(())
 }
 
-/// Opens what a crash left and says which of the run's batches are there.
+/// Opens the log after a crash and returns the model of the batches that survived.
 fn judge(disk: &SimDisk, run: &Run, story: &str) -> Model {
     let opened = open(disk.clone(), TINY).unwrap_or_else(|error| panic!("{story}: {error}"));
     let found = Model::of(&opened.recovered);
@@ -119,7 +119,7 @@ fn judge(disk: &SimDisk, run: &Run, story: &str) -> Model {
     found
 }
 
-/// The ways in which the unsynced writes of one crash may end.
+/// The possible outcomes of the unsynced writes of one crash.
 fn outcomes(seed: u64) -> Vec<(String, Box<dyn FnMut() -> bool>)> {
     let mut outcomes: Vec<(String, Box<dyn FnMut() -> bool>)> = vec![
         ("nothing survived".into(), Box::new(|| false)),
@@ -170,7 +170,7 @@ fn crash_everywhere(sector: usize, load: &Workload, batches: u64) {
             let story = format!("power failed at step {step} of {steps}, {outcome}");
             let disk = stopped.copy().crash(&mut keep);
 
-            // A crash during recovery changes nothing about what is there.
+            // A crash during recovery does not change the content.
             let untouched = disk.copy();
             let probe = disk.copy();
             open(probe.clone(), TINY).unwrap_or_else(|error| panic!("{story}: {error}"));
@@ -192,7 +192,7 @@ fn crash_everywhere(sector: usize, load: &Workload, batches: u64) {
                 second_crashes += 1;
             }
 
-            // Life goes on, through another rotation, and the next crash meets only its own batches.
+            // Continue through another rotation. The next crash affects only the new batches.
             let disk = lose_all(&disk);
             let next = run(&disk, &found, found.batches + 9, load);
             assert_eq!(next.confirmed.0, found.batches + 9, "{story}");
@@ -209,9 +209,8 @@ fn crash_everywhere(sector: usize, load: &Workload, batches: u64) {
     );
 }
 
-/// R152: what was confirmed is there after a power loss.
-/// §2: atomic batches, rotation, reuse, freeing, snapshots and the names of files survive a crash
-/// at every step; sectors of a real disk.
+/// R152: confirmed batches survive a power loss. §2: atomic batches, rotation, reuse, freeing,
+/// snapshots and file names survive a crash at every step, with the sectors of a real disk.
 #[test]
 fn power_may_fail_at_every_step() {
     let load = Workload {
@@ -222,7 +221,7 @@ fn power_may_fail_at_every_step() {
     crash_everywhere(SimDisk::SECTOR, &load, 45);
 }
 
-/// The same with writes that tear at any 64 bytes: the format does not lean on sectors.
+/// The same with writes that tear at any 64 bytes: the format does not depend on sectors.
 #[test]
 fn power_may_fail_at_every_step_on_a_disk_with_small_sectors() {
     let load = Workload {
@@ -233,7 +232,8 @@ fn power_may_fail_at_every_step_on_a_disk_with_small_sectors() {
     crash_everywhere(64, &load, 45);
 }
 
-/// Many short lives: each ends by power loss with random sectors kept, and the next goes on.
+/// Many short incarnations: each ends with a power loss that keeps random sectors, and the next
+/// continues.
 #[test]
 fn a_hundred_lives_in_a_row() {
     for seed in 0..20 {
@@ -260,8 +260,8 @@ fn a_hundred_lives_in_a_row() {
     }
 }
 
-/// §2: a process that dies without a power loss leaves its unsynced batches in the cache. What
-/// recovery returns is durable all the same.
+/// §2: a process that dies without a power loss leaves its unsynced batches in the page cache. What
+/// recovery returns is durable nevertheless.
 #[test]
 fn what_recovery_returns_is_durable() {
     let load = Workload {

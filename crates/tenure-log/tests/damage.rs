@@ -1,7 +1,7 @@
-//! What recovery refuses, what it tolerates, and what it says.
+//! Damaged files: what recovery refuses, what it tolerates, and what it reports.
 //!
-//! §2: a bad record is tolerated only as the tail of the newest file, and only if nothing says that
-//! it was durable. Everything else is refused with the file, the offset and the groups.
+//! §2: a bad record is tolerated only as the tail of the newest file, and only if nothing proves
+//! that it was durable. Everything else is refused with the file, the offset and the groups.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -10,7 +10,7 @@ mod common;
 use common::{Model, TINY, Workload, append, names};
 use tenure_log::{Batch, Log, OpenError, SimDisk, open};
 
-/// A log of several files whose last batch, and only that, was not synced.
+/// Creates a log of several files in which only the last batch was not synced.
 fn image(load: &Workload, batches: u64) -> (SimDisk, Model, Model) {
     let disk = SimDisk::new(load.seed);
     let mut opened = open(disk.clone(), TINY).unwrap();
@@ -51,8 +51,8 @@ fn patch(disk: &SimDisk, name: &str, offset: usize, bytes: &[u8]) {
     disk.put(name, all);
 }
 
-/// Every single flipped bit is noticed or changes nothing that was confirmed. Behind the last sync
-/// stands one batch that was not confirmed; that one a flip may cost.
+/// Every single flipped bit is noticed or changes nothing that was confirmed. One unconfirmed batch
+/// follows the last sync; a flip may lose that one.
 #[test]
 fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
     let load = Workload {
@@ -80,7 +80,7 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
                     }
                 }
                 Err(OpenError::Damaged { file, .. }) => {
-                    // A damaged file shows in itself, or in what its successor says about it.
+                    // A damaged file is detected by its own content or by that of its successor.
                     assert!(files.contains(&file), "{file}");
                     noticed += 1;
                 }
@@ -97,7 +97,7 @@ fn a_flipped_bit_anywhere_is_noticed_or_harmless() {
     assert_eq!(Model::of(&open(disk, TINY).unwrap().recovered), model);
 }
 
-/// The refusal names the file, the offset of the record and the groups that come behind it.
+/// The error names the file, the offset of the record and the groups with later records.
 #[test]
 fn damage_is_refused_with_file_offset_and_groups() {
     let disk = SimDisk::new(22);
@@ -153,8 +153,8 @@ fn a_file_with_a_successor_has_no_torn_tail() {
     }
 }
 
-/// Two batches unsynced, the first lost and the second on disk: a legal end of a power failure, and
-/// both are dropped. With a sync between them it cannot be one, and is refused.
+/// Two unsynced batches, the first lost and the second on disk: a possible result of a power loss,
+/// and both are dropped. With a sync between them it is impossible, and is refused.
 #[test]
 fn a_whole_record_behind_a_bad_one_counts_as_proof_only_if_it_came_after_a_sync() {
     for synced_between in [false, true] {
@@ -180,8 +180,8 @@ fn a_whole_record_behind_a_bad_one_counts_as_proof_only_if_it_came_after_a_sync(
         }
         let mut opened = open(disk.kill(), TINY).unwrap();
         assert_eq!(opened.recovered.mark.0, 1);
-        // A batch of the same length now stands where the lost one was to be. The third must not
-        // come back to life behind it.
+        // A batch of the same length is now at the offset of the lost one. The third batch must not
+        // become visible again after it.
         batch.entry(1, 2, 2, &[9; 100]).unwrap();
         opened.log.append(&mut batch).unwrap();
         opened.log.sync().unwrap();
@@ -196,8 +196,8 @@ fn a_whole_record_behind_a_bad_one_counts_as_proof_only_if_it_came_after_a_sync(
     }
 }
 
-/// A client that writes a record into its payload, as it stands in another node's log, cannot make a
-/// torn batch look like damage: the salt of the file is part of every checksum.
+/// A client that writes a record of another node's log into its payload cannot make a torn batch
+/// look like damage: the salt of the file is part of every checksum.
 #[test]
 fn a_record_inside_a_payload_proves_nothing() {
     let first_batch = |seed, state: &[u8], payload: &[u8]| {
@@ -213,11 +213,11 @@ fn a_record_inside_a_payload_proves_nothing() {
         disk.crash(&mut || true)
     };
     let name = "log-00000000000000000001";
-    // In the other log, a record at 4288 says that all before it is durable.
+    // In the other log, a record at 4288 says that everything before it is durable.
     let other = first_batch(30, &[7; 115], b"").bytes(name).unwrap();
     let forged = &other[4288..4320];
     assert_eq!(forged[24..26], 4288_u16.to_le_bytes());
-    // Here, the payload of the second batch covers that place.
+    // Here, the payload of the second batch covers that offset.
     let disk = first_batch(31, b"", &[&[0; 51], forged].concat());
     let (second, end) = (4128 + 48, 4128 + 48 + 32 + 29 + 51 + 32);
     assert_eq!(&disk.bytes(name).unwrap()[end - 32..end], forged);
@@ -226,7 +226,7 @@ fn a_record_inside_a_payload_proves_nothing() {
     assert_eq!(open(disk, TINY).unwrap().recovered.mark.0, 1);
 }
 
-/// An orderly end protects also the last batch: damage to it is no torn write.
+/// A confirmed end protects the last batch too: damage to it is not a torn write.
 #[test]
 fn after_an_orderly_end_the_last_batch_is_protected() {
     let disk = SimDisk::new(25);
@@ -241,7 +241,7 @@ fn after_an_orderly_end_the_last_batch_is_protected() {
     assert_eq!(open(intact, TINY).unwrap().recovered.mark.0, 1);
 }
 
-/// A file that is needed and not there is named, with the groups that may have lost something.
+/// The error of a missing file names it, and the groups that may have lost data.
 #[test]
 fn a_missing_file_is_refused() {
     let image_of = |seed| {
@@ -280,7 +280,7 @@ fn a_missing_file_is_refused() {
     }
 }
 
-/// A header that calls a needed file not needed: the groups that miss entries are named.
+/// A header that declares a needed file unneeded: the error names the groups that miss entries.
 #[test]
 fn a_gap_behind_a_base_is_refused() {
     let mut refused = 0;
@@ -306,7 +306,7 @@ fn a_gap_behind_a_base_is_refused() {
         header[12..16].copy_from_slice(&hasher.finalize().to_le_bytes());
         patch(&disk, newest, 0, &header);
         match open(disk.kill(), TINY) {
-            // A snapshot in the newest file had made it true.
+            // A snapshot in the newest file makes the file unneeded in fact.
             Ok(opened) => assert_eq!(Model::of(&opened.recovered), model),
             Err(OpenError::Damaged { what, groups, .. }) => {
                 assert!(what.starts_with("entries between the base"), "{what}");
@@ -319,7 +319,7 @@ fn a_gap_behind_a_base_is_refused() {
     assert!(refused > 2, "{refused} gaps were met");
 }
 
-/// A file that was cut short is refused, wherever the cut is.
+/// A truncated file is refused, wherever it is cut.
 #[test]
 fn a_file_cut_short_is_refused() {
     let load = Workload {
@@ -341,7 +341,7 @@ fn a_file_cut_short_is_refused() {
     }
 }
 
-/// A file or a record of another release is refused as such, not as damage.
+/// A file or record of another format version is refused as such, not as damage.
 #[test]
 fn another_format_version_is_named() {
     let disk = SimDisk::new(28);

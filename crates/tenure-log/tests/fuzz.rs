@@ -1,5 +1,5 @@
-//! Bytes that nobody should have written: recovery and the snapshot reader answer, do not panic, and
-//! take no more memory than the files have bytes.
+//! Fuzzing: for arbitrary bytes, recovery and the snapshot reader return without a panic and
+//! allocate no more memory than the files have bytes.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -13,7 +13,7 @@ use common::{Model, Rng, TINY, Workload, append, names, read_snapshot};
 use proptest::prelude::*;
 use tenure_log::{Log, SimDisk, SnapshotId, open};
 
-/// Counts what is allocated, so that a length taken from a file and believed shows.
+/// Counts allocations, to detect a buffer whose length is an unverified number from a file.
 struct Counting;
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -42,14 +42,14 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The tests of this file take turns: each looks at the memory of the whole process.
+/// Serializes the tests of this file, because each measures the memory of the whole process.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn turn() -> MutexGuard<'static, ()> {
     TURN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` and checks how far memory went up meanwhile.
+/// Runs `work` and checks how much the memory use grows.
 fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
@@ -62,12 +62,13 @@ fn within<T>(limit: usize, work: impl FnOnce() -> T) -> T {
     done
 }
 
-/// The simulated disk keeps a file two times; then there are the window, the entries, and names.
+/// The simulated disk stores a file twice; in addition there are the read buffer, the entries, and
+/// names.
 fn deserved(disk: &SimDisk) -> usize {
     8 * disk.used() as usize + (256 << 10)
 }
 
-/// A log of forty batches, and what it holds after each of them.
+/// Creates a log of forty batches. Returns the expected content after each.
 fn image(seed: u64) -> (SimDisk, Vec<Model>) {
     let load = Workload {
         seed,
@@ -125,8 +126,8 @@ proptest! {
     }
 }
 
-/// A record that is right in every checksum and claims the longest body there is: no buffer is made
-/// for it.
+/// A record with correct checksums that claims the maximum body length: no buffer is allocated for
+/// it.
 #[test]
 fn a_length_is_checked_before_it_is_believed() {
     let _turn = turn();
@@ -151,7 +152,7 @@ fn a_length_is_checked_before_it_is_believed() {
     }
 }
 
-/// Real images with bytes changed, moved, copied from elsewhere and cut: refused, or right.
+/// Real images with bytes changed, moved, copied and truncated: refused, or read correctly.
 #[test]
 fn damaged_images_are_answered() {
     let _turn = turn();
@@ -183,7 +184,8 @@ fn damaged_images_are_answered() {
             let limit = deserved(&disk);
             match within(limit, || open(disk, TINY)) {
                 Ok(opened) => {
-                    // Three places were touched at most, and only a tail can go unnoticed.
+                    // At most three places were changed, and only damage to a tail can go
+                    // unnoticed.
                     let found = Model::of(&opened.recovered);
                     assert!(found.batches >= 37, "{} batches are left", found.batches);
                     assert_eq!(found, models[found.batches as usize]);

@@ -1,12 +1,12 @@
-//! `kill -9`, again and again, on a real disk.
+//! Repeated `kill -9` on a real disk.
 //!
-//! A child appends batches and says over a pipe which are durable; the parent kills it at a random
-//! moment and opens the log itself. Everything that was confirmed must be there, and what is there
-//! must be exactly the first `k` batches of the workload: both sides can compute what that is. Then
-//! the next child goes on from there. Files are tiny, so that kills also hit rotations, snapshots
-//! and recoveries.
+//! A child process appends batches and reports over a pipe which are durable. The parent kills it
+//! at a random moment and opens the log. All confirmed batches must be there, and the content must
+//! be exactly the first `k` batches of the workload, which both processes can compute. Then the
+//! next child continues. Files are tiny, so that kills also hit rotations, snapshots and
+//! recoveries.
 //!
-//! `TENURE_KILLS=5000 cargo test -p tenure-log --test kill` for more than the usual 200.
+//! `TENURE_KILLS=5000 cargo test -p tenure-log --test kill` runs more than the default of 200.
 
 #![allow(
     clippy::print_stdout,
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     if let Some(directory) = std::env::var_os(CHILD) {
         return child(Path::new(&directory));
     }
-    // As much of the usual test runner's manners as tools rely on.
+    // Supports the test runner's arguments that tools depend on.
     let words: Vec<String> = std::env::args().skip(1).collect();
     if words.iter().any(|word| word == "--list") {
         println!("{TEST}: test");
@@ -62,7 +62,7 @@ fn child(directory: &Path) -> ExitCode {
         let ops = model.next_ops(&LOAD);
         model.apply(&ops);
         append(&mut log, &snapshots, &ops).expect("an append");
-        // Some batches share a sync, as in life.
+        // Some batches share a sync, as in production.
         if model.batches % 3 != 1 {
             let mark = log.sync().expect("a sync");
             pipe.write_all(&mark.0.to_le_bytes())
@@ -76,7 +76,7 @@ fn child(directory: &Path) -> ExitCode {
     }
 }
 
-/// R152: what was confirmed before a SIGKILL is there after a restart.
+/// R152: batches confirmed before a SIGKILL are there after a restart.
 fn parent(kills: u64) -> String {
     let directory = tempfile::tempdir().expect("a directory");
     let data = directory.path().join("data");
@@ -119,7 +119,7 @@ fn parent(kills: u64) -> String {
     )
 }
 
-/// Runs a child and kills it; returns the last mark it confirmed.
+/// Runs a child and kills it. Returns the last mark that it confirmed.
 fn one_child(data: &Path, rng: &mut Rng) -> Option<u64> {
     let program = std::env::current_exe().expect("this program");
     let mut child = Command::new(program)
@@ -138,8 +138,8 @@ fn one_child(data: &Path, rng: &mut Rng) -> Option<u64> {
             last = Some(u64::from_le_bytes(mark));
         }
     };
-    // One kill in eight hits the start; the others come a few confirmations later, at any point of
-    // the work that follows.
+    // One kill in eight hits the start. The others come a few confirmations later, at any point of
+    // the following work.
     if rng.below(8) > 0 {
         read(1 + rng.below(20));
     }

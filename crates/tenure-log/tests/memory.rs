@@ -1,6 +1,6 @@
-//! The hot path allocates nothing: what a batch needs is in its buffer and in the index.
+//! The hot path does not allocate: a batch uses only its buffer and the index.
 //!
-//! One test only, because it watches the allocations of the whole process.
+//! There is only one test, because it counts the allocations of the whole process.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -34,7 +34,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// §2: appending and syncing, between rotations, allocate nothing, on a real disk.
+/// §2: between rotations, append and sync do not allocate, on a real disk.
 #[test]
 fn an_append_allocates_nothing() {
     let directory = tempfile::tempdir().unwrap();
@@ -53,7 +53,7 @@ fn an_append_allocates_nothing() {
         log.append(&mut batch).unwrap();
         log.sync().unwrap()
     };
-    // The first batch of each size makes the buffers.
+    // The first batch of each size allocates the buffers.
     round(1);
     round(2);
     let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -1,8 +1,8 @@
-//! The table of storage faults: what was done to the files of a log that ended in some way, and what
-//! the next start makes of it.
+//! Table of storage faults: what was done to the files of a log that ended in a certain way, and
+//! the outcome of the next start.
 //!
-//! Whatever is lost is refused or reported. The rows that say [`OpenOutcome::Unnoticed`] are what no log can
-//! tell, and docs/formats/log.md names them.
+//! Every loss is refused or reported. The rows with [`OpenOutcome::Unnoticed`] are the losses that
+//! no log can detect; docs/formats/log.md names them.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -11,12 +11,13 @@ mod common;
 use common::{Model, TINY, Workload, append, names};
 use tenure_log::{Disk, Log, OpenError, SimDisk, TruncationKind, open};
 
-/// How the last process ended. All of its batches were confirmed, but for the last one of `Torn`.
+/// How the last process ended. All of its batches were confirmed, except for the last one of
+/// `Torn`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogEnd {
-    /// In order.
+    /// Closed in an orderly way.
     Closed,
-    /// Killed when it had nothing to do.
+    /// Killed while it was idle.
     Idle,
     /// Killed right after a sync.
     Busy,
@@ -27,16 +28,16 @@ enum LogEnd {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
-    /// A bit of the body, or of the header, of the last batch.
+    /// A flipped bit in the body, or in the header, of the last batch.
     LastBody,
     LastHeader,
-    /// A bit of a batch in the middle.
+    /// A flipped bit in a batch in the middle.
     Middle,
-    /// The last 512 bytes that were written are zeros.
+    /// The last 512 written bytes are zero.
     ZeroTail,
-    /// All of the last batch, and what stands behind it, is zeros.
+    /// The whole last batch, and everything after it, is zero.
     ZeroBatch,
-    /// A bit of the close record.
+    /// A flipped bit in the close record.
     CloseRecord,
     NewestGone,
     OldestGone,
@@ -55,15 +56,15 @@ enum Fault {
 enum OpenOutcome {
     /// Everything is there, and nothing is reported.
     Intact,
-    /// Everything is there, and something odd is reported.
+    /// Everything is there, and an anomaly is reported.
     Warned,
     /// Refused as damage, a missing file, or a lost log.
     Damaged,
     Missing,
     NoLog,
-    /// Started without the last batch, which may have been confirmed, and said so.
+    /// Started without the last batch, which may have been confirmed, and reported it.
     Reported(TruncationKind),
-    /// Started without batches that were confirmed, and without a word.
+    /// Started without confirmed batches, and reported nothing.
     Unnoticed,
 }
 
@@ -73,7 +74,7 @@ const LOAD: Workload = Workload {
     payload: 700,
 };
 
-/// A log of at least three files with snapshots and a spare.
+/// Creates a log of at least three files with snapshots and a spare.
 fn image(ended: LogEnd) -> (SimDisk, Model) {
     let disk = SimDisk::new(11);
     let opened = open(disk.clone(), TINY).unwrap();
@@ -119,7 +120,7 @@ struct TestRecord {
     length: usize,
 }
 
-/// The records of a log file.
+/// Returns the records of a log file.
 fn records(disk: &SimDisk, name: &str) -> Vec<TestRecord> {
     let bytes = disk.bytes(name).unwrap();
     let mut records = Vec::new();
@@ -237,7 +238,7 @@ fn every_fault_gets_its_verdict() {
     use OpenOutcome::{Damaged, Intact, Missing, NoLog, Reported, Unnoticed, Warned};
     let suspicious = || Reported(TruncationKind::Suspicious);
     let torn = || Reported(TruncationKind::Torn);
-    // What was done; what comes of it after an orderly end or when the node was idle; when it was
+    // Columns: the fault; the outcome after an orderly end or when the node was idle; when it was
     // killed right after a sync; when the machine lost power right after a sync.
     let table = [
         (Fault::Nothing, Intact, Intact, Intact),
@@ -301,8 +302,8 @@ fn after_an_orderly_end_no_flipped_bit_costs_a_batch() {
     assert!(refused > 5000, "{refused}");
 }
 
-/// A kernel stops writing for a killed process at the end of a page. What is left of that record is
-/// cut off and reported, and it is no reason to doubt what was confirmed.
+/// The kernel interrupts the write of a killed process only at the end of a page. The incomplete
+/// record is cut off and reported as torn, not as suspicious.
 #[test]
 fn a_write_that_a_kill_cut_short_is_no_damage() {
     let (disk, model) = image(LogEnd::Busy);
@@ -310,7 +311,7 @@ fn a_write_that_a_kill_cut_short_is_no_damage() {
     let all = records(&disk, &newest);
     let last = all.last().unwrap();
     let end = last.offset + (32 + last.length).next_multiple_of(8);
-    // The header of a record that is longer than the page has room for, as this file seals it.
+    // Write the header of a record that is longer than the page, with this file's checksums.
     let mut bytes = disk.bytes(&newest).unwrap();
     let mut header = [0; 32];
     header[0..4].copy_from_slice(&9000_u32.to_le_bytes());
@@ -332,8 +333,8 @@ fn a_write_that_a_kill_cut_short_is_no_damage() {
     assert_eq!((cut.offset, cut.kind), (end as u64, TruncationKind::Torn));
 }
 
-/// A record that crosses a page and is damaged after a complete write is no interrupted write: its last page
-/// was written, and so were the zeros behind it.
+/// A record that crosses a page and is damaged after a complete write is not an interrupted write:
+/// its last page and its trailing zeros were written.
 #[test]
 fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
     let disk = SimDisk::new(11);
@@ -366,7 +367,7 @@ fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
         bytes[offset] ^= 4;
         assert_eq!(kind(bytes), TruncationKind::Suspicious, "bit at {offset}");
     }
-    // Interrupted at a page: what stands behind it was there before, zeros or an older use of the file.
+    // Interrupted at a page: the bytes after it are old, zeros or an older use of the file.
     let boundaries: Vec<usize> = (last.offset..end)
         .filter(|at| at.is_multiple_of(4096))
         .collect();
@@ -380,8 +381,8 @@ fn damage_to_a_record_that_crosses_a_page_is_suspicious() {
     }
 }
 
-/// A sync that fails may tear the tail of a machine that runs on. The log notes the failure, so that
-/// the next start takes the tail for what it is.
+/// A failed sync may tear the tail while the machine continues to run. The log records the failure,
+/// so that the next start classifies the tail as torn.
 #[test]
 fn a_tail_behind_a_failed_sync_is_torn_and_not_suspicious() {
     let mut torn = 0;
@@ -405,7 +406,7 @@ fn a_tail_behind_a_failed_sync_is_torn_and_not_suspicious() {
     assert!(torn > 5, "{torn} tails were torn");
 }
 
-/// The marker of an idle log is written once, not again and again.
+/// The marker of an idle log is written once, not repeatedly.
 #[test]
 fn an_idle_log_confirms_its_end_once() {
     let (disk, _) = image(LogEnd::Busy);
@@ -423,8 +424,8 @@ fn an_idle_log_confirms_its_end_once() {
     assert!(disk.operations() > operations);
 }
 
-/// Whoever has to be careful after a suspicious cut hears of it again at every start, also after a loss of
-/// power, until the batch is durable in which that can be remembered.
+/// A suspicious cut is reported at every start, also after a power loss, until a batch is durable
+/// in which the caller can remember it.
 #[test]
 fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
     let (image, _) = image(LogEnd::Busy);
@@ -466,8 +467,9 @@ fn a_suspicious_cut_is_reported_until_a_batch_is_durable() {
     assert!(reported >= 2 && noted >= 2, "{reported}, {noted}");
 }
 
-/// The first batch behind a suspicious cut is to carry a note of it. If a loss of power tears that batch, the
-/// tail is an ordinary torn one, and the note is lost: the cut is still reported as suspicious.
+/// The first batch after a suspicious cut contains the caller's record of it. If a power loss tears
+/// that batch, the tail is an ordinary torn one and the record is lost: the cut is still reported
+/// as suspicious.
 #[test]
 fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
     let (image, _) = image(LogEnd::Busy);
@@ -502,8 +504,8 @@ fn a_torn_first_batch_does_not_hide_the_suspicious_cut_before_it() {
     assert!(torn > 5, "{torn} batches were torn");
 }
 
-/// A release that does not know the marker leaves it as it was while the log goes on: it claims less then,
-/// and nothing that is wrong. What that release cut off below the claim is seen.
+/// A release that does not know the marker leaves it unchanged while the log grows: it then claims
+/// less, but nothing wrong. What that release cut off below the claim is detected.
 #[test]
 fn a_marker_that_stayed_behind_is_still_true() {
     let (disk, _) = image(LogEnd::Idle);

@@ -1,5 +1,5 @@
-//! The real disk: its lock, its modes, and links that are not followed. That what it keeps survives
-//! is shown by `kill.rs`.
+//! The real disk: its lock, its file modes, and that it follows no symbolic links. `kill.rs` tests
+//! that its data survives.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -42,7 +42,7 @@ fn a_log_on_a_real_disk_is_read_back() {
     }
 }
 
-/// §2: one process at a time, by a lock of the kernel.
+/// §2: one process at a time, by `flock`.
 #[test]
 fn a_second_opening_is_refused_by_name() {
     let directory = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn a_second_opening_is_refused_by_name() {
     open(RealDisk::open(directory.path()).unwrap(), TINY).unwrap();
 }
 
-/// What a node knows is nobody else's to read.
+/// The files are readable by their owner only.
 #[test]
 fn files_belong_to_their_owner_alone() {
     let directory = tempfile::tempdir().unwrap();
@@ -78,7 +78,7 @@ fn files_belong_to_their_owner_alone() {
     assert_eq!(files, 3, "the lock, a log file and the end marker");
 }
 
-/// A link put in the place of a file is refused; what it points to is not touched.
+/// A symbolic link in the place of a file is refused; its target is not changed.
 #[test]
 fn links_are_not_followed() {
     let directory = tempfile::tempdir().unwrap();

@@ -36,12 +36,12 @@ fn take_snapshot(opened: &mut Opened<SimDisk>, group: u64, index: u64) {
     opened.log.append(&mut batch).unwrap();
 }
 
-/// What the next process would find, if this one died now.
+/// Returns what the next process would find if this one died now.
 fn held(disk: &SimDisk) -> Model {
     Model::of(&open(disk.copy().kill(), TINY).unwrap().recovered)
 }
 
-/// The mark of the record that stands where the next one will be written, if one stands there.
+/// Returns the mark of the old record at the offset of the next record, if there is one.
 fn old_mark_at_the_end(bytes: &[u8]) -> Option<u64> {
     let number = |at: usize| u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
     let (mut at, mut last) = (4096, 0);
@@ -56,7 +56,7 @@ fn old_mark_at_the_end(bytes: &[u8]) -> Option<u64> {
     None
 }
 
-/// Where the records of a file end that has zeros behind them.
+/// Returns the end of the records of a file with trailing zeros.
 fn end_of(bytes: &[u8]) -> usize {
     let mut at = 4096;
     while at + 32 <= bytes.len() && bytes[at + 8] == 1 {
@@ -98,7 +98,7 @@ fn a_batch_of_256_groups_is_one_write_and_one_sync() {
     );
 }
 
-/// §2: a sync covers what was appended before it began, and claims no more.
+/// §2: a sync covers what was appended before it began, and nothing else.
 #[test]
 fn a_sync_confirms_only_what_came_before_it() {
     let (disk, mut opened) = fresh(2);
@@ -114,7 +114,7 @@ fn a_sync_confirms_only_what_came_before_it() {
     assert_eq!(held(&lose_all(&disk)).batches, 1);
 }
 
-/// A ticket of a file that was left behind is covered by the rotation.
+/// A ticket of an earlier file is covered by the rotation.
 #[test]
 fn a_sync_may_span_a_rotation() {
     let (disk, mut opened) = fresh(3);
@@ -130,8 +130,8 @@ fn a_sync_may_span_a_rotation() {
     assert!(held(&lose_all(&disk)).batches >= durable.0);
 }
 
-/// §2: a failed sync is final. The next one would succeed and mean nothing, so it is never tried,
-/// and a restart sees what the disk has, not what the cache shows.
+/// §2: a failed sync is final. The next one would succeed without effect, so it is never tried; a
+/// restart reads what the disk has, not what the page cache shows.
 #[test]
 fn a_failed_sync_ends_the_log() {
     for seed in 0..50 {
@@ -176,7 +176,7 @@ fn a_failed_sync_ends_the_log() {
     }
 }
 
-/// §2: a failed write is final, and half of it is not a batch.
+/// §2: a failed write is final, and half of a batch is not a batch.
 #[test]
 fn a_failed_write_ends_the_log() {
     let (disk, mut opened) = fresh(4);
@@ -196,8 +196,8 @@ fn a_failed_write_ends_the_log() {
     assert_eq!(held(&disk.kill()).batches, 1);
 }
 
-/// A full disk ends the log with a word on what to do; nothing that was confirmed is lost, and with
-/// room it goes on.
+/// A full disk ends the log with a hint what to do. Nothing confirmed is lost, and with free space
+/// the log continues.
 #[test]
 fn a_full_disk_ends_the_log_and_loses_nothing() {
     let (disk, mut opened) = fresh(5);
@@ -247,14 +247,14 @@ fn a_full_disk_ends_the_log_and_loses_nothing() {
     assert_eq!(held(&lose_all(&disk)).batches, confirmed.0 + 1);
 }
 
-/// §2: files are reused, and an old record in a reused file is never taken for a new one, even
-/// where it stands exactly where the next record will.
+/// §2: files are reused, and an old record in a reused file is never read as a new one, even
+/// exactly at the offset of the next record.
 #[test]
 fn old_records_in_a_reused_file_mean_nothing() {
     let (disk, mut opened) = fresh(6);
     let mut met_old_records = 0;
     for index in 1..100 {
-        // Batches of one length, so that old and new records have the same places.
+        // Batches of one length, so that old and new records have the same offsets.
         opened
             .snapshots
             .create(SnapshotId { group: 1, index })
@@ -273,7 +273,7 @@ fn old_records_in_a_reused_file_mean_nothing() {
         let newest = names(&disk, "log").pop().unwrap();
         let mut bytes = disk.bytes(&newest).unwrap();
         if newest == before.1 {
-            // As if the zeros behind the record had not reached the disk.
+            // As if the trailing zeros had not reached the disk.
             let end = end_of(&bytes);
             let zeros = end..bytes.len().min(end + 32);
             bytes[zeros.clone()].copy_from_slice(&before.0[zeros]);
@@ -301,7 +301,7 @@ fn old_records_in_a_reused_file_mean_nothing() {
     );
 }
 
-/// §2: the groups that hold back the oldest file are named; a snapshot of each lets it go. Their
+/// §2: the groups that hold back the oldest file are named, and a snapshot of each frees it. Their
 /// hard state is repeated, so that freeing a file forgets no vote.
 #[test]
 fn snapshots_free_the_oldest_file_and_no_vote_is_forgotten() {
@@ -344,7 +344,7 @@ fn snapshots_free_the_oldest_file_and_no_vote_is_forgotten() {
     assert_eq!(model.node[&b"identity"[..]], b"node 17");
 }
 
-/// A removed group is gone with all its data, holds back nothing, and may be born again.
+/// A removed group is gone with all its data, holds back no file, and may be created again.
 #[test]
 fn a_removed_group_is_gone() {
     let (disk, mut opened) = fresh(8);
@@ -367,8 +367,8 @@ fn a_removed_group_is_gone() {
     assert_eq!(model.groups[&1].entries[&1], (7, b"a new life".to_vec()));
 }
 
-/// §1.3: an entry at an index that exists replaces it and all that follow; an installed snapshot
-/// replaces everything, also what lies behind it.
+/// §1.3: an entry at an existing index replaces it and all that follow; an installed snapshot
+/// replaces everything, including later entries.
 #[test]
 fn later_entries_and_installed_snapshots_replace_earlier_ones() {
     let (disk, mut opened) = fresh(9);
@@ -407,7 +407,7 @@ fn later_entries_and_installed_snapshots_replace_earlier_ones() {
     opened.log.append(&mut batch).unwrap();
 }
 
-/// A driver that hands over what cannot follow is stopped before a byte is written.
+/// A batch that contradicts the log is refused before anything is written.
 #[test]
 fn a_gap_in_a_group_is_refused_before_it_is_written() {
     let (disk, mut opened) = fresh(10);
@@ -431,7 +431,7 @@ fn a_gap_in_a_group_is_refused_before_it_is_written() {
     assert_eq!(held(&disk).batches, 1);
 }
 
-/// A batch that is bigger than a file gets a file that is big enough.
+/// A batch that is larger than a file gets a file that is large enough.
 #[test]
 fn a_batch_may_be_bigger_than_a_file() {
     let (disk, mut opened) = fresh(11);
@@ -444,7 +444,7 @@ fn a_batch_may_be_bigger_than_a_file() {
     assert_eq!(model.batches, 3);
 }
 
-/// §2: one process at a time; the lock goes with the process.
+/// §2: one process at a time; the lock ends with the process.
 #[test]
 fn a_second_process_is_kept_out() {
     let (disk, opened) = fresh(12);
@@ -465,7 +465,7 @@ fn a_second_process_is_kept_out() {
     );
 }
 
-/// An empty directory gets a small file, so that it is never without a log, and the end marker.
+/// A new log has a small file, so that the directory is never without a log, and the end marker.
 #[test]
 fn a_start_on_an_empty_directory_is_cheap() {
     let disk = SimDisk::new(13);
@@ -477,7 +477,7 @@ fn a_start_on_an_empty_directory_is_cheap() {
     assert!(marker < 5000 && disk.operations() < 15);
 }
 
-/// §2: with a spare made ahead of need, a rotation fills nothing.
+/// §2: with a spare created ahead of need, a rotation does not fill a file.
 #[test]
 fn a_rotation_uses_the_spare() {
     let (disk, mut opened) = fresh(14);
@@ -501,7 +501,7 @@ fn a_rotation_uses_the_spare() {
     assert_eq!(names(&disk, "spare").len(), 0);
 }
 
-/// Leftovers of crashes go at the next start; what is not ours stays.
+/// Leftovers of crashes are removed at the next start; other files stay.
 #[test]
 fn leftovers_are_cleared_away_and_nothing_else() {
     let (disk, mut opened) = fresh(15);
@@ -539,7 +539,7 @@ fn a_wiped_disk_holds_nothing() {
     assert_eq!(model, Model::default());
 }
 
-/// The same calls give the same bytes: the simulator's runs repeat.
+/// The same calls give the same bytes, so simulator runs are reproducible.
 #[test]
 fn the_simulated_disk_is_deterministic() {
     let image = |seed| {

@@ -1,4 +1,4 @@
-//! Snapshots: streamed, checksummed, and there only when they are committed.
+//! Snapshots: streamed, checksummed, and visible only after the commit.
 
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
 
@@ -25,7 +25,7 @@ fn write(opened: &Opened<SimDisk>, id: SnapshotId, bytes: &[u8], piece: usize) {
     assert_eq!(writer.commit().unwrap(), id);
 }
 
-/// What goes in comes out, however it was cut, in chunks of bounded size.
+/// The content is read back, however it was divided into writes, in chunks of bounded size.
 #[test]
 fn a_snapshot_is_read_back_as_it_was_written() {
     const CHUNK: usize = 256 << 10;
@@ -49,8 +49,8 @@ fn a_snapshot_is_read_back_as_it_was_written() {
     assert_eq!(reader.next_chunk().unwrap(), None, "the end stays the end");
 }
 
-/// §2: temporary name, sync, rename, sync of the directory. Whatever the step at which power fails,
-/// a name without ".partial" belongs to a whole snapshot; and a committed one is there.
+/// §2: temporary name, sync, rename, sync of the directory. Wherever the power fails, a name
+/// without ".partial" belongs to a whole snapshot, and a committed one is there.
 #[test]
 fn a_crash_at_every_step_leaves_a_whole_snapshot_or_none() {
     let whole = bytes(1500);
@@ -72,7 +72,7 @@ fn a_crash_at_every_step_leaves_a_whole_snapshot_or_none() {
             outcomes[usize::from(there)] += 1;
             assert!(there || done.is_err(), "step {step}: committed and gone");
             if there {
-                // Its mark was not written, so it is a leftover; look before it is cleared away.
+                // No batch refers to it, so it is a leftover; check it before it is removed.
                 let bystander = open(SimDisk::new(3), TINY).unwrap();
                 drop(bystander.log);
                 let image = disk.bytes("snapshot-3-40").unwrap();
@@ -91,7 +91,7 @@ fn a_crash_at_every_step_leaves_a_whole_snapshot_or_none() {
     assert!(outcomes[0] > 10 && outcomes[1] > 10, "{outcomes:?}");
 }
 
-/// Every flipped bit of a snapshot, and every cut, is noticed before its end is reached.
+/// Every flipped bit and every truncation of a snapshot is detected before its end is returned.
 #[test]
 fn damage_to_a_snapshot_is_noticed() {
     let disk = SimDisk::new(5);
@@ -141,8 +141,8 @@ fn damage_to_a_snapshot_is_noticed() {
     );
 }
 
-/// An abandoned snapshot leaves nothing; an older one goes when it is retired; a crash between the
-/// two is made good at the next start.
+/// An abandoned snapshot leaves no file; an older one is removed when it is retired; if a crash
+/// interrupts that, the next start completes it.
 #[test]
 fn superseded_and_abandoned_snapshots_go() {
     let disk = SimDisk::new(6);
@@ -184,7 +184,7 @@ fn superseded_and_abandoned_snapshots_go() {
     assert_eq!(names(&disk, "snapshot"), [""; 0]);
 }
 
-/// A full disk costs the snapshot and nothing else.
+/// A full disk loses the snapshot and nothing else.
 #[test]
 fn a_snapshot_that_does_not_fit_leaves_no_trace() {
     let disk = SimDisk::new(7);

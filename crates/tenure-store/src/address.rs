@@ -1,33 +1,34 @@
-//! Where a repository is (P3, P41).
+//! Parser for repository addresses: `repo:`, `s3://`, `gs://` and `az://` (P3 (store key prefix),
+//! P41 (repository addresses and verbs)).
 
 use std::fmt;
 use std::path::PathBuf;
 use std::str::FromStr;
 
-/// A repository's address: `repo:<dir>`, `s3://<bucket>/<prefix>`, `gs://…`, `az://…`.
+/// The address of a repository: `repo:<dir>`, `s3://<bucket>/<prefix>`, `gs://…` or `az://…`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum RepositoryAddress {
-    /// A directory, perhaps on a network.
+    /// A directory, local or on a network file system.
     Directory(PathBuf),
-    /// A bucket.
+    /// A bucket in an object store.
     Bucket(Bucket),
 }
 
-/// A bucket and the place of the repository in it.
+/// A bucket and the prefix of the repository in it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Bucket {
-    /// Which kind of store.
+    /// The kind of object store.
     pub scheme: Scheme,
-    /// The bucket (or container).
+    /// The name of the bucket or container.
     pub name: String,
-    /// What all keys begin with; without slashes at its ends, empty if there is none.
+    /// The prefix of all keys, without leading and trailing slashes. Empty if there is none.
     pub prefix: String,
 }
 
-/// Kinds of buckets.
+/// The kinds of object store, one per URL scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Scheme {
-    /// Amazon S3 and everything that speaks like it.
+    /// Amazon S3 and compatible stores.
     S3,
     /// Google Cloud Storage.
     Google,
@@ -45,24 +46,24 @@ impl Scheme {
     }
 }
 
-/// Why a text is no repository's address.
+/// The error of a text that is not a repository address.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
-    /// Not one of ours.
+    /// The scheme is unknown.
     #[error("`{0}` is no repository: write repo:<dir>, s3://<bucket>/<prefix>, gs://… or az://…")]
     Scheme(String),
-    /// A spelling of other programs.
+    /// The text is the spelling of another program.
     #[error("`{given}` is another program's spelling: write {ours}")]
     Original {
-        /// What was given.
+        /// The text that was given.
         given: String,
-        /// How it is written here.
+        /// The equivalent spelling in Tenure.
         ours: String,
     },
-    /// No bucket or directory is named.
+    /// The text names no bucket or no directory.
     #[error("`{0}` names no {1}")]
     Empty(String, &'static str),
-    /// A prefix that would leave the repository, or that no store can hold.
+    /// The prefix contains a component that is empty, `.` or `..`, or a control character.
     #[error("the prefix of `{0}` has an empty, `.` or `..` component, or control characters")]
     Prefix(String),
 }
@@ -152,7 +153,7 @@ impl fmt::Display for RepositoryAddress {
 mod tests {
     use super::*;
 
-    /// P3, P41: prefixes lose their slashes and blanks, and nothing else.
+    /// P3, P41: prefixes lose surrounding slashes and blanks, and nothing else.
     #[test]
     fn addresses_are_normalized() {
         for (text, shown) in [
@@ -170,7 +171,8 @@ mod tests {
         }
     }
 
-    /// P41 and section 8: what is no address is said to be none, with the right spelling.
+    /// P41 and section 8: a text that is not an address is refused; the error shows the right
+    /// spelling.
     #[test]
     fn what_is_no_address_is_refused() {
         for text in [

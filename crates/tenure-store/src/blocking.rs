@@ -1,4 +1,4 @@
-//! The same without `async`: each call waits on this thread, while the runtime thread works.
+//! Blocking API: runs the futures of this crate to completion on the calling thread.
 //!
 //! ```no_run
 //! use tenure_store::blocking::wait;
@@ -17,8 +17,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 
-/// Waits for one of this crate's futures. They need no runtime of the caller's: their work is done
-/// by the runtime thread.
+/// Blocks the current thread until `future` completes.
+///
+/// The futures of this crate need no runtime of the caller, because the runtime thread of this
+/// crate does their work.
 pub fn wait<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));

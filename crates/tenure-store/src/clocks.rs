@@ -1,4 +1,4 @@
-//! The clocks of this machine, and a sleep that notices when the machine slept too.
+//! Readings of `CLOCK_BOOTTIME` and the wall clock, and a sleep that includes suspended time.
 
 use std::time::Duration;
 
@@ -6,11 +6,12 @@ use jiff::Timestamp;
 
 use crate::time::{BootTime, Now};
 
-/// An ordinary timer stands still while the machine sleeps, and would let a lease lapse unnoticed
-/// after it. So a long sleep is made of naps, with a look at the clock after each (K35).
+/// Longest single timer. A timer does not advance while the machine is suspended, so after resume a
+/// long one would fire late and a lapsed lease would go unnoticed. [`sleep_until`] therefore sleeps
+/// in short pieces and reads the clock after each (K35 (lease time)).
 const NAP: Duration = Duration::from_secs(1);
 
-/// Both clocks, now.
+/// Reads both clocks.
 pub fn now() -> Now {
     Now {
         boot: boot(),
@@ -18,12 +19,12 @@ pub fn now() -> Now {
     }
 }
 
-/// `CLOCK_BOOTTIME`, now.
+/// Reads `CLOCK_BOOTTIME`.
 pub(crate) fn boot() -> BootTime {
     BootTime(tenure_files::clock::boottime())
 }
 
-/// Sleeps until the clock shows `until`.
+/// Sleeps until `CLOCK_BOOTTIME` reaches `until`; [`BootTime::NEVER`] sleeps without end.
 pub(crate) async fn sleep_until(until: BootTime) {
     if until == BootTime::NEVER {
         std::future::pending::<()>().await;

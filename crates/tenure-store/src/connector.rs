@@ -1,10 +1,13 @@
-//! What the object store client does not offer, taken at the wire: the server's clock (K45), the
-//! status of every answer, and the conditional delete (P26 level 2).
+//! HTTP interceptor for the `object_store` client.
 //!
-//! Each operation runs in the scope of an [`Exchange`]. Our HTTP service, which sits between the
-//! client and the network, adds the condition to a `DELETE` on the way out and notes `Date` and
-//! status on the way back. The condition is added after the request was signed: S3 and GCS sign
-//! only the headers that a request names as signed.
+//! It adds what the client does not offer: the server's clock (K45 (age of files and objects)), the
+//! status of every response, and the conditional delete (P26 (levels of conditional writes), level
+//! 2).
+//!
+//! Each operation runs in the scope of an [`Exchange`]. The HTTP service in this module sits
+//! between the client and the network. It adds the condition to an outgoing `DELETE` and records
+//! `Date` and status of the response. The condition is added after the request was signed; this is
+//! valid because S3 and GCS sign only the headers that the request lists as signed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -20,38 +23,38 @@ tokio::task_local! {
     static EXCHANGE: Arc<Exchange>;
 }
 
-/// One operation's conversation with the server.
+/// The HTTP exchange of one store operation: its delete condition and its last response.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     delete_if: Option<Condition>,
     seen: Mutex<LastResponse>,
 }
 
-/// What the last answer said.
+/// Date and status of the last response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastResponse {
-    /// The server's clock.
+    /// The server's clock, from the `Date` header.
     pub(crate) date: Option<Timestamp>,
-    /// The status; `None` if there was no answer at all.
+    /// The status; `None` if no response arrived.
     pub(crate) status: Option<StatusCode>,
 }
 
-/// The condition of a delete.
+/// The condition of a conditional delete.
 #[derive(Clone, Debug)]
 pub(crate) enum Condition {
-    /// `If-Match` with an entity tag.
+    /// `If-Match` with an entity tag (S3).
     Tag(String),
-    /// Google's generation.
+    /// `x-goog-if-generation-match` (Google Cloud Storage).
     Generation(String),
 }
 
 impl Exchange {
-    /// An operation without a condition of ours.
+    /// Creates an exchange without a delete condition.
     pub(crate) fn plain() -> Arc<Exchange> {
         Arc::new(Exchange::default())
     }
 
-    /// A delete that shall happen only if the condition holds.
+    /// Creates an exchange whose `DELETE` takes effect only if `condition` holds.
     pub(crate) fn delete_if(condition: Condition) -> Arc<Exchange> {
         Arc::new(Exchange {
             delete_if: Some(condition),
@@ -59,7 +62,7 @@ impl Exchange {
         })
     }
 
-    /// Runs `work` in this exchange, and says what was seen.
+    /// Runs `work` in this exchange. Returns its result and the last response.
     pub(crate) async fn run<T>(
         self: Arc<Exchange>,
         work: impl Future<Output = T>,
@@ -70,6 +73,7 @@ impl Exchange {
     }
 
     fn prepare(&self, request: &mut HttpRequest) {
+        // A request that gets no response must not leave the status of an earlier one.
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = LastResponse::default();
         if request.method() != Method::DELETE {
             return;
@@ -82,7 +86,8 @@ impl Exchange {
                 (name, HeaderValue::from_str(number))
             }
         };
-        // A tag that is no header value matches nothing, so neither does its stand-in.
+        // A tag that is not a valid header value matches no object, and neither does this
+        // replacement.
         let value = header
             .1
             .unwrap_or(HeaderValue::from_static("\"no such version\""));
@@ -102,14 +107,14 @@ impl Exchange {
     }
 }
 
-/// `Sat, 07 Mar 2026 09:00:30 GMT`.
+/// Parses an HTTP date: `Sat, 07 Mar 2026 09:00:30 GMT`.
 fn http_date(text: &[u8]) -> Option<Timestamp> {
     jiff::fmt::rfc2822::DateTimeParser::new()
         .parse_timestamp(text)
         .ok()
 }
 
-/// Makes clients whose traffic goes through an [`Exchange`].
+/// Creates HTTP clients whose requests pass through the current [`Exchange`].
 #[derive(Debug, Default)]
 pub(crate) struct Connector(ReqwestConnector);
 
@@ -141,7 +146,7 @@ impl HttpService for WatchedClient {
 mod tests {
     use super::*;
 
-    /// K45: the store's clock is in every answer.
+    /// K45: every response carries the store's clock.
     #[test]
     fn dates_of_servers_are_read() {
         let want = "2026-03-07T09:00:30Z".parse().ok();

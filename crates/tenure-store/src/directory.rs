@@ -1,18 +1,19 @@
-//! Locks in a directory (P4): the keys are files, the conditions are those of lock files.
+//! Directory store: each object is a file, and each condition is enforced with lock-file techniques
+//! (P4 (directory stores)).
 //!
-//! | operation | is |
+//! | operation | implementation |
 //! |---|---|
-//! | create | a complete, locked file that appears in one step (K17) |
-//! | replace | the safe removal of what was seen (K22–K26), then a create |
-//! | renew | the same length in place, through the descriptor kept since the create (K21) |
-//! | delete | the safe removal |
+//! | create | a complete, locked file that appears in one step (K17 (publish in one step)) |
+//! | replace | safe removal of the version that was read (K22–K26), then a create |
+//! | renew | a write of the same length in place, through the descriptor of the create (K21) |
+//! | delete | safe removal |
 //!
-//! That is level 2 of P26. The kernel's lock on our record is a by-product that object stores do
-//! not have: while it is held, no other Tenure of this machine takes the record away, paused
-//! holder or not (K24).
+//! This gives level 2 of P26 (levels of conditional writes). The `flock` on the record is an
+//! addition that object stores do not have: while the holder keeps it, no other Tenure process of
+//! this machine removes the record, even if the holder is paused (K24 (lock before removal)).
 //!
-//! The fencing counter is never removed; it is counted up in place under its `flock`, so that
-//! nobody ever sees it missing and begins again at one (K40).
+//! The fencing counter is never removed. It is incremented in place under its `flock`, so that no
+//! process finds it missing and starts again at one (K40 (fence counter file)).
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -42,26 +43,28 @@ use crate::record::HolderBlock;
 use crate::staleness::{Object, ObjectContent, ProcessLiveness, Version};
 use crate::store::{BoxFuture, Store, liveness, own_block};
 
-/// Originals of other users must be able to read our record: what they cannot read they take as
-/// free. So it is as readable as theirs (P4, K32).
+/// Mode of records. Originals of other users must be able to read a record, because they treat one
+/// that they cannot read as free. So it is as readable as theirs (P4, K32 (file modes and
+/// symlinks)).
 const FILE_MODE: u32 = 0o644;
 const DIR_MODE: u32 = 0o755;
-/// What is larger is not a lock record and is never removed (K30). Far above the limit of P13, so
-/// that a record which is merely too long can still be judged by its age (P24).
+/// Largest file that can be a lock record; a larger one is never removed (K30 (keep files that are
+/// no records)). Far above the limit of P13 (repository record size limit), so that a record over
+/// that limit is still judged by its age (P24 (unparsable repository records)).
 const FILE_LIMIT: usize = 1 << 20;
-/// Digits that the counter always has room for.
+/// Fixed number of digits of the fencing counter, so that an in-place write keeps the length.
 const FENCE_WIDTH: usize = 20;
 
-/// Whether the store may be written to find out what time it is there (K45).
+/// Whether reading the store's clock may write a file (K45 (age of files and objects)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeAccess {
-    /// Yes: to take and hold locks.
+    /// May write: for acquiring and holding locks.
     Write,
-    /// No: to look at them (P42).
+    /// Must not write: for inspection (P42 (inspection never writes)).
     Look,
 }
 
-/// A directory, seen as a store of locks.
+/// A directory that stores repository locks.
 #[derive(Clone, Debug)]
 pub struct Directory(Arc<Inner>);
 
@@ -71,12 +74,16 @@ struct Inner {
     codec: Codec,
     access: ProbeAccess,
     is_local: bool,
-    /// The files of the locks that we hold; closing one gives up the kernel's lock on it.
+    /// Files of the records that this process holds. Closing one releases its `flock`.
     held: Mutex<BTreeMap<ObjectKey, File>>,
 }
 
 impl Directory {
-    /// Opens the repository in `base`, which must exist.
+    /// Opens the repository in the directory `base`.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if `base` does not exist or cannot be opened.
     pub fn open(base: &Path, codec: Codec, access: ProbeAccess) -> tenure_files::Result<Directory> {
         let is_local = Dir::open(base)?.is_local();
         let held = Mutex::default();
@@ -91,12 +98,13 @@ impl Directory {
 }
 
 impl Directory {
-    /// Does one operation on this thread.
+    /// Performs one operation on the current thread.
     pub fn perform_here(&self, op: StoreOp) -> OpResult {
         self.0.perform(op)
     }
 
-    /// Removes what crashed processes left beside the locks (K20), and names it.
+    /// Removes leftover private files of crashed processes (K20 (remove leftover private files))
+    /// and returns their paths.
     pub fn clean(&self) -> tenure_files::Result<Vec<PathBuf>> {
         let mut cleaned = Vec::new();
         for key in [
@@ -136,7 +144,7 @@ impl Store for Directory {
     }
 }
 
-/// A file of the store: its directory, its name there, and what it is.
+/// A file of the store: its directory, its name in that directory, and its key.
 struct StoreFile {
     dir: Dir,
     name: OsString,
@@ -154,7 +162,8 @@ impl Inner {
             }
             StoreOp::Replace(key, body, version) => self.replace(key, &body, &version),
             StoreOp::Renew(key, body, version) => self.renew(key, &body, &version),
-            // Never asked for at level 2; still the truth if it is.
+            // The protocol does not use `Put` at level 2. A create keeps the answer correct if it
+            // did.
             StoreOp::Put(key, body) => self.create(key, &body),
             StoreOp::DeleteVersion(key, version) => self.delete(key, &version),
             StoreOp::Delete(key) => self.delete_by_name(key),
@@ -163,7 +172,7 @@ impl Inner {
         answer.unwrap_or_else(OpResult::Failed)
     }
 
-    /// The directory of `key`; `None` if it does not exist yet.
+    /// Opens the directory of `key`. Returns `None` if it does not exist yet.
     fn find(&self, key: ObjectKey) -> Result<Option<StoreFile>, OpFailure> {
         let path = self.base.join(key.path());
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -175,7 +184,9 @@ impl Inner {
                 name: name.into(),
                 key,
             })),
-            // Only what is really missing is absent, and only below a base that is there (P25).
+            // Absent only if the directory is proved missing below an existing base. An unmounted
+            // or unreadable base must not look like an empty repository (P25 (failed reads are not
+            // absence)).
             Err(error) if error.class() == Class::NotFound && self.is_missing(parent)? => Ok(None),
             Err(error) => Err(failure(&error)),
         }
@@ -195,7 +206,7 @@ impl Inner {
         }
     }
 
-    /// The directory of `key`, made if necessary.
+    /// Opens the directory of `key`, creating it if necessary.
     fn make(&self, key: ObjectKey) -> Result<StoreFile, OpFailure> {
         if let Some(place) = self.find(key.clone())? {
             return Ok(place);
@@ -216,7 +227,8 @@ impl Inner {
         let Some(place) = self.find(key)? else {
             return Ok(OpResult::Absent);
         };
-        // The time first: a pause between the two would otherwise count as age of the record.
+        // Read the clock before the record: with the other order, a pause between the two would
+        // count as age of the record.
         let now = self.now_in(&place.dir);
         match place.open()? {
             None => Ok(OpResult::Absent),
@@ -256,7 +268,7 @@ impl Inner {
         })
     }
 
-    /// What time it is there (K45). Elsewhere than on a local disk only a write can tell.
+    /// Reads the clock of the file system (K45). On a network file system only a write can show it.
     fn now_in(&self, dir: &Dir) -> Option<Timestamp> {
         match (self.access, dir.is_local()) {
             (ProbeAccess::Write, _) => Clock::SYSTEM.now_in(dir).ok().and_then(timestamp),
@@ -322,14 +334,16 @@ impl Inner {
         }
     }
 
-    /// Our own lock on our own file would keep us from removing it. It may go first: until the
-    /// record has expired nobody else removes it, and then he may.
+    /// Releases our own `flock` on the record, which would otherwise make its removal fail as busy.
+    ///
+    /// Releasing it first is safe: until the record has expired, no other process removes it; after
+    /// that, removal is allowed anyway.
     fn let_go(&self, key: &ObjectKey, version: &Version) -> Result<(), OpFailure> {
         let mut held = self.held();
         if let Some(file) = held.get(key) {
             let mut bytes = vec![0; FILE_LIMIT];
             let length = file.read_at(&mut bytes, 0).map_err(io_failure)?;
-            // Another lock of ours may lie there by now; that one stays guarded.
+            // The file may already hold a later lock of ours; that one stays locked.
             if version_of(file, &bytes[..length]).map_err(io_failure)? == *version {
                 held.remove(key);
             }
@@ -337,12 +351,13 @@ impl Inner {
         Ok(())
     }
 
-    /// Whatever is there, guarded or not: for scratch objects, and for breaking a live lock.
+    /// Deletes the object whatever its version, locked or not: for probe objects, and for breaking
+    /// a live lock.
     fn delete_by_name(&self, key: ObjectKey) -> Result<OpResult, OpFailure> {
         let Some(place) = self.find(key)? else {
             return Ok(OpResult::Absent);
         };
-        // Only what could be a record: never a directory, never somebody's large file (K30).
+        // Only a file that could be a record: never a directory or a large file (K30).
         if place.open()?.is_none() {
             return Ok(OpResult::Absent);
         }
@@ -367,7 +382,8 @@ impl Inner {
         }
     }
 
-    /// K21: the same file, the same length, new bytes.
+    /// Rewrites our record in place: same file, same length, new bytes (K21 (change records in
+    /// place)).
     fn renew(
         &self,
         key: ObjectKey,
@@ -380,7 +396,7 @@ impl Inner {
         let mut held = self.held();
         let file = match held.entry(key) {
             std::collections::btree_map::Entry::Occupied(kept) => kept.into_mut(),
-            // A hold that another process began (C13).
+            // Another process acquired this lock (C13 (holds for scripts)).
             std::collections::btree_map::Entry::Vacant(missing) => match place.open_to_write()? {
                 Some(file) => missing.insert(file),
                 None => return Ok(OpResult::Refused(ConditionFailure::Condition)),
@@ -391,7 +407,7 @@ impl Inner {
         Ok(answer)
     }
 
-    /// The counter goes up in place, under the kernel's lock (K40).
+    /// Increments the fencing counter in place, under `flock` (K40).
     fn count(&self, number: u64, version: &Version) -> Result<OpResult, OpFailure> {
         let Some(place) = self.find(ObjectKey::Fence)? else {
             return Ok(OpResult::Refused(ConditionFailure::Condition));
@@ -436,8 +452,10 @@ impl StoreFile {
         }
     }
 
-    /// Writes `bytes` over the file if the name leads to it and it has this version, before and
-    /// after.
+    /// Overwrites `file` with `bytes`.
+    ///
+    /// Refuses if the name no longer leads to this file, before or after the write, or if the file
+    /// does not have `version`.
     fn rewrite(&self, file: &File, bytes: &[u8], version: &Version) -> std::io::Result<OpResult> {
         let mut old = vec![0; bytes.len() + 1];
         let length = file.read_at(&mut old, 0)?;
@@ -452,7 +470,7 @@ impl StoreFile {
         }
         file.write_all_at(bytes, 0)?;
         if !self.dir.is_local() {
-            // Others see it only then.
+            // Other machines see the write on a network file system only after the sync.
             file.sync_data()?;
         }
         if !self.leads_to(file)? {
@@ -471,7 +489,7 @@ impl StoreFile {
     }
 }
 
-/// Which file, with which bytes, written when.
+/// Returns the version of a file: device, inode, modification time and a hash of the bytes.
 fn version_of(file: &File, bytes: &[u8]) -> std::io::Result<Version> {
     let meta = file.metadata()?;
     let mut hasher = DefaultHasher::new();
@@ -484,7 +502,8 @@ fn version_of(file: &File, bytes: &[u8]) -> std::io::Result<Version> {
     )))
 }
 
-/// Every file below `dir`, except Tenure's own private ones (K17, K26).
+/// Collects every file below `dir`, except private files of Tenure (K17, K26 (rename, compare, then
+/// unlink)).
 fn collect(dir: &Path, prefix: &str, keys: &mut Vec<ObjectKey>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

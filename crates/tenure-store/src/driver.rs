@@ -1,5 +1,7 @@
-//! The driver: the steps on a real store, by real clocks. Everything that decides is in
-//! [`steps`](crate::protocol); this only does, waits and reports.
+//! Async driver: runs the procedures of [`protocol`](crate::protocol) on a real store with real
+//! clocks.
+//!
+//! It performs operations, waits and reports. All decisions are made in the protocol.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -17,22 +19,24 @@ use crate::protocol::{
 use crate::store::Store;
 use crate::time::BootTime;
 
-/// Longer than any request may take; what has no answer by then counts as failed.
+/// Timeout of one store operation; without an answer by then it counts as failed. Longer than the
+/// request limit of the object store client (10 s), so that the client reports its own errors
+/// first.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(15);
 
-/// Something worth telling while a lock is wanted or held.
+/// An event while a lock is being acquired or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LockEvent {
-    /// Somebody is in the way, and we wait.
+    /// Another lock blocks this request, and the request waits.
     Waiting(Box<BlockingObject>),
-    /// Something happened to the lock that is held.
+    /// A notice about the held lock.
     Held(Notice),
 }
 
-/// Where events go.
+/// A callback that receives events. It runs on the runtime thread and must not block.
 pub type EventListener = Arc<dyn Fn(&LockEvent) + Send + Sync>;
 
-/// Drives a procedure to its end.
+/// Drives a procedure to its end and returns the result.
 pub(crate) async fn drive<S: Procedure>(store: &dyn Store, mut steps: S) -> S::End {
     loop {
         let answer = match steps.next(now()) {
@@ -55,8 +59,10 @@ async fn perform(store: &dyn Store, op: StoreOp) -> OpResult {
     }
 }
 
-/// Drives an acquire. `cancelled` ends it early, with nothing left behind; at `deadline` a waiter
-/// stops waiting.
+/// Drives an acquire to its end.
+///
+/// `cancelled` ends it early and removes a record that was already written. At `deadline` a waiting
+/// acquire ends with a timeout.
 pub(crate) async fn acquire(
     store: &dyn Store,
     mut steps: Acquire,
@@ -82,6 +88,9 @@ pub(crate) async fn acquire(
                     }
                     () = at(deadline), if deadline.is_some() => {
                         deadline = None;
+                        // A pause between two attempts ends at once. Other waits, such as the
+                        // settle time, run to their end: the attempt under way may still
+                        // succeed.
                         let pausing = steps.blocker().is_some();
                         steps.stop_waiting();
                         if !pausing {
@@ -96,6 +105,8 @@ pub(crate) async fn acquire(
         if let ProcedureStep::Done(end) = steps.answer(answer, now()) {
             return end;
         }
+        // Cancel only between operations: while a write is under way, its outcome decides what must
+        // be removed. Closing the channel (the caller's future was dropped) cancels too.
         if !is_cancelled && !matches!(cancelled.try_recv(), Err(TryRecvError::Empty)) {
             is_cancelled = true;
             steps.cancel();
@@ -110,21 +121,22 @@ async fn at(deadline: Option<Instant>) {
     }
 }
 
-/// What a holder is told to do. Each order has a place for its answer.
+/// A command to the task that holds the lock, with the sender of its answer.
 pub(crate) enum HolderCommand {
     Release(oneshot::Sender<Released>),
     Check(oneshot::Sender<Checked>),
     Revive(oneshot::Sender<Revived>),
-    /// Leave the record where it is: another process goes on (C13).
+    /// Stop refreshing but keep the record, because another process takes the lock over (C13 (holds
+    /// for scripts)).
     Leave(oneshot::Sender<()>),
 }
 
-/// Answer to a check.
+/// The answer to a check.
 pub(crate) type Checked = Result<(), OpFailure>;
-/// Answer to a revival.
+/// The answer to a revival.
 pub(crate) type Revived = Result<(), OpFailure>;
 
-/// What everybody may know about a lock that is held.
+/// The public state of a held lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DriverState {
     pub(crate) status: HoldStatus,
@@ -142,7 +154,7 @@ impl DriverState {
     }
 }
 
-/// Keeps a lock until it is released, or until nobody has its handle any more.
+/// Holds a lock until it is released or its guard is dropped.
 pub(crate) async fn keep(
     store: Arc<dyn Store>,
     mut hold: HoldProcedure,
@@ -152,6 +164,8 @@ pub(crate) async fn keep(
 ) {
     let mut waiting = CommandWaiters::default();
     loop {
+        // `next` may change the status without an operation, for example when the lease lapses, so
+        // publish it before the operation starts.
         let op = hold.next(now());
         publish(&hold, &state);
         waiting.answer(&[], &hold);
@@ -163,14 +177,16 @@ pub(crate) async fn keep(
                     if waiting.left.is_some() {
                         return waiting.answer_left();
                     }
-                    // Not an answer: what is waited for may have nothing to do with the order.
+                    // Do not pass `Waited` to `hold`: the interrupted wait may be unrelated to the
+                    // command. The next call of `next` returns a new operation.
                     continue;
                 }
             },
             op => {
                 let mut work = pin!(perform(store.as_ref(), op));
                 loop {
-                    // Also while a request hangs: the lease lapses by the clock (P32).
+                    // The lease lapses by the clock, even while a request hangs (P32 (lease limit
+                    // at 80 percent)).
                     let lapse = match hold.status() {
                         HoldStatus::Held => hold.valid_until(),
                         HoldStatus::Lapsed { .. } | HoldStatus::Lost(_) => BootTime::NEVER,
@@ -188,6 +204,8 @@ pub(crate) async fn keep(
                 }
             }
         };
+        // `Leave`: end without passing the result. The record stays, and nothing refreshes it from
+        // here.
         if waiting.left.is_some() {
             return waiting.answer_left();
         }
@@ -216,21 +234,21 @@ fn publish(hold: &HoldProcedure, state: &watch::Sender<DriverState>) {
     });
 }
 
-/// Those who gave an order and wait for its answer.
+/// The callers that wait for the answers to their commands.
 #[derive(Default)]
 struct CommandWaiters {
     releases: Vec<oneshot::Sender<Released>>,
     checks: Vec<oneshot::Sender<Checked>>,
     revivals: Vec<oneshot::Sender<Revived>>,
     left: Option<oneshot::Sender<()>>,
-    /// No more orders: the handle is gone, or gave its last one.
+    /// No more commands: the guard was dropped or sent its last one.
     over: bool,
 }
 
 impl CommandWaiters {
     fn take(&mut self, order: Option<HolderCommand>, hold: &mut HoldProcedure) {
         match order {
-            // The handle was dropped: that is a release nobody waits for.
+            // The guard was dropped: release without a caller to answer.
             None => {
                 self.over = true;
                 hold.release();
@@ -268,7 +286,7 @@ impl CommandWaiters {
         match hold.status() {
             // Held, again or still: nothing to revive.
             HoldStatus::Held => tell(&mut self.revivals, &Ok(())),
-            // The status says it all; whoever asked looks there.
+            // Dropping the senders answers the callers, which then read the loss from the status.
             HoldStatus::Lapsed { .. } => self.checks.clear(),
             HoldStatus::Lost(_) => {
                 self.checks.clear();
@@ -292,7 +310,7 @@ impl CommandWaiters {
 
 fn tell<T: Clone>(answers: &mut Vec<oneshot::Sender<T>>, value: &T) {
     for answer in answers.drain(..) {
-        // Whoever does not wait any more does not want to know.
+        // The caller may have stopped waiting; then the answer is not needed.
         let _ = answer.send(value.clone());
     }
 }

@@ -1,16 +1,17 @@
-//! The envelope: what a record looks like as bytes in a store (P11–P13).
+//! Compression and encryption envelope: the bytes of a record in a store (P11–P13).
 //!
 //! ```text
 //! reading:  0x01 … ──open──▶ 1f 8b … ──gunzip──┐
-//!                      └───▶ 28 b5 2f fd ─unzstd┴─▶ JSON ─▶ Record
-//! writing:  Record ─▶ JSON ──(with a key and `seal`)──▶ envelope
+//!                      └───▶ 28 b5 2f fd ─unzstd┴─▶ JSON ─▶ LockRecord
+//! writing:  LockRecord ─▶ JSON ──(with a key and `Seal::Yes`)──▶ envelope
 //! ```
 //!
-//! Everything from the store is hostile until parsed: at most 64 KiB are unpacked, whatever a frame
-//! promises, and the zstd decoder is the one written in Rust.
+//! All bytes from the store are untrusted until parsed: at most 64 KiB are decompressed, whatever
+//! size a frame declares, and the zstd decoder is written in Rust.
 //!
-//! Tenure never compresses: a record must keep its length to be rewritten in place (K21), and
-//! originals read plain JSON and uncompressed envelopes everywhere (P12).
+//! Tenure never compresses. A record must keep its length to be rewritten in place (K21 (change
+//! records in place)), and all originals read plain JSON and uncompressed envelopes (P12 (plain
+//! records in encrypted repositories)).
 
 use std::fmt;
 use std::io::Read;
@@ -24,30 +25,40 @@ use crate::protocol::OpBody;
 use crate::record::LockRecord;
 use crate::staleness::{ObjectContent, Unreadable};
 
-/// The most bytes of a record, stored and unpacked (P13).
+/// Maximum size of a record in bytes, both stored and decompressed (P13 (repository record size
+/// limit)).
 pub const LIMIT: usize = 64 * 1024;
 
 const ENVELOPE: u8 = 0x01;
 const NONCE: usize = 12;
 const TAG: usize = 16;
 
-/// The 32 bytes that a repository's records are sealed with.
+/// The AES-256 key that seals the records of a repository. `Debug` does not print it.
 #[derive(Clone, PartialEq, Eq)]
 pub struct DataKey([u8; 32]);
 
 impl DataKey {
-    /// A key from its bytes.
+    /// Creates a key from its bytes.
     pub fn new(bytes: [u8; 32]) -> DataKey {
         DataKey(bytes)
     }
 
-    /// Reads a key file: 32 raw bytes, or 64 hex digits and perhaps a newline (C12).
+    /// Reads a key file: 32 raw bytes, or 64 hex digits with surrounding white space (C12 (data key
+    /// of a repository)).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`KeyError`] if the file cannot be read or has another form.
     pub fn from_file(path: &Path) -> Result<DataKey, KeyError> {
         let bytes = std::fs::read(path).map_err(KeyError::Read)?;
         DataKey::from_bytes(&bytes)
     }
 
-    /// A key from the bytes of a key file.
+    /// Parses the content of a key file.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`KeyError::Form`] if `bytes` are neither 32 raw bytes nor 64 hex digits.
     pub fn from_bytes(bytes: &[u8]) -> Result<DataKey, KeyError> {
         if let Ok(raw) = <[u8; 32]>::try_from(bytes) {
             return Ok(DataKey(raw));
@@ -71,28 +82,28 @@ impl fmt::Debug for DataKey {
     }
 }
 
-/// What is wrong with a key file.
+/// The error of an invalid key file.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read the key file")]
     Read(#[source] std::io::Error),
-    /// It has another form.
+    /// The file holds neither 32 bytes nor 64 hex digits.
     #[error("a key file holds 32 bytes or 64 hex digits")]
     Form,
 }
 
-/// Whether records are sealed when written.
+/// Whether new records are encrypted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Seal {
-    /// Plain JSON, readable for every original (P12).
+    /// Plain JSON, which every original can read (P12).
     #[default]
     No,
-    /// In the envelope, so that host names do not leak.
+    /// Encrypted, so that the store does not see host names.
     Yes,
 }
 
-/// Turns records into bytes and back.
+/// Encodes and decodes the objects of a repository.
 #[derive(Clone, Debug, Default)]
 pub struct Codec {
     key: Option<DataKey>,
@@ -100,12 +111,13 @@ pub struct Codec {
 }
 
 impl Codec {
-    /// A codec for a repository without encryption.
+    /// Creates a codec for a repository without a data key.
     pub fn plain() -> Codec {
         Codec::default()
     }
 
-    /// A codec with the repository's data key; it opens what is sealed, and seals if told to.
+    /// Creates a codec with the data key of the repository. It opens sealed records, and seals new
+    /// ones if `seal` is [`Seal::Yes`].
     pub fn with_key(key: DataKey, seal: Seal) -> Codec {
         Codec {
             key: Some(key),
@@ -113,7 +125,7 @@ impl Codec {
         }
     }
 
-    /// The bytes to store.
+    /// Encodes `body` to the bytes to store. Only records are ever sealed.
     pub fn encode(&self, body: &OpBody) -> Vec<u8> {
         match body {
             OpBody::Record(record) => {
@@ -128,7 +140,8 @@ impl Codec {
         }
     }
 
-    /// What is in the bytes of a lock object.
+    /// Decodes the bytes of a lock object. Bytes that cannot be decoded give
+    /// [`ObjectContent::Unreadable`].
     pub fn decode_record(&self, stored: &[u8]) -> ObjectContent {
         match self.unpack(stored) {
             Ok(record) => ObjectContent::Record(record),
@@ -136,7 +149,7 @@ impl Codec {
         }
     }
 
-    /// What is in the bytes of the fencing counter.
+    /// Decodes the bytes of the fencing counter.
     pub fn decode_fence(stored: &[u8]) -> ObjectContent {
         #[derive(Deserialize)]
         struct NonceCounter {
@@ -196,7 +209,8 @@ fn open(key: &DataKey, envelope: &[u8]) -> Result<Vec<u8>, Unreadable> {
     Ok(text)
 }
 
-/// A frame that does not decode is taken as it stands, and will fail to parse (P11).
+/// Decompresses gzip and zstd. A frame that does not decode is returned unchanged and then fails to
+/// parse as JSON (P11 (compression and encryption layers)).
 fn decompress(bytes: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
     let unpacked = match bytes.as_slice() {
         [0x1f, 0x8b, ..] => at_most(flate2::read::MultiGzDecoder::new(bytes.as_slice())),
@@ -215,8 +229,8 @@ enum Unpack {
     TooLarge,
 }
 
-/// Block by block, so that no more than the limit and one block (128 KiB) is ever unpacked: a
-/// stream over this decoder would first fill the window that the frame asks for.
+/// Decodes block by block, so that at most the limit and one block (128 KiB) are decompressed. The
+/// streaming decoder of this crate would first fill the window size that the frame declares.
 fn unzstd(frame: &[u8]) -> Result<Vec<u8>, Unpack> {
     let mut source = frame;
     let mut decoder = FrameDecoder::new();
@@ -270,7 +284,7 @@ mod tests {
         DataKey::new([byte; 32])
     }
 
-    /// P12: plain JSON, unless told to seal; both are read back.
+    /// P12: records are plain JSON unless sealing is on; both forms are read back.
     #[test]
     fn what_is_written_is_read_back() {
         let body = OpBody::Record(record());
@@ -295,7 +309,7 @@ mod tests {
         );
     }
 
-    /// P11: sealed records are opaque without the key, and damaged with another one.
+    /// P11: without the key a sealed record is opaque; with another key it is reported as such.
     #[test]
     fn a_sealed_record_needs_its_key() {
         let sealed = Codec::with_key(key(1), Seal::Yes).encode(&OpBody::Record(record()));
@@ -310,7 +324,7 @@ mod tests {
         assert_eq!(why(Codec::with_key(key(2), Seal::No)), Unreadable::WrongKey);
     }
 
-    /// K21: sealing does not make the length depend on what is sealed.
+    /// K21: the length of a sealed record does not depend on its values.
     #[test]
     fn a_sealed_record_keeps_its_length() {
         let codec = Codec::with_key(key(1), Seal::Yes);
@@ -324,7 +338,7 @@ mod tests {
         assert_ne!(one[1..13], two[1..13], "a nonce was used twice");
     }
 
-    /// P13: exactly the limit is read, one byte more is not, stored or unpacked.
+    /// P13: a record of exactly the limit is read, one byte more is not, stored or decompressed.
     #[test]
     fn the_limits_are_exact() {
         let json = |length: usize| {
@@ -360,7 +374,8 @@ mod tests {
         assert!(is_too_large(read(&zstd(&json(1 << 20)))));
     }
 
-    /// P11: what begins like a frame and is none fails to parse, and is never empty by accident.
+    /// P11: bytes that start like a frame but are not one fail to parse; they never become an empty
+    /// record.
     #[test]
     fn a_broken_frame_is_damaged() {
         for start in [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]] {
@@ -398,7 +413,7 @@ mod tests {
         }
     }
 
-    /// C12: raw or hex.
+    /// C12: a key file is raw or hex.
     #[test]
     fn key_files_are_raw_or_hex() {
         assert_eq!(DataKey::from_bytes(&[7; 32]).unwrap(), key(7));

@@ -1,4 +1,5 @@
-//! What can go wrong, for people and for programs (K2, K5).
+//! Error types: a class for programs, a message for people (K2 (one class per failure), K5 (content
+//! of user messages)).
 
 use std::time::Duration;
 
@@ -11,70 +12,72 @@ use crate::messages;
 use crate::protocol::{AcquireRefusal, BlockingObject, LossCause, OpFailure, OpFailureKind};
 use crate::time::HumanDuration;
 
-/// A lock that was not taken, kept, given back or looked at.
+/// The error of an operation on a repository lock.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The address names no repository.
+    /// The text is not a repository address.
     #[error(transparent)]
     Address(#[from] AddressError),
     /// The settings contradict the protocol.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The key file is none.
+    /// The key file is invalid.
     #[error(transparent)]
     Key(#[from] KeyError),
-    /// A sealed record of a long lease would be taken for stale by everybody without the key.
+    /// The ttl is too long for sealed records: clients without the key treat an unreadable record
+    /// as stale after 120 s (P24 (unparsable repository records)).
     #[error("sealed records need a ttl of at most 120 s, not {} s", .0.as_secs())]
     SealedTtl(Duration),
-    /// The store cannot be opened at all.
+    /// The store cannot be opened.
     #[error("{place}: cannot open the repository: {text}")]
     Open {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
-        /// What is wrong.
+        /// The cause.
         text: String,
-        /// The class of it.
+        /// The class of the error.
         class: Class,
     },
-    /// The store lacks something that was demanded, or that locks cannot do without.
+    /// The store lacks a feature that the caller demanded or that the protocol needs.
     #[error("{place}: {what}")]
     Unsupported {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
-        /// What it lacks.
+        /// The missing feature.
         what: &'static str,
     },
-    /// The lock was not taken.
+    /// The lock was not acquired.
     #[error("{}", refusal_text(place, *mode, refusal))]
     Refused {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
-        /// What was wanted.
+        /// The requested mode.
         mode: LockMode,
-        /// Why not.
+        /// The reason.
         refusal: Box<AcquireRefusal>,
     },
-    /// The lock was held, and is not any more.
+    /// The lock was held and is lost.
     #[error("{place}: {}", loss_text(loss))]
     Lost {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
-        /// How it was lost.
+        /// How the lock was lost.
         loss: Box<Loss>,
     },
-    /// This handle holds nothing: released before, or come over `fork` (K36).
+    /// This guard does not hold a lock: it was released before, or it is a copy in a forked child
+    /// (K36 (idempotent release)).
     #[error("{place}: this handle does not hold the lock (released before, or inherited by fork)")]
     NotHeld {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
     },
-    /// The store could not be asked.
+    /// An operation on the store failed.
     #[error("{place}: {failure}")]
     Store {
-        /// Which repository.
+        /// The repository.
         place: Box<RepositoryAddress>,
-        /// What it said.
+        /// The failure.
         failure: OpFailure,
     },
 }
@@ -82,14 +85,15 @@ pub enum Error {
 /// How a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Loss {
-    /// No refresh was confirmed in time (P32). It may be revived (P34).
+    /// No refresh was confirmed in time (P32 (lease limit at 80 percent)). The lock can be revived
+    /// (P34 (revive a lapsed lease)).
     Lapsed,
-    /// For good.
+    /// The lock is lost for this cause and cannot be revived.
     For(LossCause),
 }
 
 impl Error {
-    /// The class, for programs (K2).
+    /// Returns the class of the error, for programs (K2).
     pub fn class(&self) -> Class {
         match self {
             Error::Address(_) | Error::Settings(_) | Error::Key(_) | Error::SealedTtl(_) => {
@@ -104,14 +108,15 @@ impl Error {
         }
     }
 
-    /// Whether somebody else has it, so that waiting may help (C15).
+    /// Returns `true` if another holder or a faster acquirer is the reason, so that waiting may
+    /// help (C15 (exit code follows the decision)).
     pub fn is_busy(&self) -> bool {
         self.blocker().is_some()
             || matches!(self, Error::Refused { refusal, .. }
                 if matches!(**refusal, AcquireRefusal::LostRace { .. }))
     }
 
-    /// Who is in the way.
+    /// Returns the object that blocks the request, if it is known.
     pub fn blocker(&self) -> Option<&BlockingObject> {
         match self {
             Error::Refused { refusal, .. } => refusal.blocker(),
@@ -119,7 +124,7 @@ impl Error {
         }
     }
 
-    /// The exit code of a command that ends with this (C2, C15).
+    /// Returns the exit code of a command that ends with this error (C2 (exit codes), C15).
     pub fn exit_code(&self) -> u8 {
         match self.class() {
             Class::Timeout => Class::Timeout.exit_code(),
@@ -130,7 +135,7 @@ impl Error {
 }
 
 impl AcquireRefusal {
-    /// The class, for programs (K2).
+    /// Returns the class of the refusal, for programs (K2).
     pub fn class(&self) -> Class {
         match self {
             AcquireRefusal::Held(blocker) if blocker.object.record().is_none() => Class::Unreadable,
@@ -144,7 +149,7 @@ impl AcquireRefusal {
         }
     }
 
-    /// Who is in the way.
+    /// Returns the object that blocks the request, if it is known.
     pub fn blocker(&self) -> Option<&BlockingObject> {
         match self {
             AcquireRefusal::Held(blocker) | AcquireRefusal::TimedOut(blocker) => Some(blocker),
@@ -159,7 +164,7 @@ impl AcquireRefusal {
 }
 
 impl OpFailure {
-    /// The class, for programs (K2).
+    /// Returns the class of the failure, for programs (K2).
     pub fn class(&self) -> Class {
         match self.kind {
             OpFailureKind::Passing | OpFailureKind::Lasting => Class::Io,
@@ -168,7 +173,7 @@ impl OpFailure {
     }
 }
 
-/// K5: the resource, the holder, since when, the judgement, and the way out.
+/// Message of a refusal (K5): repository, holder, since when, verdict, and the command to break it.
 fn refusal_text(place: &RepositoryAddress, mode: LockMode, refusal: &AcquireRefusal) -> String {
     match refusal {
         AcquireRefusal::Held(blocker) => {

@@ -1,4 +1,4 @@
-//! The guard: a lock in the hands of the program that took it.
+//! RAII guard of a repository lock.
 
 use std::fmt;
 use std::str::FromStr;
@@ -14,15 +14,18 @@ use crate::key::ObjectKey;
 use crate::lock_terms::LockMode;
 use crate::protocol::{HoldStatus, OpFailure, OwnRecord, Released};
 
-/// A lock that is held. The runtime thread refreshes it; dropping the guard gives it back in the
-/// background, [`RepositoryGuard::release`] gives it back and says what came of it.
+/// A held repository lock.
+///
+/// The runtime thread refreshes the lease. Dropping the guard releases the lock in the background;
+/// [`RepositoryGuard::release`] releases it and reports the outcome.
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct RepositoryGuard {
     place: RepositoryAddress,
     mode: LockMode,
     key: ObjectKey,
     token: String,
-    /// Only the process that acquired acts (K36).
+    /// Process that acquired the lock. A forked copy of the guard must not act (K36 (idempotent
+    /// release)).
     pid: u32,
     orders: Option<mpsc::UnboundedSender<HolderCommand>>,
     state: watch::Receiver<DriverState>,
@@ -52,28 +55,31 @@ impl RepositoryGuard {
         }
     }
 
-    /// The repository.
+    /// Returns the address of the repository.
     pub fn place(&self) -> &RepositoryAddress {
         &self.place
     }
 
-    /// Shared or exclusive.
+    /// Returns the mode of the lock.
     pub fn mode(&self) -> LockMode {
         self.mode
     }
 
-    /// The object that is our lock.
+    /// Returns the key of the lock object.
     pub fn key(&self) -> &ObjectKey {
         &self.key
     }
 
-    /// The newest fencing number (P38). `None` only for a shared lock in a store without
-    /// conditional writes where nobody ever counted.
+    /// Returns the newest fencing number (P38 (repository fence counter)).
+    ///
+    /// `None` only for a shared lock in a store without conditional writes whose counter was never
+    /// incremented.
     pub fn fence(&self) -> Option<u64> {
         self.state.borrow().fence
     }
 
-    /// How long the work may go on without a newer refresh (P32); zero when it may not.
+    /// Returns how long the work may continue without a newer refresh (P32 (lease limit at 80
+    /// percent)). Zero if the lock is not held.
     pub fn valid_for(&self) -> Duration {
         let state = self.state.borrow();
         match state.status {
@@ -82,7 +88,7 @@ impl RepositoryGuard {
         }
     }
 
-    /// How it was lost, if it was. Local and instant.
+    /// Returns how the lock was lost, or `None` if it is held. Does not ask the store.
     pub fn loss(&self) -> Option<Loss> {
         let state = self.state.borrow();
         match &state.status {
@@ -92,8 +98,9 @@ impl RepositoryGuard {
         }
     }
 
-    /// Resolves when the lock is lost, at once if it was lost before. The work must have stopped
-    /// by then: others may take the lock from now on.
+    /// Waits until the lock is lost and returns how; returns at once if it was lost before.
+    ///
+    /// The work must stop at once: other processes may acquire the lock from now on.
     pub async fn lost(&self) -> Loss {
         let mut state = self.state.clone();
         loop {
@@ -102,13 +109,18 @@ impl RepositoryGuard {
                 return loss;
             }
             if state.changed().await.is_err() {
-                // The runtime thread is gone without a word; nothing is refreshed any more.
+                // The task on the runtime thread ended without a final status; the lease is not
+                // refreshed any more.
                 return self.loss().unwrap_or(Loss::Lapsed);
             }
         }
     }
 
-    /// Mine, right now? Asks the store (K34).
+    /// Asks the store whether the record is still ours (K34 (detect a lost lock)).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Lost`] if the lock is lost, [`Error::Store`] if the store cannot be read.
     pub async fn check(&self) -> Result<(), Error> {
         if let Some(loss) = self.loss() {
             return Err(self.lost_error(loss));
@@ -118,15 +130,27 @@ impl RepositoryGuard {
         self.answered(answered.await.ok())
     }
 
-    /// Brings a lapsed lock back, if nobody could have held it in between (P34): held again, with
-    /// a new fencing number. Until this has returned the work stays stopped.
+    /// Revives a lapsed lock (P34 (revive a lapsed lease)).
+    ///
+    /// Succeeds only if no other process can have held the lock in between. The lock then has a new
+    /// fencing number. The work must stay stopped until this returns.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Lost`] if the lock is lost or still lapsed, [`Error::NotHeld`] if this
+    /// guard holds nothing.
     pub async fn revive(&self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.order(HolderCommand::Revive(answer))?;
         self.answered(answered.await.ok())
     }
 
-    /// Gives the lock back (P35).
+    /// Releases the lock (P35 (repository release)).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Lost`] if the record was not ours any more, [`Error::Store`] if it could
+    /// not be removed; it then stays until its lease expires.
     pub async fn release(mut self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.order(HolderCommand::Release(answer))?;
@@ -144,8 +168,10 @@ impl RepositoryGuard {
         }
     }
 
-    /// Lets go without giving back: the lock lives by its ttl, and the ticket lets another process
-    /// go on with it (C13).
+    /// Stops refreshing without releasing the lock and returns a ticket (C13 (holds for scripts)).
+    ///
+    /// The lock stays until its ttl ends. Another process can continue it with the ticket:
+    /// [`Repository::adopt`](crate::Repository::adopt).
     pub async fn into_ticket(mut self) -> Result<Ticket, Error> {
         let (answer, answered) = oneshot::channel();
         self.order(HolderCommand::Leave(answer))?;
@@ -203,8 +229,9 @@ impl Drop for RepositoryGuard {
         if !self.is_ours()
             && let Some(orders) = self.orders.take()
         {
-            // A copy that came over fork. Closing the channel would wake a runtime thread that does not
-            // exist here, through memory that the fork may have cut in the middle.
+            // A copy in a forked child. Closing the channel would wake a runtime thread that does
+            // not exist in this process, and the channel's memory may be inconsistent after the
+            // fork.
             std::mem::forget(orders);
         }
     }
@@ -221,7 +248,8 @@ impl fmt::Debug for RepositoryGuard {
     }
 }
 
-/// A hold that outlives its process, in one word: which object, and the token that proves it ours.
+/// A hold that outlives its process, as one string: the lock object and the token that proves
+/// ownership.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
     pub(crate) key: ObjectKey,
@@ -234,7 +262,7 @@ impl fmt::Display for Ticket {
     }
 }
 
-/// A text that is no ticket.
+/// The error of a text that is not a [`Ticket`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no hold on a repository")]
 pub struct TicketError(String);

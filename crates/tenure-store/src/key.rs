@@ -1,34 +1,37 @@
-//! The names of everything this protocol touches in a store (P1, P2, P6).
+//! Object keys of the protocol (P1 (exclusive lock key), P2 (shared lock keys), P6 (keys of
+//! Tenure)).
 
 use std::fmt;
 
-/// One object of the lock protocol, named relative to the repository.
+/// The key of an object of the lock protocol, relative to the repository.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ObjectKey {
-    /// The one exclusive lock.
+    /// The exclusive lock.
     Exclusive,
-    /// One shared lock; the rest of its name is opaque (P2).
+    /// A shared lock. The name below the prefix is opaque (P2).
     Shared(String),
-    /// The counter of fencing numbers (P38).
+    /// The fencing counter (P38 (repository fence counter)).
     Fence,
-    /// A scratch object that shows what the store can do (P26).
+    /// A scratch object that probes the abilities of the store (P26 (levels of conditional
+    /// writes)).
     Probe(u64),
 }
 
 impl ObjectKey {
-    /// Where the shared locks lie.
+    /// Prefix of all shared locks.
     pub const SHARED_PREFIX: &str = "index/lock.shared/";
 
     const EXCLUSIVE: &str = "index/lock.exclusive";
     const FENCE: &str = "index/lock.tenure/fence";
 
-    /// The key of a shared lock taken at `acquired_at` (P30.2): the suffix keeps two processes
-    /// with the same clock reading apart.
+    /// Creates the key of a shared lock acquired at `acquired_at` (P30.2). `suffix` separates two
+    /// processes whose clocks show the same time.
     pub fn shared(acquired_at: &str, suffix: u64) -> ObjectKey {
         ObjectKey::Shared(format!("{acquired_at}-{suffix:016x}"))
     }
 
-    /// The key below the repository, without the store's own prefix (P3).
+    /// Returns the key below the repository, without the prefix of the store (P3 (store key
+    /// prefix)).
     pub fn path(&self) -> String {
         match self {
             ObjectKey::Exclusive => Self::EXCLUSIVE.into(),
@@ -38,7 +41,8 @@ impl ObjectKey {
         }
     }
 
-    /// The lock that `path` names, if it names one. The inverse of [`ObjectKey::path`] for locks.
+    /// Parses the key of a lock. Returns `None` if `path` does not name one. The inverse of
+    /// [`ObjectKey::path`] for locks.
     pub fn lock(path: &str) -> Option<ObjectKey> {
         if path == Self::EXCLUSIVE {
             return Some(ObjectKey::Exclusive);
@@ -49,8 +53,8 @@ impl ObjectKey {
         }
     }
 
-    /// A half-written file of an original on a directory store (P4). One that does not parse is
-    /// no lock (P24).
+    /// Returns `true` for a half-written file of an original in a directory store (P4 (directory
+    /// stores)). If it does not parse, it is not a lock (P24 (unparsable repository records)).
     pub fn is_scratch(&self) -> bool {
         matches!(self, ObjectKey::Shared(name) if name.ends_with(".tmp"))
     }
@@ -66,7 +70,7 @@ impl fmt::Display for ObjectKey {
 mod tests {
     use super::*;
 
-    /// P1, P2, P6: the keys, to the letter.
+    /// P1, P2, P6: the keys, character by character.
     #[test]
     fn keys_are_spelled_as_the_originals_spell_them() {
         assert_eq!(ObjectKey::Exclusive.path(), "index/lock.exclusive");

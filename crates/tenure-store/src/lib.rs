@@ -1,32 +1,43 @@
-//! Repository locks: shared and exclusive leases made of objects inside a bucket or directory, side
-//! by side with the backup programs that invented them.
+//! Repository locks: shared and exclusive leases stored as objects in a bucket or as files in a
+//! directory.
+//!
+//! The protocol is compatible with the backup programs that defined it. Comments call those
+//! programs *originals*.
 //!
 //! ```text
-//!   Repository ── Guard ── blocking            what a program uses
-//!        driver ── keeper ── clocks            does, waits, reports; on a thread of its own
-//!   steps: Acquire Hold Probe Survey Break     decides; pure, no I/O, no clock
-//!        judge   record   terms   key   time   what a record means, how long a lease lasts
-//!   store: Directory   Objects ── connector    one operation at a time
-//!        onion                                 bytes: zstd, gzip, AES-256-GCM
+//!   Repository ── RepositoryGuard ── blocking     public API
+//!        driver ── runtime ── clocks              runs procedures on one background thread
+//!   protocol: Acquire HoldProcedure Probe         decides; pure, no I/O, no clock
+//!             ListLocks BreakLocks
+//!        staleness   record   lock_terms          meaning of a record, times of a lease
+//!        key   time                               object names, clock readings
+//!   store: Directory   Objects ── connector       performs one operation at a time
+//!        envelope                                 bytes: zstd, gzip, AES-256-GCM
 //! ```
 //!
-//! Every decision of the protocol is in [`protocol`], as plain data that a model checker can drive
-//! through all interleavings. Rule ids (P…, K…, C…) refer to the protocol rules.
+//! [`protocol`] makes every decision as plain data, so a model checker can drive it through all
+//! interleavings. Rule ids (P…, K…, C…) refer to `docs/spec/`.
 //!
-//! # What is promised
+//! # Guarantees
 //!
-//! Two Tenure processes never hold conflicting locks in a store with conditional writes and deletes
-//! (level 2), as long as each stops when its [`RepositoryGuard`] says that the lock is lost, and clocks run at
-//! nearly equal speed; what they *show* does not matter. Where only writes are conditional (level 1)
-//! a delete must also take effect within a fifth of the ttl after it was sent, and without
-//! conditions (level 0) a write or delete within the settling time after the look that it rests on.
-//! The model shows that this is enough, and that it is needed.
+//! Two Tenure processes never hold conflicting locks under these conditions:
 //!
-//! Against originals, which write without conditions, the windows that remain are the ones they
-//! have among themselves, less those that a second look and a moment of settling close. At level 0
-//! one remains that Tenure cannot close alone: an exclusive original and an exclusive Tenure that
-//! start within the same moment. A paused holder is stopped by the fencing number, by whatever
-//! checks it.
+//! - Each process stops its work when its [`RepositoryGuard`] reports that the lock is lost.
+//! - The clocks of the machines run at nearly the same speed. The time that they show does not
+//!   matter.
+//! - With conditional writes and conditional deletes (level 2), nothing else is needed.
+//! - With conditional writes only (level 1), a delete takes effect within a fifth of the ttl after
+//!   it was sent.
+//! - Without conditions (level 0), a write or delete takes effect within the settle time after the
+//!   read that it is based on.
+//!
+//! The model checker shows that these conditions are sufficient and necessary.
+//!
+//! Originals write without conditions. Tenure closes some of the race windows that originals have
+//! among themselves, by a second read and by the settle time; the others remain. At level 0 one
+//! window remains that Tenure cannot close alone: an exclusive original and an exclusive Tenure
+//! process start at the same moment. A paused holder is stopped by the fencing number, wherever the
+//! protected resource checks it.
 
 #![allow(
     clippy::large_enum_variant,

@@ -1,34 +1,36 @@
-//! The terms of a lock: how long, how often, how careful (P15, P16, P26, P28).
+//! Lock settings and their validation: ttl, refresh interval, clock skew, settle time (P15, P16,
+//! P26, P28).
 //!
-//! [`LockSettings`] is what a caller asks for; [`LockTerms`] is what holds once the store's abilities are
-//! known. Only [`LockSettings::terms`] makes the one from the other, so a `LockTerms` is always lawful.
+//! [`LockSettings`] is what a caller requests. [`LockTerms`] is the result for a store whose
+//! abilities are known. Only [`LockSettings::terms`] creates a `LockTerms`, so its values always
+//! obey the protocol.
 
 use std::time::Duration;
 
 use crate::record::DEFAULT_TTL;
 
-/// Shared or exclusive.
+/// The mode of a repository lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LockMode {
-    /// Together with other shared holders: backup, restore (P17).
+    /// Shared with other shared holders: backup, restore (P17 (lock per operation)).
     Shared,
-    /// Alone: prune (P17).
+    /// Excludes all other holders: prune (P17).
     Exclusive,
 }
 
-/// What a store does with conditions (P26).
+/// Which conditional operations a store supports (P26 (levels of conditional writes)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ConditionLevel {
-    /// Level 0: it ignores or refuses them.
+    /// Level 0: none; the store ignores or refuses conditions.
     Nothing,
     /// Level 1: create-if-absent and replace-if-version.
     Writes,
-    /// Level 2: delete-if-version too.
+    /// Level 2: level 1 and delete-if-version.
     Deletes,
 }
 
 impl ConditionLevel {
-    /// The number that P26 gives it.
+    /// Returns the number of the level in P26.
     pub fn number(self) -> u8 {
         match self {
             ConditionLevel::Nothing => 0,
@@ -38,42 +40,44 @@ impl ConditionLevel {
     }
 }
 
-/// Who else uses this store.
+/// Which other clients use the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OtherClients {
-    /// Other programs of the protocol may be among them: wait for their late writes.
+    /// Originals may be among them: wait for their late writes.
     Originals,
-    /// The user promises that only Tenure is (`--tenure-only`).
+    /// Only Tenure clients, as the user promises (`--tenure-only`).
     TenureOnly,
 }
 
-/// What a shared holder does when an exclusive record stands beside it (P33).
+/// What a shared holder does when an exclusive record appears while it holds (P33 (check for
+/// conflicts while holding)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnConflict {
-    /// Warn.
+    /// Reports it to the listener and keeps the lock.
     Warn,
-    /// Give the lock up for lost (`--strict`).
+    /// Treats the lock as lost (`--strict`).
     Stop,
 }
 
-/// What a caller may ask for. The defaults are what the originals expect.
+/// Settings of a lock, as requested. The defaults are those that originals expect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockSettings {
-    /// How long a lock outlives its last refresh.
+    /// Time after the last refresh until the lock expires.
     pub ttl: Duration,
-    /// How often it is refreshed.
+    /// Interval between refreshes.
     pub refresh: Duration,
-    /// How far the clocks of two machines may lie apart (P21).
+    /// Largest assumed difference between the clocks of two machines (P21 (clock skew allowance)).
     pub skew: Duration,
-    /// How long to wait for late writers; `None` is P28's default.
+    /// Settle time: how long to wait for late writers. `None` selects the default of P28 (acquire
+    /// the exclusive lock).
     pub settle: Option<Duration>,
-    /// Who else uses the store.
+    /// Which other clients use the store.
     pub company: OtherClients,
-    /// What a shared holder does about an intruder.
+    /// What a shared holder does about a conflicting exclusive record.
     pub on_conflict: OnConflict,
-    /// How often a failed read or list is repeated before it counts (P25).
+    /// Number of retries of a failed read or list (P25 (failed reads are not absence)).
     pub retries: u8,
-    /// How often a waiter looks again (P19).
+    /// Interval between the attempts of a waiter (P19 (waiting for the repository)).
     pub poll: Duration,
 }
 
@@ -92,32 +96,37 @@ impl Default for LockSettings {
     }
 }
 
-/// Settings that contradict the protocol.
+/// The error of settings that contradict the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// P16.
+    /// The ttl is out of range (P16 (allowed lease times)).
     #[error("a ttl of {} s is not between 30 s and 600 s", .0.as_secs_f64())]
     Ttl(Duration),
-    /// P16.
+    /// The refresh interval is zero or longer than half the ttl (P16).
     #[error("a refresh every {} s does not fit a ttl of {} s: at most half of it, and more than none", .refresh.as_secs_f64(), .ttl.as_secs_f64())]
     Refresh {
-        /// The interval asked for.
+        /// The requested interval.
         refresh: Duration,
-        /// The ttl it has to fit.
+        /// The ttl.
         ttl: Duration,
     },
-    /// A wait that would eat the lease.
+    /// The settle time is longer than a quarter of the ttl.
     #[error("settle of {} s does not fit a ttl of {} s: at most a quarter of it", .settle.as_secs_f64(), .ttl.as_secs_f64())]
     Settle {
-        /// The wait asked for.
+        /// The requested settle time.
         settle: Duration,
-        /// The ttl it has to fit.
+        /// The ttl.
         ttl: Duration,
     },
 }
 
 impl LockSettings {
-    /// The terms on a store of this `level`.
+    /// Validates the settings and returns the terms for a store of this `level`.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`SettingsError`] if the ttl, the refresh interval or the settle time is out of
+    /// range.
     pub fn terms(&self, level: ConditionLevel) -> Result<LockTerms, SettingsError> {
         let &LockSettings { ttl, refresh, .. } = self;
         if !(Duration::from_secs(30)..=Duration::from_secs(600)).contains(&ttl) {
@@ -151,42 +160,45 @@ impl LockSettings {
     }
 }
 
-/// What a lock is taken and held by.
+/// Validated parameters of a lock on a store of known level.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LockTerms {
-    /// What the store does with conditions.
+    /// Which conditional operations the store supports.
     pub level: ConditionLevel,
-    /// How long a lock outlives its last refresh. Whole seconds are what the record can say.
+    /// Time after the last refresh until the lock expires. A record stores it in whole seconds.
     pub ttl: Duration,
-    /// How often it is refreshed.
+    /// Interval between refreshes.
     pub refresh: Duration,
-    /// How far clocks may lie apart.
+    /// Largest assumed difference between two clocks.
     pub skew: Duration,
-    /// How long to wait for late writers.
+    /// Settle time: how long to wait for late writers.
     pub settle: Duration,
-    /// What a shared holder does about an intruder.
+    /// What a shared holder does about a conflicting exclusive record.
     pub on_conflict: OnConflict,
-    /// How often a failed read or list is repeated.
+    /// Number of retries of a failed read or list.
     pub retries: u8,
-    /// How often a waiter looks again.
+    /// Interval between the attempts of a waiter.
     pub poll: Duration,
 }
 
 impl LockTerms {
-    /// How often a refused write goes back to the first look (P28.3).
+    /// Number of times that a refused write restarts the acquire (P28.3).
     pub const ROUNDS: u8 = 5;
-    /// How soon a failed refresh is repeated (P32).
+    /// Delay before a failed refresh is repeated (P32 (lease limit at 80 percent)).
     pub const REFRESH_RETRY: Duration = Duration::from_secs(2);
-    /// How long an intruder must stand before it counts (P33).
+    /// Time after which a conflicting record is read again before it counts (P33).
     pub const SECOND_LOOK: Duration = Duration::from_secs(10);
 
-    /// How long a holder may rely on a refresh, counted from its sending (P32).
+    /// Returns how long a holder may rely on a refresh, counted from the sending of its write
+    /// (P32).
     pub fn reliance(&self) -> Duration {
         self.ttl * 4 / 5
     }
 
-    /// How long to give somebody who saw us time to withdraw (P28.4). Not zero even where nobody
-    /// has to be waited for: his answer and his delete are on their way.
+    /// Returns how long to wait for a younger conflicting client to withdraw (P28.4).
+    ///
+    /// At least one second, even if the settle time is zero: the other client's read and delete are
+    /// still under way.
     pub fn withdrawal(&self) -> Duration {
         self.settle.max(Duration::from_secs(1))
     }
@@ -196,7 +208,7 @@ impl LockTerms {
 mod tests {
     use super::*;
 
-    /// P16: the bounds, and both sides of each.
+    /// P16: both sides of every bound.
     #[test]
     fn ttl_and_refresh_stay_in_their_bounds() {
         let try_with = |ttl: u64, refresh: u64| {
@@ -218,7 +230,7 @@ mod tests {
         assert!(!try_with(60, 0));
     }
 
-    /// P28.5: the default of `settle`.
+    /// P28.5: the default settle time.
     #[test]
     fn settle_depends_on_level_and_company() {
         let settle = |level, company| {

@@ -1,5 +1,6 @@
-//! The sentences that scripts look for (P39, P40), to the letter, with every value escaped so that
-//! a record cannot speak to a terminal.
+//! Fixed message texts of the originals, which scripts match (P39 (fixed texts of the original),
+//! P40 (break output of the original)). Every value is escaped, so that a record cannot send
+//! control characters to a terminal.
 
 use std::fmt::Write;
 
@@ -12,7 +13,7 @@ use crate::record::LockRecord;
 use crate::staleness::ObjectContent;
 use crate::time::HumanDuration;
 
-/// P39: why a request was refused, as the originals say it.
+/// Returns the message of a refused request, in the words of the originals (P39).
 pub fn refused(wanted: LockMode, blocker: &BlockingObject) -> String {
     let Some(record) = blocker.object.record() else {
         return unreadable(blocker);
@@ -38,7 +39,7 @@ pub fn refused(wanted: LockMode, blocker: &BlockingObject) -> String {
     }
 }
 
-/// P39: who was faster, as the originals say it.
+/// Returns the message of a lost race, in the words of the originals (P39).
 pub fn lost_race(wanted: LockMode, blocker: &BlockingObject) -> String {
     let Some(record) = blocker.object.record() else {
         return unreadable(blocker);
@@ -56,7 +57,7 @@ pub fn lost_race(wanted: LockMode, blocker: &BlockingObject) -> String {
     }
 }
 
-/// P39: the answer of a status check.
+/// Returns the message of a status check that finds an exclusive lock (P39).
 pub fn status(blocker: &BlockingObject) -> String {
     let Some(record) = blocker.object.record() else {
         return unreadable(blocker);
@@ -69,7 +70,8 @@ pub fn status(blocker: &BlockingObject) -> String {
     )
 }
 
-/// P37: what is shown of an object that says nothing.
+/// Returns the message for an unreadable lock object, with size and age (P37 (break repository
+/// locks)).
 pub fn unreadable(blocker: &BlockingObject) -> String {
     let bytes = match &blocker.object.content {
         ObjectContent::Unreadable { bytes, .. } => *bytes,
@@ -82,7 +84,7 @@ pub fn unreadable(blocker: &BlockingObject) -> String {
     format!("repository is locked by an unreadable record: unreadable, {bytes} bytes, age {age}")
 }
 
-/// P40: what `break-lock` prints, for the locks that it removed.
+/// Returns the output of `break-lock` for the removed locks (P40).
 pub fn removed(locks: &[BlockingObject]) -> String {
     if locks.is_empty() {
         return "No locks found: the repository is not locked.\n".into();
@@ -112,7 +114,7 @@ pub fn removed(locks: &[BlockingObject]) -> String {
     text
 }
 
-/// P40: the same as one JSON object.
+/// Returns the output of `break-lock` as one JSON object (P40). Unreadable locks are not in it.
 pub fn removed_json(locks: &[BlockingObject]) -> String {
     let records: Vec<_> = locks
         .iter()
@@ -125,7 +127,7 @@ pub fn removed_json(locks: &[BlockingObject]) -> String {
     format!(r#"{{"locks":[{}]}}"#, records.join(","))
 }
 
-/// A record's values, safe to print.
+/// The values of a record, escaped for printing.
 struct Shown {
     holder: String,
     operation: String,
@@ -212,7 +214,7 @@ mod tests {
         );
     }
 
-    /// P40: five indented lines a lock, and one JSON object.
+    /// P40: five indented lines per lock, and one JSON object.
     #[test]
     fn a_break_is_reported_as_the_originals_do() {
         assert!(removed(&[]).contains("not locked"));
@@ -232,7 +234,7 @@ mod tests {
         );
     }
 
-    /// P37: counted and shown, not passed over.
+    /// P37: an unreadable lock is counted and shown.
     #[test]
     fn an_unreadable_lock_is_shown_with_size_and_age() {
         let why = Unreadable::Opaque;
@@ -244,7 +246,7 @@ mod tests {
         assert!(removed(&[lock]).contains("140 bytes"));
     }
 
-    /// P39, section 8: control characters do not reach a terminal.
+    /// P39, section 8: control characters are not printed.
     #[test]
     fn control_characters_are_escaped() {
         let nasty = LockRecord {

@@ -1,7 +1,8 @@
-//! Locks in a bucket: S3 and compatibles, Google Cloud Storage, Azure Blob Storage.
+//! Object store backend: S3 and compatible stores, Google Cloud Storage, Azure Blob Storage.
 //!
-//! One [`StoreOp`] is one request (a long listing may be several). The client's own retries are off:
-//! the steps know better than it does what an unclear answer means.
+//! One [`StoreOp`] is one request; a long listing may take several. The retries of the client
+//! library are switched off, because only the protocol knows what a failure of unknown outcome
+//! means.
 
 use std::time::Duration;
 
@@ -26,11 +27,12 @@ use crate::record::HolderBlock;
 use crate::staleness::{Object, ObjectContent, ProcessLiveness, Unreadable, Version};
 use crate::store::{BoxFuture, Store, followed, own_block};
 
-/// How long one request may take. A refresh that hangs must leave room for another (P32).
+/// Time limit of one request. A refresh that hangs must leave time for another within the lease
+/// (P32 (lease limit at 80 percent)).
 const REQUEST_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_LIMIT: Duration = Duration::from_secs(5);
 
-/// A bucket, seen as a store of locks.
+/// A bucket that stores repository locks.
 pub struct Objects {
     client: Box<dyn ObjectStore>,
     scheme: Scheme,
@@ -39,8 +41,14 @@ pub struct Objects {
 }
 
 impl Objects {
-    /// Connects to `bucket`. Credentials, region and endpoint come from the environment, as the
-    /// store's own tools read them; `config` overrides them key by key (`aws_endpoint`, …).
+    /// Creates a client for `bucket`. Sends no request.
+    ///
+    /// Credentials, region and endpoint come from the environment variables of the store's own
+    /// tools; `config` overrides them by key (`aws_endpoint`, …).
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if a key in `config` is unknown or the settings are incomplete.
     pub fn open(
         bucket: &Bucket,
         config: &[(String, String)],
@@ -69,7 +77,8 @@ impl Objects {
         let get = async {
             let got = self.client.get(&path).await?;
             let meta = got.meta.clone();
-            // What is larger than a record can be is not worth the download (P13).
+            // An object over the limit is not a record, so it is not downloaded (P13 (repository
+            // record size limit)).
             let bytes = if meta.size > LIMIT as u64 {
                 None
             } else {
@@ -192,7 +201,8 @@ impl Objects {
         match self.scheme {
             Scheme::S3 => version.e_tag.map(Condition::Tag),
             Scheme::Google => version.generation.map(Condition::Generation),
-            // Deletes go out as a batch whose parts are signed with all their headers.
+            // The client sends deletes as a batch request and signs all headers of its parts, so a
+            // condition cannot be added after signing.
             Scheme::Azure => None,
         }
     }
@@ -221,7 +231,7 @@ impl Objects {
 }
 
 impl std::fmt::Debug for Objects {
-    /// Without the client, which has credentials inside.
+    /// Omits the client, which contains credentials.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Objects")
             .field("scheme", &self.scheme)
@@ -259,7 +269,7 @@ fn client(
         max_retries: 0,
         ..RetryConfig::default()
     };
-    // Three builders with the same methods and no trait in common.
+    // A macro, because the three builders have the same methods but no common trait.
     macro_rules! build {
         ($builder:expr) => {{
             let mut builder = $builder
@@ -273,7 +283,7 @@ fn client(
     }
     let name = &bucket.name;
     Ok(match bucket.scheme {
-        // One DELETE for one key: a bulk delete has no conditions.
+        // One DELETE request per key: a bulk delete has no conditions.
         Scheme::S3 => build!(
             AmazonS3Builder::from_env()
                 .with_bucket_name(name)
@@ -288,7 +298,8 @@ async fn next<S: futures_core::Stream + Unpin>(stream: &mut S) -> Option<S::Item
     std::future::poll_fn(|context| std::pin::Pin::new(&mut *stream).poll_next(context)).await
 }
 
-/// Only the store's own "no such key" is absence (P25); a missing bucket is not.
+/// Returns `true` only if the store itself reports a missing key. A missing bucket is a failure
+/// (P25 (failed reads are not absence)).
 fn is_no_such_key(error: &object_store::Error, seen: LastResponse) -> bool {
     let missing_place = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
     let text = chain(error);
@@ -296,17 +307,17 @@ fn is_no_such_key(error: &object_store::Error, seen: LastResponse) -> bool {
         && !missing_place.iter().any(|code| text.contains(code))
 }
 
-/// What an unsuccessful conditional request means.
+/// Translates the failure of a conditional request.
 fn refusal(error: &object_store::Error, seen: LastResponse) -> Result<OpResult, OpFailure> {
     let Some(status) = seen.status else {
         return Err(failure(error, seen));
     };
     let why = match status.as_u16() {
         412 => ConditionFailure::Condition,
-        // Azure says "conflict" where others say "precondition failed".
+        // Azure answers 409 where others answer 412.
         409 if chain(error).contains("BlobAlreadyExists") => ConditionFailure::Condition,
         409 => ConditionFailure::Contention,
-        // There is nothing to replace.
+        // There is no object to replace.
         404 if is_no_such_key(error, seen) => ConditionFailure::Condition,
         304 | 400 | 501 => ConditionFailure::NotSupported,
         _ => return Err(failure(error, seen)),
@@ -318,13 +329,14 @@ fn failure(error: &object_store::Error, seen: LastResponse) -> OpFailure {
     let text = chain(error);
     match seen.status.map(|status| status.as_u16()) {
         None | Some(408 | 409 | 429 | 500..) => OpFailure::passing(text),
-        // The condition was not ours to set; asking again may clear it up.
+        // This request had no condition, so the 412 is a store anomaly; a retry may succeed.
         Some(412) => OpFailure::passing(text),
         Some(_) => OpFailure::lasting(text),
     }
 }
 
-/// An error with its causes, on one line and safe to print: part of it is the server's own text.
+/// Joins an error and its causes on one line. The text is escaped, because part of it comes from
+/// the server.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

@@ -1,33 +1,34 @@
-//! The protocol as steps: every decision of it, and not one byte of I/O.
+//! The lock protocol as sans-I/O state machines.
 //!
-//! A procedure (acquiring, holding, breaking, looking) is a value that says what to ask of the
-//! store next and is told the answer. It is plain data: it can be cloned, compared and hashed, so
-//! a checker can drive the shipped machine through every interleaving, and a test can put a fault
-//! into every step.
+//! A procedure (acquire, hold, break, list, probe) is a value that returns the next store operation
+//! and receives its result. It is plain data that can be cloned, compared and hashed. So the model
+//! checker drives the shipped code through every interleaving, and tests inject a fault into every
+//! step.
 //!
 //! # How to drive it
 //!
 //! ```text
-//!            ┌───────────── next(now) ──────────────┐
-//!            ▼                                      │
-//!   Op: read, list, create, replace, …, wait ──▶ Answer ──▶ answer(answer, now) ──▶ Going
-//!                                                                └─────────────▶ Done(end)
+//!            ┌───────────── next(now) ─────────────────┐
+//!            ▼                                         │
+//!   StoreOp: read, list, create, …, wait ──▶ OpResult ──▶ answer(result, now) ──▶ Going
+//!                                                              └────────────────▶ Done(end)
 //! ```
 //!
-//! 1. Read both clocks and call [`Procedure::next`]. Records that the operation carries are stamped
-//!    with that reading, and leases count from it, so the reading must come **before** the
-//!    operation goes out. Calling `next` again without an answer asks for the same thing again.
-//! 2. Do what the [`StoreOp`] says, once, without retries of your own.
-//! 3. Read both clocks again, **after** the answer is there, and hand it to [`Procedure::answer`].
-//! 4. Repeat until [`ProcedureStep::Done`]. After that neither method may be called.
+//! 1. Read both clocks and call [`Procedure::next`]. The records that the operation carries are
+//!    stamped with that reading, and leases count from it, so read the clocks **before** you send
+//!    the operation. Calling `next` again without an answer returns the same request again.
+//! 2. Perform the [`StoreOp`] once, without retries of your own.
+//! 3. Read both clocks again **after** the result has arrived and pass both to
+//!    [`Procedure::answer`].
+//! 4. Repeat until [`ProcedureStep::Done`]. After that, call neither method.
 //!
-//! [`StoreOp::WaitUntil`] is answered with [`OpResult::Waited`], at or after the moment named. Answers
-//! of the wrong kind for an operation count as failures, never as news.
+//! Answer [`StoreOp::WaitUntil`] with [`OpResult::Waited`] at or after the given time. A result of
+//! the wrong kind counts as a failure.
 //!
-//! [`HoldProcedure`] lives as long as the lock and takes orders in between (`release`, `revive`, …); its own
-//! documentation says how. A crash is simulated by dropping a machine at any point, a pause by
-//! letting both clocks run between any two calls, a lost answer by applying the operation and
-//! answering [`OpResult::Failed`].
+//! [`HoldProcedure`] lives as long as the lock and accepts commands in between (`release`,
+//! `revive`, …); see its documentation. To simulate a crash, drop a procedure at any point. To
+//! simulate a pause, let both clocks advance between two calls. To simulate a lost response, apply
+//! the operation and answer [`OpResult::Failed`].
 //!
 //! ```
 //! use tenure_store::steps::{Answer, Op, Progress, Steps};
@@ -49,15 +50,15 @@
 //! }
 //! ```
 //!
-//! # The machines
+//! # Procedures
 //!
-//! | machine | does | rules |
+//! | procedure | task | rules |
 //! |---|---|---|
-//! | [`Probe`] | finds out what the store can do | P26 |
-//! | [`Acquire`] | takes a lock, waits for it, withdraws | P19, P28–P30 |
-//! | [`HoldProcedure`] | refreshes, watches, revives, releases | P31–P36 |
-//! | [`ListLocks`] | looks at every lock, writes nothing | P42 |
-//! | [`BreakLocks`] | removes what was shown | P37 |
+//! | [`Probe`] | finds the abilities of the store | P26 |
+//! | [`Acquire`] | acquires a lock, waits for it, withdraws | P19, P28–P30 |
+//! | [`HoldProcedure`] | refreshes, checks, revives, releases | P31–P36 |
+//! | [`ListLocks`] | reads every lock, writes nothing | P42 |
+//! | [`BreakLocks`] | removes the locks that were shown | P37 |
 
 mod acquire;
 mod break_lock;
@@ -93,120 +94,123 @@ use crate::record::{AcquisitionId, LockRecord};
 use crate::staleness::{Object, ObjectContent, Staleness, Version};
 use crate::time::{BootTime, Now};
 
-/// A procedure of the protocol, one operation at a time.
+/// A state machine of the protocol that requests one store operation at a time.
 pub trait Procedure {
-    /// How it can end.
+    /// The result of the procedure.
     type End;
 
-    /// What to do next. `now` is read before it is done.
+    /// Returns the next operation. `now` is read before it is performed.
     fn next(&mut self, now: Now) -> StoreOp;
 
-    /// Takes what came of it. `now` is read after it was done.
+    /// Receives the result of the operation. `now` is read after it was performed.
     fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Self::End>;
 }
 
-/// Whether a procedure goes on.
+/// Whether a procedure continues.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "a procedure that is done must not be asked again"]
 pub enum ProcedureStep<End> {
-    /// Ask it for the next step.
+    /// Call [`Procedure::next`] again.
     Going,
-    /// This is how it ended.
+    /// The procedure has ended with this result.
     Done(End),
 }
 
-/// One operation on the store, or a wait.
+/// An operation on the store, or a wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum StoreOp {
-    /// Get the object: [`OpResult::Found`] or [`OpResult::Absent`].
+    /// Reads the object: [`OpResult::Found`] or [`OpResult::Absent`].
     Read(ObjectKey),
-    /// Name every shared lock: [`OpResult::Listed`].
+    /// Lists the keys of all shared locks: [`OpResult::Listed`].
     ListShared,
-    /// Write the object if there is none: [`OpResult::Written`] or [`OpResult::Refused`].
+    /// Writes the object if it does not exist: [`OpResult::Written`] or [`OpResult::Refused`].
     Create(ObjectKey, OpBody),
-    /// Take over the object if it still has this version. [`OpResult::Written`] or `Refused`.
-    Replace(ObjectKey, OpBody, Version),
-    /// Rewrite our own record if it still has this version. The same as `Replace` in an object
-    /// store; in a directory it happens in place, through the descriptor kept since the record was
-    /// created (K21).
-    Renew(ObjectKey, OpBody, Version),
-    /// Write the object whatever is there (level 0): [`OpResult::Written`].
-    Put(ObjectKey, OpBody),
-    /// Delete the object if it still has this version: [`OpResult::Deleted`], [`OpResult::Absent`] or
+    /// Overwrites the object if it still has this version: [`OpResult::Written`] or
     /// [`OpResult::Refused`].
+    Replace(ObjectKey, OpBody, Version),
+    /// Rewrites our own record if it still has this version.
+    ///
+    /// The same as `Replace` in an object store. A directory writes in place, through the
+    /// descriptor kept since the record was created (K21 (change records in place)).
+    Renew(ObjectKey, OpBody, Version),
+    /// Writes the object unconditionally (level 0): [`OpResult::Written`].
+    Put(ObjectKey, OpBody),
+    /// Deletes the object if it still has this version: [`OpResult::Deleted`], [`OpResult::Absent`]
+    /// or [`OpResult::Refused`].
     DeleteVersion(ObjectKey, Version),
-    /// Delete the object whatever it is: [`OpResult::Deleted`] or [`OpResult::Absent`].
+    /// Deletes the object unconditionally: [`OpResult::Deleted`] or [`OpResult::Absent`].
     Delete(ObjectKey),
-    /// Wait until this reading of the clock: [`OpResult::Waited`].
+    /// Waits until this reading of `CLOCK_BOOTTIME`: [`OpResult::Waited`].
     WaitUntil(BootTime),
 }
 
-/// What an operation writes.
+/// The content that an operation writes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpBody {
     /// A lock record.
     Record(LockRecord),
     /// The fencing counter.
     Fence(u64),
-    /// The n-th scratch text of a probe; each is different.
+    /// The n-th scratch text of a probe. All are different.
     Probe(u8),
 }
 
-/// What came of an operation.
+/// The result of an operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OpResult {
-    /// The object is there.
+    /// The object exists.
     Found(Object),
-    /// The store itself says that there is no such object (P25).
+    /// The store reports that the object does not exist (P25 (failed reads are not absence)).
     Absent,
-    /// The shared locks.
+    /// The keys of the shared locks.
     Listed(Vec<ObjectKey>),
-    /// It was written, and is now this version.
+    /// The object was written and now has this version.
     Written(Version),
-    /// It was deleted.
+    /// The object was deleted.
     Deleted,
-    /// The store refused, and nothing changed.
+    /// The store refused the operation; nothing changed.
     Refused(ConditionFailure),
-    /// It failed. A write or delete may have happened, now or later, all the same.
+    /// The operation failed. A write or delete may have taken effect, or may still take effect
+    /// later.
     Failed(OpFailure),
-    /// The wait is over.
+    /// The wait has ended.
     Waited,
 }
 
-/// Why a store refused a conditional operation.
+/// The reason why a store refused a conditional operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConditionFailure {
-    /// The condition did not hold (412).
+    /// The condition was false (412).
     Condition,
-    /// The store was busy with another writer of the same key (409); nothing is known.
+    /// Another writer of the same key was active (409). Whether the condition holds is unknown.
     Contention,
-    /// The store does not do this (304, 400, 501).
+    /// The store does not support the operation (304, 400, 501).
     NotSupported,
 }
 
-/// An operation that failed.
+/// A failed operation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("{text}")]
 pub struct OpFailure {
-    /// What kind of failure.
+    /// The kind of failure.
     pub kind: OpFailureKind,
-    /// What the store or the system said.
+    /// The message of the store or the operating system.
     pub text: String,
 }
 
-/// Whether it is worth trying again, and which class of error it becomes.
+/// Whether a retry may help, and which class of error the failure becomes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OpFailureKind {
-    /// Network, time-out, server error: may go by itself.
+    /// Network error, timeout or server error: a retry may succeed.
     Passing,
-    /// Permission, bad credentials, no such bucket: will not.
+    /// Permission denied, invalid credentials, missing bucket: a retry does not help.
     Lasting,
-    /// What is there is no lock and never will be: a directory, a symlink (K28).
+    /// The object is not a lock: a directory or a symlink (K28 (open an existing record)).
     NotALock,
 }
 
 impl OpFailure {
-    /// A failure that may go by itself.
+    /// Creates a failure that a retry may resolve.
     pub fn passing(text: impl Into<String>) -> OpFailure {
         OpFailure {
             kind: OpFailureKind::Passing,
@@ -214,7 +218,7 @@ impl OpFailure {
         }
     }
 
-    /// A failure that will not.
+    /// Creates a failure that a retry does not resolve.
     pub fn lasting(text: impl Into<String>) -> OpFailure {
         OpFailure {
             kind: OpFailureKind::Lasting,
@@ -223,24 +227,26 @@ impl OpFailure {
     }
 }
 
-/// An object that stands in the way, and why it counts.
+/// A lock object that was read, with its verdict. It blocks a request if [`Staleness::blocks`] says
+/// so.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BlockingObject {
-    /// Where it lies; this is also whether it is shared or exclusive.
+    /// The key, which also decides the mode.
     pub key: ObjectKey,
     /// The object.
     pub object: Object,
-    /// The judgement.
+    /// The verdict.
     pub verdict: Staleness,
 }
 
 impl BlockingObject {
-    /// Who took it; `None` if it cannot be read.
+    /// Returns the identity of the acquisition, or `None` if the object is unreadable.
     pub fn identity(&self) -> Option<AcquisitionId> {
         self.object.record().map(LockRecord::identity)
     }
 
-    /// Whether `other` is the same acquisition: the same record, or the same unreadable bytes.
+    /// Returns `true` if `other` is the same acquisition: the same identity, or the same version of
+    /// an unreadable object.
     pub fn is_same(&self, other: &BlockingObject) -> bool {
         self.key == other.key
             && match (self.identity(), other.identity()) {
@@ -252,7 +258,7 @@ impl BlockingObject {
 }
 
 impl fmt::Display for StoreOp {
-    /// One line per step, for traces.
+    /// One line per operation, for traces.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StoreOp::Read(key) => write!(f, "read {key}"),
@@ -268,7 +274,7 @@ impl fmt::Display for StoreOp {
     }
 }
 
-/// Whether an answer to a read shows the record of `identity`, and at which version.
+/// Returns the version of `object` if it is the record of `identity`.
 fn ours(object: &Object, identity: &AcquisitionId) -> Option<Version> {
     match &object.content {
         ObjectContent::Record(record) if record.is(identity) => Some(object.version.clone()),
@@ -278,7 +284,7 @@ fn ours(object: &Object, identity: &AcquisitionId) -> Option<Version> {
     }
 }
 
-/// The failure that an answer of the wrong kind amounts to.
+/// Converts a result of the wrong kind into a failure.
 fn unexpected(answer: OpResult) -> OpFailure {
     match answer {
         OpResult::Failed(failure) => failure,

@@ -1,7 +1,8 @@
-//! The record: who holds a lock, for what, since when and until when (P7–P10, K6).
+//! Lock record: JSON format of the holder, the operation, and the times of a lock (P7–P10, K6 (the
+//! `tenure` block)).
 //!
-//! A [`LockRecord`] is what the JSON says, nothing more: missing text is empty text, as in the
-//! originals. What it *means* is decided in [`judge`](crate::staleness).
+//! A [`LockRecord`] contains what the JSON says; missing strings are empty, as in the originals.
+//! What a record means is decided in [`staleness`](crate::staleness).
 
 use std::fmt;
 use std::time::Duration;
@@ -13,73 +14,80 @@ use tenure_files::identity as process;
 
 use crate::time::parse_stamp;
 
-/// What an original takes as `ttl`, and what a record without a block of ours is judged by (P22).
+/// The ttl of the originals. Records without a valid ttl of their own are judged by it (P22
+/// (evidence of staleness)).
 pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
-/// One lock record.
+/// A lock record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct LockRecord {
-    /// What the holder is doing: `backup`, `restore`, `prune`, or any other text.
+    /// The operation of the holder: `backup`, `restore`, `prune`, or any other text.
     pub operation: String,
-    /// `<host name> (pid <decimal>)`, by convention.
+    /// The holder; by convention `<host name> (pid <decimal>)`.
     pub holder: String,
-    /// When it was taken, as written; never changes while held.
+    /// The time of acquisition, as written. It never changes while the lock is held.
     pub acquired_at: String,
-    /// When it lapses unless refreshed, as written.
+    /// The time when the lock expires unless refreshed, as written.
     pub expires_at: String,
-    /// For information only: the key decides (P7).
+    /// For information only: the key decides the mode (P7 (repository record fields)).
     pub is_shared: bool,
     /// The block that Tenure adds.
     pub tenure: Option<HolderBlock>,
 }
 
-/// The holder's identity as Tenure knows it (K6). Every member is optional for a reader.
+/// The identity of the holder in Tenure's format (K6). A reader accepts any member as missing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct HolderBlock {
-    /// Process id as the holder itself sees it.
+    /// Process id in the holder's own PID namespace.
     pub pid: Option<u32>,
-    /// Start time of that process in clock ticks since boot.
+    /// Start time of the process, in clock ticks since boot.
     pub start: Option<u64>,
-    /// Names one run of one kernel.
+    /// Boot id: identifies one run of the kernel.
     pub boot: Option<String>,
-    /// The PID namespace.
+    /// Inode number of the PID namespace.
     pub pidns: Option<u64>,
-    /// Node name.
+    /// Host name.
     pub host: Option<String>,
-    /// New for every acquisition; 32 hex digits.
+    /// Random token of the acquisition; 32 hex digits.
     pub token: Option<String>,
     /// Whether the holder keeps `flock` on the record (directory stores).
     pub flock: Option<bool>,
-    /// Whether the holder's own `statfs` calls the file system local.
+    /// Whether the holder's `statfs` reports a local file system.
     pub local: Option<bool>,
-    /// Fencing number (P38).
+    /// Fencing number (P38 (repository fence counter)).
     pub fence: Option<u64>,
-    /// The holder's `ttl` in seconds.
+    /// The holder's ttl in seconds.
     pub ttl: Option<u64>,
 }
 
-/// What tells one acquisition from every other (P9), strengthened by our token.
+/// The identity of one acquisition (P9 (identity of an acquisition)), with Tenure's token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AcquisitionId {
-    /// The record's `holder`.
+    /// The `holder` of the record.
     pub holder: String,
-    /// The record's `acquired_at`.
+    /// The `acquired_at` of the record.
     pub acquired_at: String,
-    /// The token of its block, where it has one.
+    /// The token of the block, if there is one.
     pub token: Option<String>,
 }
 
 impl LockRecord {
-    /// Parses the innermost layer of the envelope. The error says what is wrong, for people.
+    /// Parses the JSON of a record, the innermost layer of the envelope.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message that says what is wrong.
     pub fn parse(json: &[u8]) -> Result<LockRecord, String> {
-        // Originals replace broken UTF-8 inside strings; between tokens it stays an error.
+        // Originals replace invalid UTF-8 inside strings. Between tokens it stays a JSON error.
         let text = String::from_utf8_lossy(json);
         let Parsed(record) = serde_json::from_str(&text).map_err(|error| error.to_string())?;
         Ok(record)
     }
 
-    /// The record as JSON. Its length depends on neither `expires_at` nor the fence, so that it
-    /// can be rewritten in place (K21, K39).
+    /// Encodes the record as JSON.
+    ///
+    /// The length depends on neither `expires_at` nor the fence, so that the record can be
+    /// rewritten in place (K21 (change records in place), K39 (fencing number per acquisition)).
     pub fn to_json(&self) -> String {
         let mut json = format!(
             r#"{{"operation":{},"holder":{},"acquired_at":{},"expires_at":{}"#,
@@ -99,13 +107,16 @@ impl LockRecord {
         json
     }
 
-    /// `expires_at`, if it is a time stamp (P8, P15).
+    /// Returns `expires_at` as a time, or `None` if it is not a time stamp (P8 (time stamp format),
+    /// P15 (expired records)).
     pub fn expires(&self) -> Option<Timestamp> {
         parse_stamp(&self.expires_at)
     }
 
-    /// The `ttl` that this record is judged by (P22). Values that P16 forbids are not believed:
-    /// too short falls back to the default, too long is cut.
+    /// Returns the ttl by which this record is judged (P22).
+    ///
+    /// A ttl outside P16 (allowed lease times) is not used: a shorter one is replaced by the
+    /// default, a longer one is reduced to the maximum.
     pub fn ttl(&self) -> Duration {
         match self.tenure.as_ref().and_then(|block| block.ttl) {
             Some(seconds @ 30..=600) => Duration::from_secs(seconds),
@@ -114,7 +125,7 @@ impl LockRecord {
         }
     }
 
-    /// Who took it, and when.
+    /// Returns the identity of the acquisition that wrote this record.
     pub fn identity(&self) -> AcquisitionId {
         AcquisitionId {
             holder: self.holder.clone(),
@@ -123,14 +134,14 @@ impl LockRecord {
         }
     }
 
-    /// Whether this record was written by the acquisition `identity`.
+    /// Returns `true` if the acquisition `identity` wrote this record.
     pub fn is(&self, identity: &AcquisitionId) -> bool {
         self.holder == identity.holder
             && self.acquired_at == identity.acquired_at
             && self.token() == identity.token.as_deref()
     }
 
-    /// The fencing number, if it has one.
+    /// Returns the fencing number, if there is one.
     pub fn fence(&self) -> Option<u64> {
         self.tenure.as_ref().and_then(|block| block.fence)
     }
@@ -143,7 +154,7 @@ impl LockRecord {
 }
 
 impl HolderBlock {
-    /// The block as a judge of processes reads it (K10–K14).
+    /// Converts the block for the liveness check of `tenure-files` (K10–K14).
     pub fn identity(&self) -> process::Identity {
         process::Identity {
             pid: self.pid,
@@ -160,7 +171,8 @@ impl HolderBlock {
         }
     }
 
-    /// Wrong types and impossible numbers count as missing (K9, K15).
+    /// Members with wrong types or impossible numbers count as missing (K9 (missing identity
+    /// members), K15 (records without a block)).
     fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> HolderBlock {
         let read = process::Identity::from_json(block);
         HolderBlock {
@@ -211,7 +223,7 @@ impl HolderBlock {
     }
 }
 
-/// A JSON string.
+/// Formats a string as JSON.
 struct Quoted<'a>(&'a str);
 
 impl fmt::Display for Quoted<'_> {
@@ -221,8 +233,8 @@ impl fmt::Display for Quoted<'_> {
     }
 }
 
-/// A record read with the originals' tolerance: any letter case, the last of doubled fields,
-/// `null` for nothing (P10).
+/// A record parsed as tolerantly as the originals do: any letter case, the last of duplicate
+/// fields, `null` as missing (P10 (repository record syntax)).
 struct Parsed(LockRecord);
 
 impl<'de> Deserialize<'de> for Parsed {
@@ -253,7 +265,8 @@ impl<'de> Deserialize<'de> for Parsed {
                             continue;
                         }
                         "tenure" => {
-                            // An extra field to everyone else: it cannot break the record (K4).
+                            // For originals this is an unknown field, so its content cannot make
+                            // the record invalid (K4 (ignore extra fields)).
                             let value = map.next_value::<serde_json::Value>()?;
                             record.tenure = value.as_object().map(HolderBlock::from_json);
                             continue;
@@ -292,7 +305,7 @@ mod tests {
         }
     }
 
-    /// P7: field names as the originals write them; `is_shared` is left out when false.
+    /// P7: field names are those of the originals; `is_shared` is omitted when false.
     #[test]
     fn a_record_survives_writing_and_reading() {
         let mut record = held();
@@ -306,7 +319,7 @@ mod tests {
         assert_eq!(LockRecord::parse(record.to_json().as_bytes()), Ok(record));
     }
 
-    /// K21, K39: a refresh and the fencing number fit where the old bytes were.
+    /// K21, K39: a refresh and the fencing number keep the length.
     #[test]
     fn neither_date_nor_fence_changes_the_length() {
         let mut record = held();
@@ -324,7 +337,7 @@ mod tests {
         }
     }
 
-    /// P10: letter case, doubled and unknown fields.
+    /// P10: letter case, duplicate and unknown fields.
     #[test]
     fn reading_is_as_tolerant_as_the_originals() {
         let json = br#" {"HOLDER":"a","Expires_At":"x","expires_at":"y","new":{"k":[1]}} "#;
@@ -340,7 +353,7 @@ mod tests {
         );
     }
 
-    /// P10: a byte order mark, text behind the object, a wrong type.
+    /// P10: a byte order mark, text after the object, a wrong type.
     #[test]
     fn what_does_not_parse_is_said_to() {
         let cases: [&[u8]; 7] = [
@@ -357,7 +370,7 @@ mod tests {
         }
     }
 
-    /// K4: a block that makes no sense is an unknown field, not a broken record.
+    /// K4: an invalid block counts as an unknown field; the record stays valid.
     #[test]
     fn a_broken_block_is_ignored() {
         for json in [r#"{"tenure":7}"#, r#"{"tenure":null}"#] {
@@ -374,7 +387,7 @@ mod tests {
         );
     }
 
-    /// P16, P22: no record can claim a ttl that nobody may have.
+    /// P16, P22: a ttl out of range is not used.
     #[test]
     fn a_forbidden_ttl_is_not_believed() {
         for (claimed, taken) in [(1, 60), (29, 60), (30, 30), (600, 600), (u64::MAX, 600)] {
@@ -384,7 +397,7 @@ mod tests {
         }
     }
 
-    /// P9: holder and time name an acquisition; ours has a token besides.
+    /// P9: holder and time identify an acquisition; Tenure's token is part of it.
     #[test]
     fn only_the_same_acquisition_is_ours() {
         let ours = held().identity();

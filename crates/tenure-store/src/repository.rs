@@ -1,4 +1,4 @@
-//! A repository: the place, what it can do, and everything one can ask of its locks.
+//! Public entry point: opens a repository; acquires, inspects, breaks and adopts its locks.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -29,23 +29,23 @@ use crate::runtime;
 use crate::staleness::Observations;
 use crate::store::Store;
 
-/// How a repository is opened. The defaults suit everybody.
+/// Options for opening a repository.
 #[derive(Clone, Default)]
 pub struct Options {
-    /// Times and tempers.
+    /// Times of a lock, and how it reacts to conflicts.
     pub settings: LockSettings,
-    /// The repository's data key, to read what is sealed (C12).
+    /// The data key of the repository, to read sealed records (C12 (data key of a repository)).
     pub key: Option<DataKey>,
     /// Whether to seal our own records.
     pub seal: Seal,
-    /// Whether a store without conditional writes will do.
+    /// Whether a store without conditional writes is acceptable.
     pub demand: Demand,
-    /// Settings of the store's client, on top of the environment: `aws_endpoint`, `aws_region`, …
+    /// Settings of the store client that override the environment: `aws_endpoint`, `aws_region`, …
     pub config: Vec<(String, String)>,
 }
 
 impl std::fmt::Debug for Options {
-    /// Without the values of `config`: secrets are among them.
+    /// Omits the values of `config`, because some are secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let config: Vec<_> = self.config.iter().map(|(key, _)| key).collect();
         f.debug_struct("Options")
@@ -58,33 +58,33 @@ impl std::fmt::Debug for Options {
     }
 }
 
-/// What the store must be able to do.
+/// What the store must support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Demand {
-    /// Nothing: where conditions are missing, more waiting takes their place.
+    /// Nothing: if conditional writes are missing, longer waits replace them.
     #[default]
     Anything,
-    /// Conditional writes (`--require-cas`, P27).
+    /// Conditional writes (`--require-cas`, P27 (require conditional writes)).
     ConditionalWrites,
 }
 
-/// What one wants to lock for.
+/// A lock request: mode, operation and how to wait.
 #[derive(Clone)]
 pub struct LockPurpose {
-    /// Shared or exclusive.
+    /// The requested mode.
     pub mode: LockMode,
-    /// The record's `operation`: `backup`, `prune`, …
+    /// The `operation` field of the record: `backup`, `prune`, …
     pub operation: String,
-    /// What to do while it is held by others.
+    /// How long to wait while the lock is held.
     pub wait_limit: WaitLimit,
-    /// Whose life the lock follows.
+    /// Which process the lock depends on.
     pub liveness: FollowedProcess,
-    /// Told when somebody is in the way, and of what happens while holding.
+    /// Receives an event when the request waits, and the notices of the held lock.
     pub listener: Option<EventListener>,
 }
 
 impl LockPurpose {
-    /// A lock of this mode for this operation, at once or not at all.
+    /// Creates a request that does not wait.
     pub fn new(mode: LockMode, operation: impl Into<String>) -> LockPurpose {
         LockPurpose {
             mode,
@@ -96,43 +96,43 @@ impl LockPurpose {
     }
 }
 
-/// How long to wait for a lock.
+/// The maximum time to wait for a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitLimit {
-    /// Not at all, as the originals (P19).
+    /// Do not wait, like the originals (P19 (waiting for the repository)).
     None,
-    /// This long.
+    /// Wait at most this long.
     For(Duration),
-    /// As long as it takes.
+    /// Wait without a limit.
     Forever,
 }
 
-/// Whose life a lock follows.
+/// Which process a lock depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FollowedProcess {
-    /// This process's: once it is gone, the lock is dead as soon as it has expired.
+    /// This process. When it is dead and the lease has expired, the lock is stale.
     Process,
-    /// Nobody's: it lives by its ttl alone (C13).
+    /// None. Only the ttl ends the lock (C13 (holds for scripts)).
     Lease,
 }
 
-/// What a place can promise, for `doctor`.
+/// Abilities and clock of a store, for `tenure doctor`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StoreHealth {
-    /// What the store does with conditions and versions.
+    /// Which conditional operations the store supports, and how it handles versions.
     pub abilities: Abilities,
-    /// How far the store's clock is ahead of ours; `None` if it shows none.
+    /// How far the store's clock is ahead of ours; `None` if the store shows no clock.
     pub clock_ahead: Option<SignedDuration>,
 }
 
-/// A repository whose locks one can take, look at and break.
+/// A repository whose locks can be acquired, inspected and broken. Clones share their state.
 #[derive(Clone)]
 pub struct Repository(Arc<Inner>);
 
 struct Inner {
     place: RepositoryAddress,
     store: Arc<dyn Store>,
-    /// The same, for looking only.
+    /// The same store for inspection; a directory is then never written.
     window: Arc<dyn Store>,
     settings: LockSettings,
     demand: Demand,
@@ -141,7 +141,14 @@ struct Inner {
 }
 
 impl Repository {
-    /// Opens the repository at `place`. Nothing is read or written yet.
+    /// Opens the repository at `place`.
+    ///
+    /// A directory must exist. No lock is read or written yet.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the settings are invalid, the ttl is too long for sealed records, or the
+    /// store cannot be opened.
     pub fn open(place: RepositoryAddress, options: Options) -> Result<Repository, Error> {
         let Options {
             settings,
@@ -150,8 +157,11 @@ impl Repository {
             demand,
             config,
         } = options;
+        // Validate with level 0, which has the longest default settle time, so that the settings
+        // are valid at every level.
         settings.terms(ConditionLevel::Nothing)?;
-        // P24: whoever has no key gives an opaque record 120 s after its last refresh.
+        // P24 (unparsable repository records): clients without the key treat a sealed record as
+        // stale 120 s after its last refresh.
         if seal == Seal::Yes && settings.ttl > Duration::from_secs(120) {
             return Err(Error::SealedTtl(settings.ttl));
         }
@@ -195,7 +205,7 @@ impl Repository {
         ))
     }
 
-    /// A repository on a store of one's own: what it can do is probed.
+    /// Creates a repository on a custom store. Its abilities are probed at the first lock.
     pub fn on(
         place: RepositoryAddress,
         store: Arc<dyn Store>,
@@ -226,12 +236,20 @@ impl Repository {
         }))
     }
 
-    /// Where it is.
+    /// Returns the address of the repository.
     pub fn place(&self) -> &RepositoryAddress {
         &self.0.place
     }
 
-    /// Takes a lock. A future that is dropped leaves nothing behind.
+    /// Acquires a lock.
+    ///
+    /// Dropping the future cancels the request; a record that was already written is removed in the
+    /// background.
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::Refused`] if the lock was not acquired, [`Error::Unsupported`] if the store
+    /// lacks a required feature.
     pub async fn lock(&self, want: LockPurpose) -> Result<RepositoryGuard, Error> {
         let (cancel, cancelled) = oneshot::channel::<()>();
         let inner = Arc::clone(&self.0);
@@ -243,19 +261,25 @@ impl Repository {
         guard
     }
 
-    /// Goes on with a lock that another process left (C13), by reviving it (P34).
+    /// Continues a lock that another process left (C13), by reviving it (P34 (revive a lapsed
+    /// lease)).
+    ///
+    /// # Errors
+    ///
+    /// Returns [`Error::NotHeld`] if the record of the ticket is gone, [`Error::Lost`] if the lock
+    /// cannot be revived.
     pub async fn adopt(&self, ticket: Ticket) -> Result<RepositoryGuard, Error> {
         let inner = Arc::clone(&self.0);
         let guard = self
             .0
             .on_runtime(async move { inner.adopt(ticket).await })
             .await??;
-        // Dropping the guard on failure gives the lock back, as P34 asks.
+        // If this fails, dropping the guard releases the lock, as P34 requires.
         guard.revive().await?;
         Ok(guard)
     }
 
-    /// Gives back a lock that another process left (C13).
+    /// Releases a lock that another process left (C13).
     pub async fn release(&self, ticket: Ticket) -> Result<(), Error> {
         let inner = Arc::clone(&self.0);
         let guard = self
@@ -265,7 +289,7 @@ impl Repository {
         guard.release().await
     }
 
-    /// Every lock there is, with its verdict (P42). Writes nothing.
+    /// Returns every lock with its verdict. Writes nothing (P42 (inspection never writes)).
     pub async fn inspect(&self) -> Result<LockListing, Error> {
         let inner = Arc::clone(&self.0);
         self.0
@@ -273,7 +297,8 @@ impl Repository {
             .await?
     }
 
-    /// Removes the locks `targets`, as they were seen (P37).
+    /// Removes the locks `targets`, each only in the version that was seen unless `insist` is
+    /// [`Insist::Yes`] (P37 (break repository locks)).
     pub async fn break_locks(
         &self,
         targets: Vec<BreakTarget>,
@@ -291,7 +316,8 @@ impl Repository {
         self.0.on_runtime(broken).await?
     }
 
-    /// What the store can do; probed once and remembered (P26). Writes a scratch object.
+    /// Returns the abilities of the store (P26 (levels of conditional writes)). The first call
+    /// probes them with a scratch object; later calls return the same result.
     pub async fn abilities(&self) -> Result<Abilities, Error> {
         let inner = Arc::clone(&self.0);
         self.0
@@ -299,7 +325,7 @@ impl Repository {
             .await?
     }
 
-    /// What this place can promise.
+    /// Returns the abilities and the clock difference of the store. Writes scratch objects.
     pub async fn health(&self) -> Result<StoreHealth, Error> {
         let abilities = self.abilities().await?;
         let inner = Arc::clone(&self.0);
@@ -380,6 +406,7 @@ impl Inner {
         let terms = self.terms().await?;
         let block = match liveness {
             FollowedProcess::Process => self.store.block(),
+            // Without pid, start time and `flock`, no process can prove this holder dead or alive.
             FollowedProcess::Lease => HolderBlock {
                 flock: Some(false),
                 pid: None,
@@ -479,7 +506,7 @@ impl Inner {
     }
 
     async fn inspect(&self) -> Result<LockListing, Error> {
-        // Looking needs no probe: what the store can do changes no verdict.
+        // No probe: the abilities of the store do not change a verdict.
         let terms = self.settings.terms(ConditionLevel::Nothing)?;
         let listing = ListLocks::all(terms, self.observations());
         match driver::drive(self.window.as_ref(), listing).await {
@@ -494,7 +521,8 @@ impl Inner {
         }
     }
 
-    /// Compares clocks over a scratch object: an answer without an object has no date for us.
+    /// Reads the store's clock with a scratch object, because only a response that carries an
+    /// object has a date here.
     async fn clock_ahead(&self) -> Option<SignedDuration> {
         let key = ObjectKey::Probe((random() >> 64) as u64);
         let created = self
@@ -534,7 +562,7 @@ fn random() -> u128 {
 mod tests {
     use super::*;
 
-    /// Secrets never get into a log.
+    /// `Debug` output contains no secrets.
     #[test]
     fn options_do_not_show_secrets() {
         let options = Options {

@@ -1,7 +1,8 @@
-//! The runtime thread: one thread of our own that runs every lock of this process.
+//! Runtime thread: one background thread with a Tokio runtime runs all locks of this process.
 //!
-//! Refreshes do not run on the caller's executor: a program that blocks it for a minute would lose
-//! its lock while working under it. The thread starts with the first operation and stays.
+//! Refreshes do not run on the caller's executor: a program that blocks its executor for a minute
+//! would lose the lock while it works under it. The thread starts with the first operation and
+//! never ends.
 
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
@@ -9,11 +10,11 @@ use std::sync::{Mutex, PoisonError};
 use tokio::runtime::{Builder, Handle};
 use tokio::task::JoinHandle;
 
-/// Of which process, and how to reach it. A child of `fork` has no threads of its parent, so it
-/// starts a runtime thread of its own.
+/// The process that started the runtime, and the handle of the runtime. A child of `fork` inherits
+/// no threads, so it starts its own runtime.
 static SHARED_RUNTIME: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
-/// Starts `work` on the runtime thread. It runs to its end whether or not anybody waits for it.
+/// Spawns `work` on the runtime thread. It runs to its end even if the caller stops waiting.
 pub(crate) fn spawn<F>(work: F) -> Result<JoinHandle<F::Output>, std::io::Error>
 where
     F: Future<Output: Send> + Send + 'static,

@@ -1,13 +1,14 @@
-//! Staleness: may this object be passed over, or does somebody hold it? (P15, P20–P24)
+//! Staleness: decides whether a lock object is held or may be removed (P15, P20–P24).
 //!
 //! ```text
 //! no date ─────────────────▶ held (P15)        expired ──▶ within the skew ──▶ held (P21)
-//! date still to come ──────▶ held (P20)            └─────▶ any evidence ─────▶ stale (P22)
+//! date in the future ──────▶ held (P20)            └─────▶ any evidence ─────▶ stale (P22)
 //! unreadable: by age only ─▶ held, then stale      └─────▶ none ─────────────▶ held (P23)
 //! ```
 //!
-//! A foreign wall clock alone never frees a lock. Evidence is the age by the store's own clock, an
-//! observation of ours on `CLOCK_BOOTTIME`, or the proven death of the holder.
+//! The wall clock of another machine alone never frees a lock. Evidence is one of: the age by the
+//! store's own clock, an observation of this process on `CLOCK_BOOTTIME`, or the proven death of
+//! the holder.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -18,65 +19,65 @@ use crate::key::ObjectKey;
 use crate::record::{DEFAULT_TTL, LockRecord};
 use crate::time::{BootTime, HumanDuration, Now, span};
 
-/// An object as one answer of the store showed it, decoded.
+/// A decoded object as one response of the store showed it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Object {
-    /// What is in it.
+    /// The decoded content.
     pub content: ObjectContent,
-    /// Which version of the object this is.
+    /// The version of the object.
     pub version: Version,
-    /// When it was written, by the store's clock.
+    /// The time of its last write, by the store's clock.
     pub modified: Option<Timestamp>,
-    /// The store's clock in the same answer (K45).
+    /// The store's clock in the same response (K45 (age of files and objects)).
     pub store_now: Option<Timestamp>,
-    /// What the machine we run on can say about the holder (K10–K14).
+    /// What this machine knows about the process of the holder (K10–K14).
     pub liveness: ProcessLiveness,
 }
 
-/// The inside of an object.
+/// The content of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum ObjectContent {
     /// A lock record.
     Record(LockRecord),
     /// The fencing counter.
     Fence(u64),
-    /// Something that is there and cannot be read (P24).
+    /// Bytes that cannot be read (P24 (unparsable repository records)).
     Unreadable {
-        /// Why not.
+        /// The reason.
         why: Unreadable,
-        /// How many bytes are stored.
+        /// The stored size in bytes.
         bytes: u64,
     },
 }
 
-/// Why an object cannot be read.
+/// The reason why an object cannot be read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Unreadable {
-    /// Sealed, and no key was given (P11).
+    /// Sealed, and no key was given (P11 (compression and encryption layers)).
     #[error("sealed, and no data key was given")]
     Opaque,
     /// Sealed, and the key does not open it (P11).
     #[error("sealed with another key, or damaged")]
     WrongKey,
-    /// Over 64 KiB stored or unpacked (P13).
+    /// Larger than 64 KiB, stored or decompressed (P13 (repository record size limit)).
     #[error("larger than a lock record can be")]
     TooLarge,
-    /// It does not parse.
+    /// Not a valid record.
     #[error("not a lock record: {0}")]
     Damaged(String),
 }
 
-/// What a store calls this state of an object: compared for equality, never for order.
+/// The store's version of an object. Compared for equality only; the order has no meaning.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Version {
-    /// Entity tag.
+    /// The entity tag.
     pub e_tag: Option<String>,
-    /// Generation or version id, where the store has them.
+    /// The generation or version id, if the store has one.
     pub generation: Option<String>,
 }
 
 impl Version {
-    /// A version that consists of an entity tag.
+    /// Creates a version that consists of an entity tag.
     pub fn tag(e_tag: impl Into<String>) -> Version {
         Version {
             e_tag: Some(e_tag.into()),
@@ -84,40 +85,41 @@ impl Version {
         }
     }
 
-    /// Whether two objects with this version are known to be the same.
+    /// Returns `true` if equal versions prove that an object has not changed.
     fn says_something(&self) -> bool {
         self.e_tag.is_some() || self.generation.is_some()
     }
 }
 
-/// What is known about the holder's process (section 3 of the common rules).
+/// What is known about the process of the holder (section 3 of the common rules).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ProcessLiveness {
-    /// Nothing: another machine, another namespace, or no block.
+    /// Nothing: another machine, another PID namespace, or no block.
     Unknown,
-    /// The process runs. Its lease may have ended all the same.
+    /// The process runs. Its lease may have expired nevertheless.
     Alive,
-    /// The kernel holds the lock file for it (K10): it cannot be taken from it, paused or not.
+    /// The process runs and keeps `flock` on the record (K10 (prove life by flock)): the record
+    /// cannot be removed, even if the process is paused.
     Locked,
-    /// The process is gone (K10–K13).
+    /// The process is dead (K10–K13).
     Dead,
 }
 
-/// What an object means for somebody who wants the lock.
+/// The verdict on a lock object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Staleness {
-    /// Somebody has it, or may have it.
+    /// The object is held, or may be held.
     Held(HeldReason),
-    /// It is there, cannot be read, and is not old enough to be passed over (P24).
+    /// The object cannot be read and is not old enough to be removed (P24).
     Unreadable(Unreadable),
-    /// Nobody has it any more.
+    /// The object is not held any more.
     Stale(Evidence),
-    /// Not a lock at all: a half-written file of an original (P24).
+    /// The object is not a lock but a half-written file of an original (P24).
     Scratch,
 }
 
 impl Staleness {
-    /// Whether the object stands in the way.
+    /// Returns `true` if the object blocks a conflicting request.
     pub fn blocks(&self) -> bool {
         match self {
             Staleness::Held(_) | Staleness::Unreadable(_) => true,
@@ -126,33 +128,35 @@ impl Staleness {
     }
 }
 
-/// Why an object counts as held.
+/// The reason why an object counts as held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HeldReason {
-    /// Its date is still to come (P20).
+    /// It expires in the future (P20 (unexpired is not stale)).
     InForce,
-    /// Its date is more than ten `ttl` ahead: held, but suspicious (P20).
+    /// It expires more than ten ttl in the future: held, but suspicious (P20).
     FarAhead,
-    /// It has no readable date (P15): held until somebody breaks it.
+    /// It has no readable date: held until a user breaks it (P15 (expired records)).
     NoDate,
-    /// Expired, but by less than two clocks may differ (P21).
+    /// Expired, but by less than two clocks may differ (P21 (clock skew allowance)).
     WithinSkew,
-    /// Expired, but written a moment ago: a live holder with a wrong clock (P23).
+    /// Expired, but written recently: a live holder with a wrong clock (P23 (live holder, wrong
+    /// clock)).
     YoungByStore,
-    /// Expired, and nothing proves yet that nobody refreshes it (P22).
+    /// Expired, but there is no evidence yet that refreshes have stopped (P22 (evidence of
+    /// staleness)).
     Unproven,
-    /// Expired, but its process is there and has the kernel's lock on it (K24).
+    /// Expired, but its process runs and keeps `flock` on it (K24 (lock before removal)).
     Locked,
 }
 
-/// Why an expired object counts as stale (P22).
+/// The evidence that an expired object is stale (P22).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Evidence {
-    /// So old by the store's clock.
+    /// It was not written for this long, by the store's clock.
     Age(Duration),
-    /// Watched by this process for so long without a change.
+    /// This process has observed it unchanged for this long.
     Watched(Duration),
-    /// Its process is gone.
+    /// Its process is dead.
     Dead,
 }
 
@@ -201,14 +205,16 @@ impl std::fmt::Display for Staleness {
     }
 }
 
-/// What this process has seen, and since when unchanged (P22 b).
+/// The versions that this process has seen, and since when each is unchanged (P22 b).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Observations(BTreeMap<ObjectKey, (Version, BootTime)>);
 
 impl Observations {
-    /// Notes one more look at `key`, and says for how long it has not changed: from the answer
-    /// that showed it first until the question that showed it last. What happened before the one
-    /// was read or after the other was asked, nobody watched.
+    /// Records a read of `key` and returns how long the object has not changed.
+    ///
+    /// The time runs from the response that first showed this version to the sending of the latest
+    /// request. Changes before the first response or after the latest request cannot be excluded,
+    /// so that time does not count.
     pub fn note(
         &mut self,
         key: &ObjectKey,
@@ -228,21 +234,23 @@ impl Observations {
         }
     }
 
-    /// Notes which shared locks are there; the others are gone.
+    /// Forgets all shared locks that are not in `listed`.
     pub fn keep_shared(&mut self, listed: &[ObjectKey]) {
         self.0
             .retain(|key, _| *key == ObjectKey::Exclusive || listed.contains(key));
     }
 
-    /// Notes that `key` is gone: what comes back under its name is something else.
+    /// Forgets `key`: a later object under the same key is another lock.
     pub fn forget(&mut self, key: &ObjectKey) {
         self.0.remove(key);
     }
 }
 
 impl Object {
-    /// Age by the store's clock. Where the store shows no clock, by ours, with the allowance taken
-    /// off (K45).
+    /// Returns the age of the object by the store's clock.
+    ///
+    /// If the store shows no clock, our own clock is used and `skew` is subtracted (K45). Returns
+    /// `None` if the time of the last write is unknown.
     pub fn age(&self, now: Now, skew: Duration) -> Option<Duration> {
         let modified = self.modified?;
         Some(match self.store_now {
@@ -251,7 +259,7 @@ impl Object {
         })
     }
 
-    /// The record, if it is one.
+    /// Returns the record, if the content is one.
     pub fn record(&self) -> Option<&LockRecord> {
         match &self.content {
             ObjectContent::Record(record) => Some(record),
@@ -260,8 +268,10 @@ impl Object {
     }
 }
 
-/// Judges `object` at `key`, after it was `watched` unchanged for so long. `now` is when it was
-/// asked for.
+/// Returns the verdict on `object` at `key`.
+///
+/// `watched` is how long this process has observed it unchanged. `now` is read before the request
+/// was sent.
 pub fn judge(
     key: &ObjectKey,
     object: &Object,
@@ -274,7 +284,7 @@ pub fn judge(
         ObjectContent::Record(record) => {
             judge_record(record, object.liveness, age, watched, now, skew)
         }
-        // A counter where a lock should be is as unreadable as any other text.
+        // A counter at the key of a lock is as unreadable as any other text.
         ObjectContent::Fence(_) => judge_unreadable(
             key,
             &Unreadable::Damaged("a fencing counter".into()),
@@ -314,6 +324,7 @@ fn judge_record(
     if liveness == ProcessLiveness::Locked {
         return Staleness::Held(HeldReason::Locked);
     }
+    // A dead holder is evidence only after the expiry above: an unexpired record stays held (P20).
     if liveness == ProcessLiveness::Dead {
         return Staleness::Stale(Evidence::Dead);
     }
@@ -332,6 +343,7 @@ fn judge_unreadable(
     age: Option<Duration>,
     watched: Duration,
 ) -> Staleness {
+    // P24: 120 s, twice the ttl of the originals.
     let limit = DEFAULT_TTL * 2;
     if key.is_scratch() && matches!(why, Unreadable::Damaged(_)) {
         return Staleness::Scratch;

@@ -1,4 +1,4 @@
-//! A store: whatever can do one [`StoreOp`] and say what came of it.
+//! The [`Store`] trait: performs one [`StoreOp`] at a time and reports the result.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -9,23 +9,23 @@ use crate::staleness::ProcessLiveness;
 use tenure_files::identity::{Here, Identity, Token};
 use tenure_files::liveness::{Proof, Verdict, verdict_without_lock};
 
-/// A future that owns what it needs.
+/// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// A place where repository locks can lie.
+/// A backend that stores repository locks.
 ///
-/// An implementation does what the operation says, once, without retries and without a cache, and
-/// answers honestly: what it does not know is [`OpResult::Failed`], never [`OpResult::Absent`]. It is
-/// never asked to wait.
+/// An implementation performs each operation once, without retries and without a cache. An unknown
+/// outcome is [`OpResult::Failed`], never [`OpResult::Absent`]. The driver performs
+/// [`StoreOp::WaitUntil`] itself.
 pub trait Store: Send + Sync {
-    /// Does one operation.
+    /// Performs one operation.
     fn perform(&self, op: StoreOp) -> BoxFuture<'_, OpResult>;
 
-    /// What is said about this process in a record that lies here (K6).
+    /// Returns the description of this process for records in this store (K6 (the `tenure` block)).
     fn block(&self) -> HolderBlock;
 }
 
-/// This process, as records describe it.
+/// Describes this process.
 pub(crate) fn own_block() -> HolderBlock {
     let own = Identity::own(Token::random(), false);
     HolderBlock {
@@ -38,7 +38,8 @@ pub(crate) fn own_block() -> HolderBlock {
     }
 }
 
-/// What this machine can say about the holder of an object that has no descriptor (K11–K14).
+/// Checks from this machine whether the holder of an object is alive. An object has no descriptor,
+/// so `flock` proves nothing here (K11–K14).
 pub(crate) fn followed(record: &LockRecord) -> ProcessLiveness {
     match &record.tenure {
         None => ProcessLiveness::Unknown,
@@ -46,7 +47,7 @@ pub(crate) fn followed(record: &LockRecord) -> ProcessLiveness {
     }
 }
 
-/// A verdict in the words of the judge.
+/// Translates a verdict about a lock file's holder into a [`ProcessLiveness`].
 pub(crate) fn liveness(verdict: Verdict) -> ProcessLiveness {
     match verdict {
         Verdict::Alive(Proof::KernelLock) => ProcessLiveness::Locked,

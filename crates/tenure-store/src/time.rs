@@ -1,8 +1,8 @@
-//! Time: the two clocks that decisions use, and the one spelling of time on the wire.
+//! Clock readings and the time stamp format of records.
 //!
-//! Leases and observations are counted on [`BootTime`] (`CLOCK_BOOTTIME`, K35): it never steps and runs
-//! on while the machine sleeps. Wall time appears only in records, because originals judge by it.
-//! Both come in as values, in a [`Now`]; nothing here reads a clock.
+//! Leases and observations use [`BootTime`] (`CLOCK_BOOTTIME`, K35 (lease time)): it never jumps
+//! and advances while the machine is suspended. Wall time is used only in records, because
+//! originals judge by it. Both are passed in as a [`Now`]; this module reads no clock.
 
 use std::fmt;
 use std::ops::Add;
@@ -17,10 +17,10 @@ use jiff::{SignedDuration, Timestamp};
 pub struct BootTime(pub Duration);
 
 impl BootTime {
-    /// Later than any reading: "not until something else happens".
+    /// Later than any reading: wait until another event.
     pub const NEVER: BootTime = BootTime(Duration::MAX);
 
-    /// How long after `earlier` this reading is; zero if it is not after it.
+    /// Returns the time from `earlier` to this reading, or zero if `earlier` is later.
     pub fn since(self, earlier: BootTime) -> Duration {
         self.0.saturating_sub(earlier.0)
     }
@@ -34,22 +34,23 @@ impl Add<Duration> for BootTime {
     }
 }
 
-/// What both clocks of this machine showed at one moment.
+/// A reading of both clocks at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Now {
-    /// The clock that leases are counted on.
+    /// `CLOCK_BOOTTIME`, for leases.
     pub boot: BootTime,
-    /// The clock that dates in records are compared with.
+    /// The wall clock, for the dates in records.
     pub wall: Timestamp,
 }
 
-/// `time` as Tenure writes it: nine digits and `Z`, so that the length never changes (P31).
+/// Formats a time as Tenure writes it: nine fractional digits and `Z`, so that the length is
+/// constant (P31 (refresh the lease)).
 pub fn stamp(time: Timestamp) -> String {
     format!("{time:.9}")
 }
 
-/// Reads a time stamp as P8 allows it: RFC 3339, upper-case `T` and `Z`, a fraction after `.` or
-/// `,`. More than nine digits are cut.
+/// Parses a time stamp (P8 (time stamp format)): RFC 3339 with upper-case `T` and `Z`, and a
+/// fraction after `.` or `,`. Digits after the ninth are ignored.
 pub fn parse_stamp(text: &str) -> Option<Timestamp> {
     let bytes = text.as_bytes();
     let (head, tail) = bytes.split_at_checked(19)?;
@@ -83,7 +84,7 @@ fn date_of(year: u32, month: u32, day: u32) -> Option<Date> {
     Date::new(i16::try_from(year).ok()?, month, day).ok()
 }
 
-/// Splits `.123Z` into nanoseconds and the zone behind them.
+/// Splits `.123Z` into nanoseconds and the time zone.
 fn fraction(tail: &[u8]) -> Option<(i32, &[u8])> {
     if !matches!(tail.first(), Some(b'.' | b',')) {
         return Some((0, tail));
@@ -126,18 +127,19 @@ fn digits(bytes: &[u8]) -> Option<u32> {
     })
 }
 
-/// `later - earlier`; zero if it is not later (K46: a date in the future proves no age).
+/// Returns `later - earlier`, or zero if `later` is not later (K46 (future time stamps): a date in
+/// the future proves no age).
 pub fn span(earlier: Timestamp, later: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or(Duration::ZERO)
 }
 
-/// `time + span`, stopping at the end of the calendar.
+/// Returns `time + span`, limited to the latest representable time.
 pub fn after(time: Timestamp, span: Duration) -> Timestamp {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
     time.saturating_add(span).unwrap_or(Timestamp::MAX)
 }
 
-/// A duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
+/// Formats a duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
 #[derive(Clone, Copy, Debug)]
 pub struct HumanDuration(pub Duration);
 
@@ -181,7 +183,7 @@ mod tests {
         );
     }
 
-    /// P8: what is no time stamp. P15 then holds the lock rather than free it.
+    /// P8: texts that are not time stamps. P15 then treats the lock as held.
     #[test]
     fn nothing_else_is_a_time_stamp() {
         for text in [
@@ -203,7 +205,7 @@ mod tests {
         }
     }
 
-    /// P31: the length never changes.
+    /// P31: the length is constant.
     #[test]
     fn tenure_writes_nine_digits() {
         assert_eq!(

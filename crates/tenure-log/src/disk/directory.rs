@@ -1,4 +1,4 @@
-//! Making a directory so that it survives a crash.
+//! Crash-safe creation of directories.
 
 use std::fs::File;
 use std::io;
@@ -6,15 +6,16 @@ use std::path::{Path, PathBuf};
 
 use rustix::fs::Mode;
 
-/// Makes a directory and what is missing above it, all of them only for their owner (0700), durably:
-/// a name is there after a crash only if the directory that holds it was synced. That is done
-/// for a directory that is already there as well, because an earlier process may have been stopped
-/// between the two.
+/// Creates a directory and its missing parents durably, with mode 0700.
+///
+/// A name survives a crash only if its parent directory was synced. The parents of existing
+/// directories are synced too, because an earlier process may have crashed between the creation and
+/// the sync.
 pub fn create_directory(path: &Path) -> io::Result<()> {
     create_with(path, &RealCalls)
 }
 
-/// What it asks of the operating system.
+/// The system calls it needs, to be replaced in tests.
 trait DirectoryCalls {
     fn is_there(&self, path: &Path) -> bool;
     fn make(&self, path: &Path) -> io::Result<()>;
@@ -37,22 +38,22 @@ fn create_with(path: &Path, calls: &impl DirectoryCalls) -> io::Result<()> {
             calls.sync(&above)?;
         }
     }
-    // The directory that was found, if it is this one or the one above it: a data directory and its
-    // `db` are made together.
+    // Sync the parents of an existing `path` and of its existing parent: a data directory and its
+    // `db` are created together.
     let known = path.ancestors().take(2).filter(|known| {
         let is_new = missing.iter().any(|made| made == known);
         !is_new && !known.as_os_str().is_empty()
     });
     for known in known {
         if let Some(above) = above(known) {
-            // It may belong to somebody else and not be readable; then that one has made it.
+            // The parent may belong to another user and be unreadable. Then that user created it.
             let _ = calls.sync(&above);
         }
     }
     Ok(())
 }
 
-/// The directory that holds the name.
+/// Returns the parent directory of a path.
 fn above(path: &Path) -> Option<PathBuf> {
     let above = path.parent()?;
     if above.as_os_str().is_empty() {
@@ -70,7 +71,7 @@ impl DirectoryCalls for RealCalls {
 
     fn make(&self, path: &Path) -> io::Result<()> {
         match rustix::fs::mkdir(path, Mode::RWXU) {
-            // Another process was faster.
+            // Another process has created it in the meantime.
             Ok(()) | Err(rustix::io::Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -122,7 +123,7 @@ mod tests {
         recorded.calls.into_inner()
     }
 
-    /// Each new name is durable before anything is made inside it.
+    /// Each new name is durable before anything is created inside it.
     #[test]
     fn every_new_directory_is_synced_into_the_one_above_it() {
         assert_eq!(
@@ -143,7 +144,7 @@ mod tests {
         );
     }
 
-    /// A process that was stopped after it made a directory has not synced it.
+    /// A process that crashed after it created a directory may not have synced the parent.
     #[test]
     fn a_directory_that_is_there_is_synced_as_well() {
         let there = ["/", "/var", "/var/tenure", "/var/tenure/db"];

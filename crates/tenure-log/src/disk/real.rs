@@ -1,4 +1,4 @@
-//! A directory of the machine, by system calls that follow no symbolic link.
+//! Disk backed by a directory of the machine. The system calls follow no symbolic links.
 
 use std::fs::File;
 use std::hash::{BuildHasher, RandomState};
@@ -19,7 +19,7 @@ pub struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens the directory, making it (and what is missing above it) if need be: see
+    /// Opens the directory and creates it, with its missing parents, if necessary: see
     /// [`create_directory`](crate::create_directory).
     pub fn open(path: impl AsRef<Path>) -> io::Result<RealDisk> {
         let path = path.as_ref();
@@ -64,7 +64,7 @@ impl Disk for RealDisk {
     fn list(&self) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
         for entry in rustix::fs::Dir::read_from(&self.directory)? {
-            // Names that are not text are not ours.
+            // Names that are not UTF-8 are not ours.
             if let Ok(name) = entry?.file_name().to_str() {
                 names.push(name.to_owned());
             }
@@ -82,9 +82,9 @@ impl Disk for RealDisk {
 
     fn open_durable(&self, name: &str) -> io::Result<File> {
         let file = self.open_with(name, OFlags::empty())?;
-        // A killed process leaves bytes that only the cache has: flush them before anybody relies
-        // on them. A failed sync leaves pages that look clean and never reached the disk: drop
-        // them, so that reads show the disk.
+        // A killed process may leave bytes that are only in the page cache: flush them before
+        // recovery relies on them. A failed sync may leave pages that look clean but never reached
+        // the disk: drop them, so that reads return what the disk holds.
         file.sync_data()?;
         #[cfg(target_os = "linux")]
         rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
@@ -118,7 +118,7 @@ impl Disk for RealDisk {
     }
 
     fn random(&self) -> u64 {
-        // The keys of the standard hasher come from the operating system's generator.
+        // The keys of the standard hasher come from the random generator of the operating system.
         RandomState::new().hash_one(0_u8)
     }
 }

@@ -1,4 +1,4 @@
-//! A disk that exists only in memory, forgets like a real one, and fails when told to.
+//! Simulated in-memory disk with power loss, torn writes and injected faults.
 //!
 //! ```text
 //!   write ──▶ seen (what the process reads) + pending ──finish_sync──▶ durable
@@ -7,10 +7,9 @@
 //!                                               └──crash: a first part of them survives
 //! ```
 //!
-//! Everything that happens follows from the calls and from the random numbers handed to [`SimDisk::crash`]:
-//! the same calls give the same bytes. Time is not here. Whoever drives the simulation lets a slow
-//! disk be slow: it waits before it appends, and again between the two halves of a sync; a crash
-//! in between meets everything that was written and not yet synced.
+//! It is deterministic: the same calls and the same decisions of [`SimDisk::crash`] give the same
+//! bytes. It has no notion of time. A simulator models a slow disk by waiting before an append and
+//! between the two halves of a sync; a crash in between affects everything that is not yet synced.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -18,7 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Disk, DiskFile, SyncPoint};
 
-/// A simulated disk; clones are handles to the same one. See the module text.
+/// A simulated disk. Clones are handles to the same disk.
 #[derive(Clone)]
 pub struct SimDisk {
     state: Arc<Mutex<SimState>>,
@@ -32,7 +31,7 @@ pub struct SimFile {
     inode: u64,
 }
 
-/// The directory lock of a [`SimDisk`]; a crash ends it like a drop does.
+/// The directory lock of a [`SimDisk`]. A crash releases it like a drop.
 #[derive(Debug)]
 pub struct SimLock {
     disk: SimDisk,
@@ -41,9 +40,9 @@ pub struct SimLock {
 #[derive(Clone)]
 struct SimState {
     sector: usize,
-    /// Counts crashes: handles of an earlier incarnation can do nothing any more.
+    /// Number of crashes. Handles of an earlier incarnation return errors.
     incarnation: u64,
-    /// Counts losses of power.
+    /// Number of power losses.
     boot: u128,
     locked: bool,
     names: BTreeMap<String, u64>,
@@ -82,15 +81,16 @@ struct PendingWrite {
 }
 
 impl SimDisk {
-    /// The sector size of ordinary disks: what survives a crash survives in pieces of this size.
+    /// The usual sector size of disks. A crash keeps or loses whole sectors.
     pub const SECTOR: usize = 512;
 
-    /// An empty disk. The seed decides [`Disk::random`] and what a failed sync leaves behind.
+    /// Creates an empty disk. The seed decides [`Disk::random`] and what a failed sync leaves.
     pub fn new(seed: u64) -> SimDisk {
         SimDisk::with_sector(seed, SimDisk::SECTOR)
     }
 
-    /// An empty disk that tears writes in pieces of `sector` bytes; 1 is harsher than any hardware.
+    /// Creates an empty disk that tears writes at multiples of `sector` bytes. 1 is worse than any
+    /// hardware.
     pub fn with_sector(seed: u64, sector: usize) -> SimDisk {
         let state = SimState {
             sector: sector.max(1),
@@ -116,11 +116,11 @@ impl SimDisk {
         }
     }
 
-    /// The machine loses power and comes back: returns the handle of the new incarnation.
+    /// Simulates a power loss and returns the handle of the new incarnation.
     ///
-    /// `keep` is asked once for every sector of every write that no sync has covered, oldest
-    /// first, whether it reached the disk, then for each change of a name until it says no
-    /// (directories keep their order).
+    /// `keep` decides for every sector of every unsynced write, oldest first, whether it reached
+    /// the disk. Then it decides for each unsynced change of a name, until it returns `false`,
+    /// because directories keep their order.
     #[must_use = "handles from before the crash are dead"]
     pub fn crash(&self, keep: &mut dyn FnMut() -> bool) -> SimDisk {
         let mut state = self.state();
@@ -149,7 +149,7 @@ impl SimDisk {
         }
     }
 
-    /// The process dies (`kill -9`) and the machine goes on: nothing is lost.
+    /// Simulates the death of the process (`kill -9`). The machine continues, so nothing is lost.
     #[must_use = "handles of the dead process are dead too"]
     pub fn kill(&self) -> SimDisk {
         let mut state = self.state();
@@ -160,7 +160,7 @@ impl SimDisk {
         }
     }
 
-    /// All files are gone, as after a replaced disk.
+    /// Removes all files, as if the disk were replaced.
     #[must_use = "handles from before are dead"]
     pub fn wipe(&self) -> SimDisk {
         let mut state = self.state();
@@ -175,7 +175,7 @@ impl SimDisk {
         }
     }
 
-    /// A second disk with the same contents and the same future.
+    /// Copies the disk with its contents and its random state.
     pub fn copy(&self) -> SimDisk {
         SimDisk {
             state: Arc::new(Mutex::new(self.state().clone())),
@@ -183,39 +183,44 @@ impl SimDisk {
         }
     }
 
-    /// Writes, syncs and changes of names so far.
+    /// Returns the number of writes, syncs and changes of names so far.
     pub fn operations(&self) -> u64 {
         self.state().operations
     }
 
-    /// Power fails *during* the operation with this number (counted by [`SimDisk::operations`]):
-    /// it and all later ones are errors, and what it did is as uncertain as any unsynced write.
+    /// Ends the power *during* the operation with this number (counted by [`SimDisk::operations`]).
+    ///
+    /// That operation and all later ones return errors. Its effect is as uncertain as that of any
+    /// unsynced write.
     pub fn power_ends_at(&self, operation: u64) {
         self.state().power_ends_at = Some(operation);
     }
 
-    /// The sync (of a file or of the directory) after `syncs` more fails. What it should have made durable is then partly on disk
-    /// and no longer pending: the next sync succeeds and means nothing, as on real kernels.
+    /// Makes the sync (of a file or of the directory) after `syncs` more fail.
+    ///
+    /// What it should have made durable is then partly on disk and no longer pending: the next sync
+    /// succeeds without writing it, as on real kernels.
     pub fn fail_sync_after(&self, syncs: u64) {
         self.state().syncs_until_failure = Some(syncs);
     }
 
-    /// The write after `writes` more fails half way.
+    /// Makes the write after `writes` more fail half way.
     pub fn fail_write_after(&self, writes: u64) {
         self.state().writes_until_failure = Some(writes);
     }
 
-    /// All files together may have this many bytes; `None` is as many as they like.
+    /// Limits the total size of all files. `None` removes the limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
     }
 
-    /// Bytes in all files.
+    /// Returns the total size of all files.
     pub fn used(&self) -> u64 {
         self.state().used()
     }
 
-    /// Bit rot: flips one bit of what the disk holds. Returns whether the file has that byte.
+    /// Simulates bit rot: flips one bit on the disk. Returns `false` if the file does not have that
+    /// byte.
     pub fn flip_bit(&self, name: &str, offset: usize, bit: u8) -> bool {
         let mut state = self.state();
         let Some(inode) = state.names.get(name).copied() else {
@@ -232,14 +237,14 @@ impl SimDisk {
         true
     }
 
-    /// The bytes of a file as the process sees them.
+    /// Returns the bytes of a file as the process reads them.
     pub fn bytes(&self, name: &str) -> Option<Vec<u8>> {
         let state = self.state();
         let inode = state.names.get(name)?;
         Some(state.inodes[inode].seen.clone())
     }
 
-    /// Puts a file on the disk, durable at once.
+    /// Creates a file that is durable at once.
     pub fn put(&self, name: &str, bytes: Vec<u8>) {
         let mut state = self.state();
         let number = state.next_inode;
@@ -258,7 +263,7 @@ impl SimDisk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The world, if this handle's life still lasts.
+    /// Returns the state, or an error if this handle belongs to an earlier incarnation.
     fn alive(&self) -> io::Result<MutexGuard<'_, SimState>> {
         let state = self.state();
         if state.incarnation == self.incarnation {
@@ -306,13 +311,13 @@ impl SimState {
         }
     }
 
-    /// Counts an operation that has had its effect; the one in which power ends is an error.
+    /// Counts a completed operation. Returns an error if the power ended during it.
     fn count(&mut self) -> io::Result<()> {
         self.operations += 1;
         self.powered()
     }
 
-    /// Whether the sync that is under way is the one to fail.
+    /// Returns `true` if the current sync is the one that must fail.
     fn sync_fails(&mut self) -> bool {
         let fails = self.syncs_until_failure == Some(0);
         self.syncs_until_failure = self
@@ -326,7 +331,7 @@ impl SimState {
         self.pending_names.push(change);
     }
 
-    /// SplitMix64: small, and good enough to pick salts and sectors.
+    /// SplitMix64 generator, for salts and sectors.
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.random;
@@ -355,7 +360,7 @@ impl NameChange {
 }
 
 impl Inode {
-    /// Keeps those sectors of the pending writes that `keep` says; forgets the others.
+    /// Keeps the sectors of pending writes for which `keep` returns `true` and drops the others.
     fn lose_power(&mut self, sector: usize, keep: &mut dyn FnMut() -> bool) {
         for write in std::mem::take(&mut self.pending) {
             let end = write.offset + write.bytes.len();
@@ -451,7 +456,7 @@ impl Disk for SimDisk {
             .inodes
             .get_mut(&number)
             .ok_or_else(|| not_found(name))?;
-        // Flush, then drop what is clean: see `RealDisk::open_durable`.
+        // Flush, then drop the clean pages: see `RealDisk::open_durable`.
         inode.make_durable(all);
         inode.seen.clone_from(&inode.durable);
         state.count()?;
@@ -566,7 +571,7 @@ impl DiskFile for SimFile {
     fn finish_sync(&mut self, point: SyncPoint) -> io::Result<()> {
         let mut state = self.disk.alive()?;
         state.powered()?;
-        // Power that ends during a sync leaves the pending writes to the random numbers of the crash.
+        // If the power ends during a sync, the crash decides about the pending writes.
         state.count()?;
         let fails = state.sync_fails();
         let sector = state.sector;
@@ -578,7 +583,7 @@ impl DiskFile for SimFile {
             inode.make_durable(point.0);
             return Ok(());
         }
-        // The cache keeps showing what was written, but nothing will ever write it again.
+        // The page cache still shows the written bytes, but no later sync writes them.
         let seen = inode.seen.clone();
         inode.lose_power(sector, &mut || {
             dice = dice.rotate_left(1);

@@ -1,8 +1,7 @@
-//! A model of the log that is obviously right, and a workload that both can run.
+//! Reference model of the log, and a workload for both.
 //!
-//! The workload is a pure function: what batch `n` does follows from `n` and from the model before
-//! it. So whoever has the model after some batch knows what every later one must have done, in this
-//! process or in another.
+//! The workload is a pure function: batch `n` depends only on `n` and on the model before it. So a
+//! test that has the model after some batch can compute every later one, also in another process.
 
 #![allow(dead_code, reason = "each test program uses a part of this")]
 #![allow(clippy::unwrap_used, reason = "in a test, a panic is the report")]
@@ -15,7 +14,7 @@ use tenure_log::{
     Snapshots,
 };
 
-/// Files so small that everything about them happens within a few batches.
+/// File sizes so small that rotation, freeing and reuse happen within a few batches.
 pub(crate) const TINY: Options = Options {
     first_file: 6 << 10,
     file: 8 << 10,
@@ -57,7 +56,7 @@ pub(crate) enum Op {
     },
 }
 
-/// What a log should hold: lists and maps, nothing clever.
+/// The expected content of a log, in plain lists and maps.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Model {
     pub(crate) batches: u64,
@@ -81,7 +80,7 @@ impl ModelGroup {
             .unwrap_or(self.first() - 1)
     }
 
-    /// The index of the snapshot it stands on.
+    /// The index of the snapshot that is its base.
     pub(crate) fn snapshot(&self) -> Option<u64> {
         let base = self
             .base
@@ -95,7 +94,7 @@ impl ModelGroup {
     }
 }
 
-/// What the workload writes as a base.
+/// The base that the workload writes.
 fn base(kind: LogBaseKind, index: u64, term: u64) -> LogBase {
     LogBase {
         kind,
@@ -145,7 +144,7 @@ impl Model {
         }
     }
 
-    /// The model of what was recovered.
+    /// Converts recovered content to a model.
     pub(crate) fn of(recovered: &Recovered) -> Model {
         let group = |held: &RecoveredGroup| ModelGroup {
             state: held.state.clone(),
@@ -173,7 +172,7 @@ impl Model {
         }
     }
 
-    /// What the next batch does.
+    /// Returns the operations of the next batch.
     pub(crate) fn next_ops(&self, load: &Workload) -> Vec<Op> {
         let number = self.batches + 1;
         let mut rng = Rng::new(load.seed ^ number.wrapping_mul(0x9e37_79b9));
@@ -188,7 +187,7 @@ impl Model {
                     index: 1 + rng.below(5),
                 },
                 0..=9 => {
-                    // Mostly the next index, at times one that is there already.
+                    // Usually the next index, sometimes an existing one.
                     let back = if rng.below(5) == 0 { rng.below(4) } else { 0 };
                     let index = (held.last() + 1).saturating_sub(back).max(held.first());
                     let payload = rng.bytes(load.payload);
@@ -204,7 +203,7 @@ impl Model {
                     state: rng.bytes(24),
                 },
                 14..=17 => match held.entries.iter().next_back() {
-                    // The groups differ in how much they keep.
+                    // The groups keep different numbers of entries.
                     Some((&index, &(term, _))) if group == 1 || rng.below(3) > 0 => {
                         Op::Taken { group, index, term }
                     }
@@ -240,16 +239,16 @@ impl Model {
     }
 }
 
-/// What a workload is like.
+/// The parameters of a workload.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Workload {
     pub(crate) seed: u64,
     pub(crate) groups: u64,
-    /// Payloads are up to this long.
+    /// Maximum length of payloads.
     pub(crate) payload: u64,
 }
 
-/// A small generator; the tests need the same numbers every time.
+/// A small random generator with reproducible numbers.
 #[derive(Clone, Debug)]
 pub(crate) struct Rng(u64);
 
@@ -276,7 +275,7 @@ impl Rng {
     }
 }
 
-/// What can stop a step of the workload.
+/// An error that ends a step of the workload.
 #[derive(Debug)]
 pub(crate) enum Stopped {
     Log(LogError),
@@ -295,7 +294,8 @@ impl From<SnapshotError> for Stopped {
     }
 }
 
-/// Appends one batch as a careful driver would: snapshots are committed before their marks.
+/// Appends one batch as a correct driver does: snapshots are committed before a batch refers to
+/// them.
 pub(crate) fn append<D: Disk>(
     log: &mut FileLog<D>,
     snapshots: &Snapshots<D>,
@@ -338,7 +338,7 @@ pub(crate) fn append<D: Disk>(
     Ok(log.append(&mut batch)?)
 }
 
-/// Removes the snapshots that `ops` made superfluous; to be called when they are durable.
+/// Removes the snapshots that `ops` made obsolete. Call it when they are durable.
 pub(crate) fn retire<D: Disk>(
     snapshots: &Snapshots<D>,
     model: &Model,
@@ -370,13 +370,13 @@ fn write_snapshot<D: Disk>(
     Ok(())
 }
 
-/// What the workload puts into a snapshot.
+/// The content of a snapshot in the workload.
 pub(crate) fn snapshot_bytes(id: SnapshotId) -> Vec<u8> {
     let mut rng = Rng::new(id.group ^ (id.index << 8));
     rng.bytes(300)
 }
 
-/// All bytes of a snapshot.
+/// Reads all bytes of a snapshot.
 pub(crate) fn read_snapshot<D: Disk>(
     snapshots: &Snapshots<D>,
     id: SnapshotId,
@@ -389,7 +389,7 @@ pub(crate) fn read_snapshot<D: Disk>(
     Ok(bytes)
 }
 
-/// Every snapshot that has a mark is there and whole.
+/// Checks that every snapshot that the log refers to exists and is whole.
 pub(crate) fn check_snapshots<D: Disk>(opened: &Opened<D>) {
     for (&group, held) in &Model::of(&opened.recovered).groups {
         if let Some(index) = held.snapshot() {

@@ -1,15 +1,16 @@
-//! Acquiring: look, write, look again, settle, take a number (P28–P30), and wait if told to (P19).
+//! Acquire: read, write, read again, settle, take a fencing number (P28 (acquire the exclusive
+//! lock) to P30 (acquire a shared lock)), and wait if requested (P19 (waiting for the repository)).
 //!
 //! ```text
 //!   ┌─────────────────────────── pause ◀── held, and waiting ─┐
 //!   ▼                                                         │
-//! look ──▶ survey (exclusive) ──▶ write ──▶ confirm ──▶ fence ──▶ sweep ──▶ Acquired
-//!   ▲                               │          └──────────┴── failed ─▶ withdraw ─▶ Refusal
-//!   └────────── taken, 5 times ─────┘
+//! look ──▶ list (exclusive) ──▶ write ──▶ confirm ──▶ fence ──▶ clean up ──▶ Acquired
+//!   ▲                             │          └──────────┴── failed ─▶ withdraw ─▶ AcquireRefusal
+//!   └───────── taken, 5 times ────┘
 //! ```
 //!
-//! From the first sending of `write` on, no way out of here leaves our record behind: every
-//! failure goes through `withdraw` (P29), and so does [`Acquire::cancel`].
+//! After `write` was sent for the first time, every failure goes through `withdraw`, which removes
+//! our record (P29 (unknown write outcome)). [`Acquire::cancel`] does the same.
 
 use super::confirm::{Confirm, Confirmed};
 use super::fence::{FenceError, TakeFence};
@@ -28,78 +29,82 @@ use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::{Object, Observations, Staleness, Version, judge};
 use crate::time::{BootTime, Now};
 
-/// What somebody wants.
+/// The parameters of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct AcquireParams {
-    /// Shared or exclusive.
+    /// The requested mode.
     pub mode: LockMode,
-    /// The record's `operation`.
+    /// The `operation` of the record.
     pub operation: String,
-    /// The record's `holder`.
+    /// The `holder` of the record.
     pub holder: String,
-    /// Who we are (K6). Token, `ttl` and fence are filled in here.
+    /// The description of this process (K6 (the `tenure` block)). `Acquire` fills in token, ttl and
+    /// fence.
     pub block: HolderBlock,
-    /// Whether to wait while it is held.
+    /// Whether to wait while the lock is held.
     pub wait: WaitBehavior,
-    /// From the system's source of randomness; tells acquisitions apart and spreads waits.
+    /// A random seed from the operating system. It separates acquisitions and adds jitter to waits.
     pub seed: u128,
 }
 
-/// What to do while somebody else holds it.
+/// What to do while another client holds the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum WaitBehavior {
     /// Refuse at once, as the originals do.
     No,
-    /// Look again every two seconds (P19) until [`Acquire::stop_waiting`].
+    /// Try again every [`LockTerms::poll`] (P19) until [`Acquire::stop_waiting`].
     Yes,
 }
 
-/// A lock that was taken. [`Hold::new`](super::HoldProcedure::new) keeps it.
+/// An acquired lock. [`HoldProcedure::new`](super::HoldProcedure::new) keeps it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acquired {
-    /// Shared or exclusive.
+    /// The mode of the lock.
     pub mode: LockMode,
     /// Our record.
     pub own: OwnRecord,
-    /// The fencing number (P38).
+    /// The fencing number (P38 (repository fence counter)).
     pub fence: Option<u64>,
-    /// What was seen of others.
+    /// The observed versions of other locks.
     pub observations: Observations,
 }
 
-/// Why a lock was not taken. Nothing of ours is left in the store, unless it says so.
+/// The reason why a lock was not acquired. Nothing of ours remains in the store, except for
+/// [`AcquireRefusal::LeftBehind`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum AcquireRefusal {
-    /// Somebody has it. An unreadable object counts as somebody (P24).
+    /// Another lock is held. An unreadable object counts as held (P24 (unparsable repository
+    /// records)).
     Held(Box<BlockingObject>),
-    /// Somebody else was faster; `to` where he is known.
+    /// Another client was faster.
     LostRace {
-        /// Who.
+        /// The other lock, if it is known.
         to: Option<Box<BlockingObject>>,
     },
-    /// The time to wait was over and somebody still had it.
+    /// The lock was still held when the time to wait ended.
     TimedOut(Box<BlockingObject>),
-    /// The store failed (P25).
+    /// The store failed (P25 (failed reads are not absence)).
     Store(OpFailure),
-    /// The store failed, and then failed to remove our record: it stands until it lapses.
+    /// The acquire failed, and then the removal of our record failed. The record stays until it
+    /// expires.
     LeftBehind {
-        /// What failed first.
+        /// The first failure.
         cause: Box<AcquireRefusal>,
-        /// Where the record is.
+        /// The key of the record.
         key: ObjectKey,
         /// Why it could not be removed.
         failure: OpFailure,
     },
-    /// The fencing counter is damaged or at its end.
+    /// The fencing counter is damaged or at its maximum.
     Fence,
-    /// The store took so long that the lease was used up before the lock was held, or, without
-    /// conditional writes, that what was seen was too old to be written over.
+    /// The store was too slow: the lease was used up before the lock was held, or, without
+    /// conditional writes, the listing took longer than the settle time.
     TooSlow,
-    /// The caller lost interest.
+    /// The caller cancelled the request.
     Cancelled,
 }
 
-/// Takes a lock.
+/// Acquires a lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Acquire {
     terms: LockTerms,
@@ -112,30 +117,31 @@ pub struct Acquire {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AcquireStage {
-    /// P28.1, P30.1.
+    /// Reads the exclusive key (P28.1, P30.1).
     Looking(Retried),
-    /// P28.2. Where no condition guards the write: when the exclusive key was looked at.
+    /// Lists the shared locks (P28.2). At level 0 with the time when the exclusive key was read,
+    /// because no condition protects the write.
     Listing(ListLocks, WriteExpectation, Option<BootTime>),
-    /// P28.3, P30.2.
+    /// Writes our record (P28.3, P30.2).
     Writing(WriteRecord),
-    /// P28.4 and 5, P30.3 and 4.
+    /// Reads the conflicting locks again (P28.4, P28.5, P30.3, P30.4).
     Confirming(Confirm),
-    /// P38.
+    /// Takes a fencing number (P38).
     Fencing(TakeFence, OwnRecord, Vec<BlockingObject>),
-    /// P28.6: what was stale goes.
+    /// Removes stale shared locks (P28.6).
     Sweeping(RemoveObject, Vec<(ObjectKey, Version)>, Acquired),
-    /// P29: what we wrote goes.
+    /// Removes our own record after a failure (P29).
     Withdrawing(RemoveObject, AcquireRefusal),
-    /// P19.
+    /// Waits before the next attempt (P19).
     Pausing(Retried, AcquireRefusal),
-    /// Cancelled before anything was written.
+    /// Cancelled before a write was sent.
     Over(AcquireRefusal),
 }
 
 type AcquireEnd = Result<Acquired, AcquireRefusal>;
 
 impl Acquire {
-    /// Begins to take a lock. `observations` is what this process saw of the store before.
+    /// Starts an acquire. `observations` are the versions that this process has seen before.
     pub fn new(terms: LockTerms, request: AcquireParams, observations: Observations) -> Acquire {
         let rng = Rng::new(request.seed);
         let stage = AcquireStage::look(&terms);
@@ -149,7 +155,7 @@ impl Acquire {
         }
     }
 
-    /// Who is in the way, while it pauses.
+    /// Returns the lock that blocks the request, while the acquire pauses between two attempts.
     pub fn blocker(&self) -> Option<&BlockingObject> {
         match &self.stage {
             AcquireStage::Pausing(_, AcquireRefusal::Held(blocker)) => Some(blocker),
@@ -160,15 +166,17 @@ impl Acquire {
         }
     }
 
-    /// The deadline is here: what is under way is finished, but nothing is begun again. A pause
-    /// may be answered at once.
+    /// Stops waiting at the deadline: the attempt under way is finished, but no new one starts. A
+    /// pause between two attempts may be answered at once.
     pub fn stop_waiting(&mut self) {
         self.request.wait = WaitBehavior::No;
     }
 
-    /// Nobody wants the lock any more. Keep driving: it ends with [`AcquireRefusal::Cancelled`] and
-    /// nothing left behind. Give the answer to the operation under way first, if there is one (a
-    /// wait has no answer worth waiting for); that may end it with a lock, to be released then.
+    /// Cancels the request.
+    ///
+    /// If an operation is under way, pass its result first; that may end the procedure with a lock,
+    /// which the caller then releases. A wait need not be answered. Then keep driving: the
+    /// procedure ends with [`AcquireRefusal::Cancelled`] and leaves nothing in the store.
     pub fn cancel(&mut self) {
         self.request.wait = WaitBehavior::No;
         let own = match &self.stage {
@@ -193,7 +201,7 @@ impl Acquire {
         ProcedureStep::Going
     }
 
-    /// Ends an attempt of which nothing is left in the store.
+    /// Ends an attempt that has left nothing in the store.
     fn refuse(&mut self, refusal: AcquireRefusal, now: Now) -> ProcedureStep<AcquireEnd> {
         let again = matches!(
             refusal,
@@ -209,7 +217,7 @@ impl Acquire {
         ))
     }
 
-    /// Ends an attempt that may have left our record.
+    /// Ends an attempt whose record may be in the store.
     fn withdraw(&mut self, own: &OwnRecord, refusal: AcquireRefusal) -> ProcedureStep<AcquireEnd> {
         let stage = self.withdrawing(own, refusal);
         self.go(stage)
@@ -219,7 +227,7 @@ impl Acquire {
         AcquireStage::Withdrawing(RemoveObject::own(self.terms.clone(), own), refusal)
     }
 
-    /// P28.1, P30.1: what is at the exclusive key decides how to go on.
+    /// Decides by the exclusive key how to continue (P28.1, P30.1).
     fn looked(&mut self, found: Option<Object>, asked: Now, now: Now) -> ProcedureStep<AcquireEnd> {
         let expect = match found {
             None => {
@@ -240,7 +248,7 @@ impl Acquire {
                 let looked = (self.terms.level == ConditionLevel::Nothing).then_some(asked.boot);
                 self.go(AcquireStage::Listing(listing, expect, looked))
             }
-            // A shared lock has a key of its own; what is stale elsewhere stays.
+            // A shared lock has its own key; a stale exclusive record stays.
             LockMode::Shared => self.write(WriteExpectation::Nothing),
         }
     }
@@ -267,8 +275,9 @@ impl Acquire {
         if let Some(blocker) = view.blocking().next() {
             return self.refuse(AcquireRefusal::Held(Box::new(blocker.clone())), now);
         }
-        // Without conditions nothing but haste keeps us from overwriting somebody who came since
-        // we looked: he waits for writes that are no later than `settle` after their look.
+        // At level 0 no condition prevents us from overwriting a record that appeared after our
+        // read. Other Tenure clients wait `settle` for writes that are based on older reads, so our
+        // write must be sent within that time.
         if looked.is_some_and(|at| now.boot.since(at) >= self.terms.settle) {
             if self.round == LockTerms::ROUNDS {
                 return self.refuse(AcquireRefusal::TooSlow, now);
@@ -307,7 +316,7 @@ impl Acquire {
     fn wrote(&mut self, end: WriteResult, now: Now) -> ProcedureStep<AcquireEnd> {
         match end {
             WriteResult::Ours(own) => {
-                // A copy: a waiter that has to begin again goes on watching what it watched.
+                // A copy: if this attempt fails, the next one continues with these observations.
                 let observations = self.observations.clone();
                 let mode = self.request.mode;
                 let confirm = Confirm::new(self.terms.clone(), mode, own, observations, now);
@@ -332,7 +341,7 @@ impl Acquire {
         }
     }
 
-    /// Who is at the exclusive key instead of us.
+    /// Returns the lock at the exclusive key that replaced ours.
     fn other(&mut self, found: Option<Object>, now: Now) -> Option<Box<BlockingObject>> {
         match self.request.mode {
             LockMode::Exclusive => {
@@ -352,7 +361,7 @@ impl Acquire {
             Confirmed::Conflict(blocker) => {
                 self.withdraw(&own, AcquireRefusal::LostRace { to: Some(blocker) })
             }
-            // Somebody else's record is there, or none: nothing of ours is left to remove.
+            // Another record or none is there: nothing of ours to remove.
             Confirmed::Overtaken(found) => {
                 let to = self.other(found, now);
                 self.refuse(AcquireRefusal::LostRace { to }, now)
@@ -387,8 +396,9 @@ impl Acquire {
             fence,
             observations,
         };
-        // By version or not at all: its holder may bring it back (P34) between a look and a plain
-        // delete, and would hold without a record.
+        // Remove stale locks by version only. With a plain delete, the holder may revive its lock
+        // (P34 (revive a lapsed lease)) between our read and our delete, and would then hold
+        // without a record.
         let by_version = self.terms.level == ConditionLevel::Deletes;
         let dead = stale
             .into_iter()
@@ -417,7 +427,8 @@ impl Acquire {
         }
     }
 
-    /// The last gate: a lock whose lease is used up on arrival was never held (P32).
+    /// Last check: if the lease is already used up, the lock was never held (P32 (lease limit at 80
+    /// percent)).
     fn hold(&mut self, acquired: Acquired, now: Now) -> ProcedureStep<AcquireEnd> {
         let safe_until: BootTime = acquired.own.sent + self.terms.reliance();
         if now.boot >= safe_until {
@@ -514,7 +525,7 @@ impl Procedure for Acquire {
             AcquireStage::Sweeping(mut remove, dead, acquired) => {
                 match remove.answer(answer, now) {
                     ProcedureStep::Going => self.go(AcquireStage::Sweeping(remove, dead, acquired)),
-                    // Whatever came of it: a stale object is passed over anyway.
+                    // The outcome does not matter: a stale object blocks nothing.
                     ProcedureStep::Done(_) => self.sweep(dead, acquired, now),
                 }
             }
@@ -522,6 +533,8 @@ impl Procedure for Acquire {
                 ProcedureStep::Going => self.go(AcquireStage::Withdrawing(remove, refusal)),
                 ProcedureStep::Done(end) => self.withdrew(remove.key().clone(), refusal, end, now),
             },
+            // The pause has ended: report the timeout at the deadline, otherwise start a new
+            // attempt with all rounds.
             AcquireStage::Pausing(_, refusal) => {
                 if self.request.wait == WaitBehavior::No {
                     return ProcedureStep::Done(Err(timed_out(refusal)));
@@ -534,7 +547,7 @@ impl Procedure for Acquire {
     }
 }
 
-/// What a waiter is told whose time is over.
+/// Converts the refusal of the last attempt into a timeout.
 fn timed_out(refusal: AcquireRefusal) -> AcquireRefusal {
     match refusal {
         AcquireRefusal::Held(blocker) => AcquireRefusal::TimedOut(blocker),

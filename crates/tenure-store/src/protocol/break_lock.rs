@@ -1,4 +1,5 @@
-//! Breaking: removing other people's locks, exactly those that were shown (P37).
+//! Break: removes locks of other clients, exactly those that were shown (P37 (break repository
+//! locks)).
 
 use std::collections::VecDeque;
 
@@ -10,7 +11,7 @@ use crate::lock_terms::{ConditionLevel, LockMode, LockTerms};
 use crate::staleness::Version;
 use crate::time::Now;
 
-/// Removes the locks it was given.
+/// Removes the given locks, then raises the fencing counter if one of them was live.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BreakLocks {
     terms: LockTerms,
@@ -18,18 +19,19 @@ pub struct BreakLocks {
     left: VecDeque<BreakTarget>,
     doing: BreakState,
     broken: BreakResult,
-    /// A live lock was among them: its holder is shut out by a higher number (C16).
+    /// A live lock was among the targets: a higher fencing number excludes its holder (C16 (details
+    /// of codes and break)).
     raise: bool,
 }
 
-/// One object to remove, as it was seen.
+/// An object to remove, in the version that was seen.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct BreakTarget {
-    /// Where it lies.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// What was seen there.
+    /// The version that was seen.
     pub version: Version,
-    /// Whether anybody may hold it.
+    /// Whether the object may still be held.
     pub live: bool,
 }
 
@@ -43,23 +45,23 @@ impl From<&BlockingObject> for BreakTarget {
     }
 }
 
-/// What to do about an object that has changed since it was seen.
+/// What to do with an object that has changed since it was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Insist {
-    /// Leave it: it is not what was shown.
+    /// Keep it: it is not the object that was shown.
     No,
-    /// Remove it all the same (`--all`): a live holder refreshes, and is meant.
+    /// Remove it (`--all`): a live holder changes its record with every refresh.
     Yes,
 }
 
-/// What came of it.
+/// The result of a break.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct BreakResult {
-    /// What is gone now.
+    /// The removed objects.
     pub removed: Vec<ObjectKey>,
-    /// What was left, and why.
+    /// The objects that remain, each with the reason.
     pub left: Vec<(ObjectKey, String)>,
-    /// The number that shuts the victims out, if one was taken.
+    /// The fencing number that excludes the holders of removed live locks, if one was taken.
     pub fence: Option<u64>,
 }
 
@@ -71,9 +73,11 @@ enum BreakState {
 }
 
 impl BreakLocks {
-    /// Begins to remove `targets`.
+    /// Starts to remove `targets`.
     pub fn new(terms: LockTerms, targets: Vec<BreakTarget>, insist: Insist) -> BreakLocks {
         let raise =
+            // At level 0 the counter has no conditional write, and a break does not hold the lock
+            // that would make an unconditional one safe.
             targets.iter().any(|target| target.live) && terms.level != ConditionLevel::Nothing;
         let (left, broken) = (targets.into(), BreakResult::default());
         BreakLocks {

@@ -1,12 +1,13 @@
-//! Looking around after our record is written: the half of acquiring that closes the races
-//! (P28.4, P28.5, P30.3, P30.4), and of reviving (P34).
+//! Conflict check after our record is written: the part of acquire (P28.4, P28.5, P30.3, P30.4) and
+//! of revive (P34 (revive a lapsed lease)) that closes the races.
 //!
-//! Both sides write first and look afterwards, so of two that conflict at least one sees the
-//! other. The wait in between is for originals that looked before we wrote and write after us.
+//! Store-buffering pattern: both sides write first and read afterwards, so of two conflicting
+//! clients at least one sees the other. The settle time in between is for originals that read
+//! before our write and write after it.
 //!
 //! ```text
-//! exclusive: survey shared ─clean──────────────────────▶ settle ─▶ read own ─▶ confirmed
-//!               └─ conflict, all younger than we ─▶ wait ─▶ survey ─clean─┘
+//! exclusive: list shared ─clean───────────────────────▶ settle ─▶ read own ─▶ confirmed
+//!               └─ conflict, all younger than ours ─▶ wait ─▶ list ─clean─┘
 //! shared:    read exclusive ─free─▶ settle ─▶ read exclusive ─free─▶ confirmed
 //! ```
 
@@ -25,7 +26,7 @@ use crate::time::{BootTime, Now};
 pub(super) struct Confirm {
     terms: LockTerms,
     own: OwnRecord,
-    /// When our record was known to be there: late writers are waited for from here.
+    /// When our record was known to be written: the settle time starts here.
     written: BootTime,
     observations: Observations,
     stale: Vec<BlockingObject>,
@@ -40,15 +41,15 @@ enum ConfirmState {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Question {
-    /// Conflicts were seen; when was our own record written, by the store's clock?
+    /// Conflicts were found: read when our own record was written, by the store's clock.
     OwnDate(Vec<BlockingObject>),
-    /// Are the younger ones gone by now?
+    /// Wait until the younger conflicting clients have withdrawn.
     Withdrawn,
-    /// Is there an exclusive lock?
+    /// Read the exclusive key.
     Exclusive(ConfirmLook),
-    /// Have the late writers written?
+    /// Wait until late writers have written.
     Settled,
-    /// Is our record still ours?
+    /// Read whether our record is still ours.
     StillOurs,
 }
 
@@ -58,16 +59,16 @@ enum ConfirmLook {
     Last,
 }
 
-/// What the look around showed.
+/// The result of the conflict check.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Confirmed {
-    /// Nobody is in the way. The stale shared locks that were passed over come with it.
+    /// No conflict. Contains the stale shared locks that were found.
     Held(OwnRecord, Observations, Vec<BlockingObject>),
-    /// Somebody is; our record must go.
+    /// Another lock conflicts; our record must be removed.
     Conflict(Box<BlockingObject>),
-    /// Our record is gone, or another is in its place.
+    /// Our record is gone or was replaced.
     Overtaken(Option<Object>),
-    /// The store failed; our record must go.
+    /// The store failed; our record must be removed.
     Failed(OpFailure),
 }
 
@@ -165,7 +166,8 @@ impl Confirm {
         }
     }
 
-    /// P28.4: whoever wrote after us will see us and withdraw; then one more look is fair.
+    /// P28.4: a client that wrote after us will see our record and withdraw. If all conflicting
+    /// locks are younger than ours, wait for that and list once more.
     fn dated(
         &mut self,
         own: &Object,
@@ -174,6 +176,7 @@ impl Confirm {
     ) -> ProcedureStep<Confirmed> {
         let is_younger = |blocker: &BlockingObject| match (own.modified, blocker.object.modified) {
             (Some(ours), Some(theirs)) => theirs > ours,
+            // Without both dates the order is unknown: we withdraw.
             (None, _) | (_, None) => false,
         };
         match conflicts.iter().find(|blocker| !is_younger(blocker)) {
@@ -248,8 +251,8 @@ impl Confirm {
             other => return ProcedureStep::Done(Confirmed::Failed(unexpected(other))),
         }
         match look {
-            // Where nobody has to be waited for, one look is enough: an exclusive Tenure looks
-            // again itself (P30.4).
+            // With a settle time of zero, one read is enough: an exclusive Tenure client also reads
+            // after its write and sees our record (P30.4).
             ConfirmLook::First if self.terms.settle.is_zero() => self.held(),
             ConfirmLook::First => self.settle(now),
             ConfirmLook::Last => self.held(),

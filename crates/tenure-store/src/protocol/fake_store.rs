@@ -1,5 +1,5 @@
-//! A store and two clocks in a few lines, for tests: everything takes 10 ms, waits pass at once,
-//! and faults happen where a test says.
+//! In-memory store with two simulated clocks, for tests. Every operation takes 10 ms, waits end at
+//! once, and faults occur where a test requests them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -16,14 +16,14 @@ use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::{Object, ObjectContent, Observations, ProcessLiveness, Version};
 use crate::time::{BootTime, Now, after, stamp};
 
-/// What goes wrong with one operation.
+/// The fault of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StoreFault {
-    /// It does not happen.
+    /// The operation has no effect.
     Lost,
-    /// It happens, and the answer is lost.
+    /// The operation takes effect, and its response is lost.
     AnswerLost,
-    /// 403.
+    /// The store answers 403.
     Denied,
 }
 
@@ -31,11 +31,11 @@ pub(crate) struct FakeStore {
     pub(crate) objects: BTreeMap<ObjectKey, Object>,
     pub(crate) now: Now,
     pub(crate) level: ConditionLevel,
-    /// Operations so far, waits included.
+    /// All operations so far, including waits.
     pub(crate) log: Vec<String>,
-    /// `(text, fault)`: hits the first operation whose line contains the text, once.
+    /// `(text, fault)`: affects the first operation whose line contains the text, once.
     pub(crate) faults: Vec<(&'static str, StoreFault)>,
-    /// Runs before each operation, once its line contains the text.
+    /// Each runs once, before the first operation whose line contains its text.
     pub(crate) hooks: Vec<OpHook>,
     versions: u64,
     seeds: u128,
@@ -115,7 +115,7 @@ impl FakeStore {
         steps.answer(answer, self.now)
     }
 
-    /// Lets a holder live until `until`; waits beyond it are cut short.
+    /// Drives a holder until `until`; longer waits are cut short.
     pub(crate) fn live(&mut self, hold: &mut HoldProcedure, until: BootTime) {
         while self.now.boot < until {
             let op = match hold.next(self.now) {
@@ -138,7 +138,8 @@ impl FakeStore {
         };
     }
 
-    /// Puts a record of an original at `key`, `age` old and valid for another `left`.
+    /// Stores a record of an original at `key` that is `age` seconds old and expires in `left`
+    /// seconds.
     pub(crate) fn original(&mut self, key: ObjectKey, age: u64, left: i64) {
         let date = |seconds: i64| stamp(self.now.wall + jiff::SignedDuration::from_secs(seconds));
         let record = LockRecord {
@@ -177,7 +178,7 @@ impl FakeStore {
         Some(&self.objects.get(key)?.record()?.holder)
     }
 
-    /// Every lock that is there.
+    /// Returns the keys of all locks.
     pub(crate) fn locks(&self) -> Vec<&ObjectKey> {
         let is_lock = |key: &&ObjectKey| matches!(key, ObjectKey::Exclusive | ObjectKey::Shared(_));
         self.objects.keys().filter(is_lock).collect()

@@ -1,4 +1,5 @@
-//! The fencing number: one counter beside the locks that only grows (P38, K39–K41).
+//! Fencing counter: one object beside the locks whose number only grows (P38 (repository fence
+//! counter), K39–K41).
 
 use std::time::Duration;
 
@@ -12,7 +13,8 @@ use crate::lock_terms::{ConditionLevel, LockMode, LockTerms};
 use crate::staleness::{ObjectContent, Version};
 use crate::time::Now;
 
-/// Takes the next number. It is taken when the lock is held, never before (K39).
+/// Takes the next fencing number. It is taken while the lock is held, never before (K39 (fencing
+/// number per acquisition)).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TakeFence {
     terms: LockTerms,
@@ -30,7 +32,7 @@ enum FenceState {
 }
 
 impl TakeFence {
-    /// So many holders may take a number at one moment before the last of them gives up.
+    /// Maximum number of attempts while other holders take numbers at the same time.
     const ROUNDS: u8 = 100;
 
     pub(super) fn new(terms: LockTerms, mode: LockMode) -> TakeFence {
@@ -50,8 +52,8 @@ impl TakeFence {
         number: u64,
         version: Option<Version>,
     ) -> ProcedureStep<<Self as Procedure>::End> {
-        // Without conditions two writers could give out one number twice. An exclusive holder is
-        // the only one of its kind; a shared one is not, so it makes do with the last number.
+        // At level 0, two concurrent writers could hand out the same number. An exclusive holder is
+        // alone; a shared one is not, so it uses the last number without incrementing it.
         if self.terms.level == ConditionLevel::Nothing && self.mode == LockMode::Shared {
             return ProcedureStep::Done(Ok((number > 0).then_some(number)));
         }
@@ -74,14 +76,14 @@ impl TakeFence {
     }
 }
 
-/// Why there is no number.
+/// The reason why no number was taken.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum FenceError {
-    /// The counter cannot be read: an error, never a restart from zero (K40).
+    /// The counter is unreadable: an error, never a restart from zero (K40 (fence counter file)).
     Malformed,
-    /// The counter is at its end.
+    /// The counter is at its maximum.
     Used,
-    /// The store.
+    /// The store failed.
     Failed(OpFailure),
 }
 
@@ -92,7 +94,7 @@ impl FenceState {
 }
 
 impl Procedure for TakeFence {
-    /// `None` only for a shared holder at level 0 where nobody ever counted.
+    /// `None` only for a shared holder at level 0 whose counter was never incremented.
     type End = Result<Option<u64>, FenceError>;
 
     fn next(&mut self, now: Now) -> StoreOp {
@@ -136,7 +138,7 @@ impl Procedure for TakeFence {
                 OpResult::Refused(ConditionFailure::Condition | ConditionFailure::Contention) => {
                     self.again(now)
                 }
-                // Perhaps it was counted, perhaps not: a number that nobody got is no harm.
+                // The write may have taken effect. A skipped number does no harm.
                 OpResult::Failed(failure)
                     if failure.kind == OpFailureKind::Passing && self.failures > 0 =>
                 {

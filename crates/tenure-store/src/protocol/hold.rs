@@ -1,26 +1,29 @@
-//! Holding: refresh, watch, lapse, revive, release (P31–P36).
+//! Hold: refreshes, conflict checks, lapse, revival and release of a lock (P31–P36).
 //!
 //! ```text
-//!            refreshed in time                    revive: write, then look around (P34)
+//!            refreshed in time                    revive: write, then check conflicts (P34)
 //!              ┌────┐                               ┌──────────────────────┐
 //!              ▼    │       80 % of ttl used        │                      ▼
 //!  Acquired ─▶ Held ─┴──────────────────────────▶ Lapsed ──▶ Lost        Held
 //!              │  └── record not ours, or an intruder stays ──▶ Lost
-//!              └── release ──▶ done                (release works from everywhere)
+//!              └── release ──▶ done                (release works from every state)
 //! ```
+//!
+//! An *intruder* is a conflicting lock that appears while this one is held.
 //!
 //! # How to drive it
 //!
-//! As any other machine, with three additions:
+//! Like every other procedure, with three additions:
 //!
-//! - Orders ([`HoldProcedure::release`], [`HoldProcedure::revive`], [`HoldProcedure::check`]) may be given at any time. While
-//!   an operation is under way they wait for its answer; a wait may be abandoned, without an
-//!   answer, by calling [`Procedure::next`] again.
-//! - [`HoldProcedure::tick`] may be called at any time, and must be called at [`HoldProcedure::valid_until`] even
-//!   while an operation is under way: a lease lapses by the clock, not by an answer.
-//! - After each call, [`HoldProcedure::status`] and [`HoldProcedure::take_notices`] say what is new.
+//! - Commands ([`HoldProcedure::release`], [`HoldProcedure::revive`], [`HoldProcedure::check`]) may
+//!   be given at any time. A release takes effect at the next call of [`Procedure::next`]; the
+//!   others wait until the current action has ended. A wait may be abandoned without an answer by
+//!   calling `next` again.
+//! - [`HoldProcedure::tick`] may be called at any time. Call it at [`HoldProcedure::valid_until`],
+//!   even while an operation is under way: a lease lapses by the clock, not by an answer.
+//! - After each call, [`HoldProcedure::status`] and [`HoldProcedure::take_notices`] report changes.
 //!
-//! It ends only after `release`. A holder that lost its lock stops asking and waits for that.
+//! It ends only after `release`. After the lock is lost, it requests only waits until then.
 
 use super::list::ListLocks;
 use super::remove::{RemoveObject, Removed};
@@ -36,7 +39,7 @@ use crate::lock_terms::{ConditionLevel, LockMode, LockTerms, OnConflict};
 use crate::staleness::{Object, Observations, judge};
 use crate::time::{BootTime, Now};
 
-/// A lock that is held.
+/// A held lock.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HoldProcedure {
     terms: LockTerms,
@@ -48,7 +51,8 @@ pub struct HoldProcedure {
     doing: HoldState,
     refresh_at: BootTime,
     check_at: BootTime,
-    /// Intruders of the last look; they count if the next one finds them again (P33).
+    /// Intruders of the last check. They count if the next check finds them again (P33 (check for
+    /// conflicts while holding)).
     suspects: Vec<BlockingObject>,
     orders: HoldCommands,
     notices: Vec<Notice>,
@@ -70,7 +74,7 @@ enum HoldState {
     WatchingShared(ListLocks),
     Asserting(Retried),
     Reviving(Revive),
-    /// Revival failed for good: our record goes, then the lock is lost for this cause.
+    /// Revival failed permanently: removes our record, then the lock is lost for this cause.
     GivingUp(RemoveObject, LossCause),
     Releasing(RemoveObject),
 }
@@ -78,65 +82,66 @@ enum HoldState {
 /// Whether the lock is held.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum HoldStatus {
-    /// Yes, until [`HoldProcedure::valid_until`].
+    /// Held, until [`HoldProcedure::valid_until`].
     Held,
-    /// Not any more, since then; it may be revived (P34). The work has stopped.
+    /// Not held any more; the lock can be revived (P34 (revive a lapsed lease)). The work must have
+    /// stopped.
     Lapsed {
         /// When the lease was used up.
         since: BootTime,
     },
-    /// Not any more, and never again.
+    /// Lost permanently.
     Lost(LossCause),
 }
 
-/// Why a lock was lost.
+/// The reason why a lock was lost.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LossCause {
-    /// Somebody removed our record.
+    /// Another client removed our record.
     Removed,
-    /// Somebody else's record is in its place.
+    /// Another record replaced ours.
     Overwritten(Box<BlockingObject>),
-    /// Somebody who excludes us stands beside us (P33).
+    /// A conflicting lock appeared and stayed (P33).
     Intruder(Box<BlockingObject>),
-    /// The lease ran out, and the store has no conditional writes to revive it by (P34).
+    /// The lease lapsed, and the store has no conditional writes to revive it (P34).
     Expired,
 }
 
-/// Something that happened while holding.
+/// An event while holding.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Notice {
-    /// The record has a later date.
+    /// The lease was extended.
     Refreshed,
-    /// It could not be refreshed; another try is under way.
+    /// A refresh failed; it will be repeated.
     RefreshFailed(OpFailure),
-    /// Somebody who excludes us has stood beside us for a while (P33), and a shared holder was
-    /// told to warn.
+    /// A conflicting lock appeared and stayed (P33), and the shared holder is set to warn.
     Intruder(Box<BlockingObject>),
-    /// Answer to [`HoldProcedure::check`]: ours, by the store's own word.
+    /// Answer to [`HoldProcedure::check`]: the store shows our record.
     StillOurs,
-    /// Answer to [`HoldProcedure::check`]: the store could not be asked.
+    /// Answer to [`HoldProcedure::check`]: the store could not be read.
     CheckFailed(OpFailure),
     /// Answer to [`HoldProcedure::revive`]: held again, with a new fencing number.
     Revived,
-    /// Answer to [`HoldProcedure::revive`]: not now; it may be tried again.
+    /// Answer to [`HoldProcedure::revive`]: not revived; it may be tried again.
     NotRevived(OpFailure),
 }
 
-/// What came of giving a lock back.
+/// The result of a release.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Released {
-    /// Our record is gone.
+    /// Our record is removed.
     Done,
-    /// It was not ours any more, and nobody knew: the work may have overlapped another's.
+    /// Our record was gone or replaced without being noticed: the work may have overlapped with
+    /// another holder's.
     Compromised(LossCause),
-    /// It had been lost before; nothing was left to remove.
+    /// The lock was lost before; there was no record of ours to remove.
     WasLost(LossCause),
-    /// It could not be removed, and stands until it lapses.
+    /// The record could not be removed; it stays until it expires.
     Failed(OpFailure),
 }
 
 impl HoldProcedure {
-    /// Keeps a lock that was taken.
+    /// Holds an acquired lock.
     pub fn new(terms: LockTerms, acquired: Acquired) -> HoldProcedure {
         let Acquired {
             mode,
@@ -145,7 +150,8 @@ impl HoldProcedure {
             observations,
         } = acquired;
         let sent = own.sent;
-        // The first refresh is due at once where it has a number to write into the record (K39).
+        // With a fencing number, the first refresh is due at once, to write it into the record (K39
+        // (fencing number per acquisition)).
         let refresh_at = match fence {
             Some(_) => sent,
             None => sent + terms.refresh,
@@ -166,8 +172,8 @@ impl HoldProcedure {
         }
     }
 
-    /// Takes over a lock that another process took. Nothing of its lease is relied on: it counts
-    /// as lapsed until it is revived.
+    /// Takes over a lock that another process acquired. Its remaining lease is not relied on: the
+    /// lock counts as lapsed until it is revived.
     pub fn adopted(terms: LockTerms, acquired: Acquired, now: Now) -> HoldProcedure {
         let status = HoldStatus::Lapsed { since: now.boot };
         HoldProcedure {
@@ -176,47 +182,48 @@ impl HoldProcedure {
         }
     }
 
-    /// Whether it is held. Call [`HoldProcedure::tick`] first.
+    /// Returns the status of the lock. Call [`HoldProcedure::tick`] first.
     pub fn status(&self) -> &HoldStatus {
         &self.status
     }
 
-    /// Until when the work may go on without a newer refresh (P32).
+    /// Returns the time until which the work may continue without a newer refresh (P32 (lease limit
+    /// at 80 percent)).
     pub fn valid_until(&self) -> BootTime {
         self.own.sent + self.terms.reliance()
     }
 
-    /// The newest fencing number.
+    /// Returns the newest fencing number.
     pub fn fence(&self) -> Option<u64> {
         self.fence
     }
 
-    /// Our record.
+    /// Returns our record.
     pub fn own(&self) -> &OwnRecord {
         &self.own
     }
 
-    /// What happened since the last call.
+    /// Returns the events since the last call.
     pub fn take_notices(&mut self) -> Vec<Notice> {
         std::mem::take(&mut self.notices)
     }
 
-    /// Gives it back (P35).
+    /// Requests a release (P35 (repository release)).
     pub fn release(&mut self) {
         self.orders.release = true;
     }
 
-    /// Tries to get a lapsed lock back (P34); does nothing if it is not lapsed.
+    /// Requests a revival (P34). Has no effect if the lock is not lapsed.
     pub fn revive(&mut self) {
         self.orders.revive = true;
     }
 
-    /// Asks the store whether the record is ours (K34).
+    /// Requests a read that checks whether the record is ours (K34 (detect a lost lock)).
     pub fn check(&mut self) {
         self.orders.check = true;
     }
 
-    /// Lets the lease lapse if its time has come (P32, K35).
+    /// Lets the lease lapse if its time has come (P32, K35 (lease time)).
     pub fn tick(&mut self, now: Now) {
         if self.status == HoldStatus::Held && now.boot >= self.valid_until() {
             self.status = HoldStatus::Lapsed {
@@ -243,7 +250,7 @@ impl HoldProcedure {
         RemoveObject::own(self.terms.clone(), &self.own)
     }
 
-    /// Chooses what to do next; the most urgent first. `None` is rest.
+    /// Chooses the next action, the most urgent first. `None` means to wait.
     fn choose(&mut self, now: Now) -> Option<HoldState> {
         match self.status {
             HoldStatus::Lost(_) => None,
@@ -301,7 +308,7 @@ impl HoldProcedure {
         self.rest()
     }
 
-    /// What is at our key instead of our record.
+    /// Describes what replaced our record.
     fn usurped(&self, found: Option<Object>, now: Now) -> LossCause {
         match found {
             None => LossCause::Removed,
@@ -326,8 +333,8 @@ impl HoldProcedure {
                 } else {
                     self.check_at
                 };
-                // An answer that came after the lease had lapsed revives nothing by itself: the
-                // status is decided by `tick`, before this is looked at.
+                // A refresh that was answered after the lease had lapsed does not revive the lock:
+                // `tick` has already set the status.
                 self.own = own;
                 self.notices.push(Notice::Refreshed);
                 self.rest()
@@ -345,7 +352,8 @@ impl HoldProcedure {
         }
     }
 
-    /// P33: who stands beside us, and did he stand there before?
+    /// Handles the result of a conflict check. An intruder counts only if the previous check saw it
+    /// too (P33).
     fn watched(&mut self, intruders: Vec<BlockingObject>, now: Now) -> ProcedureStep<Released> {
         let stays = |intruder: &&BlockingObject| {
             self.suspects
@@ -377,7 +385,7 @@ impl HoldProcedure {
         self.refresh_at.max(now.boot) + self.terms.refresh / 2
     }
 
-    /// A look that failed is no news: the lease rule covers a store that cannot be reached.
+    /// A failed check proves nothing: an unreachable store is covered by the lapse of the lease.
     fn unwatched(&mut self, now: Now) -> ProcedureStep<Released> {
         self.check_at = self.next_look(now);
         self.rest()
@@ -524,7 +532,7 @@ impl Procedure for HoldProcedure {
 
     fn next(&mut self, now: Now) -> StoreOp {
         self.tick(now);
-        // No operation is under way here, so whatever was going on can be left where it is.
+        // No operation is under way here, so a release may abandon the current action.
         if std::mem::take(&mut self.orders.release) {
             self.doing = HoldState::Releasing(self.remove());
         } else if self.doing == HoldState::Resting

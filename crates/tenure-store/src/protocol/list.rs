@@ -1,4 +1,5 @@
-//! Looking at the locks: list them, read each, judge each (P28.2, P28.4, P42).
+//! Listing: lists the locks, reads each and decides its staleness (P28.2, P28.4, P42 (inspection
+//! never writes)).
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use crate::lock_terms::LockTerms;
 use crate::staleness::{Object, Observations, judge};
 use crate::time::Now;
 
-/// Looks at every shared lock, and at the exclusive one first if asked to. Writes nothing.
+/// Reads all shared locks, and optionally the exclusive lock first. Writes nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ListLocks {
     terms: LockTerms,
@@ -20,7 +21,7 @@ pub struct ListLocks {
     view: LockListing,
 }
 
-/// What the question under way is about.
+/// The object of the current request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum ListState {
     Exclusive,
@@ -28,27 +29,27 @@ enum ListState {
     Shared(ObjectKey),
 }
 
-/// What a listing saw.
+/// The result of a listing.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub struct LockListing {
-    /// Every object that is there, with its verdict; the exclusive one first.
+    /// Every lock object with its verdict; the exclusive lock is first.
     pub locks: Vec<BlockingObject>,
 }
 
 impl LockListing {
-    /// Those that stand in the way of an exclusive request.
+    /// Returns the locks that block an exclusive request.
     pub fn blocking(&self) -> impl Iterator<Item = &BlockingObject> {
         self.locks.iter().filter(|lock| lock.verdict.blocks())
     }
 }
 
 impl ListLocks {
-    /// A survey of all locks, the exclusive one included.
+    /// Starts a listing of all locks, including the exclusive one.
     pub fn all(terms: LockTerms, observations: Observations) -> ListLocks {
         ListLocks::start(terms, observations, ListState::Exclusive)
     }
 
-    /// A survey of the shared locks.
+    /// Starts a listing of the shared locks.
     pub(super) fn shared(terms: LockTerms, observations: Observations) -> ListLocks {
         ListLocks::start(terms, observations, ListState::List)
     }
@@ -108,7 +109,7 @@ impl ListState {
 }
 
 impl Procedure for ListLocks {
-    /// What was seen, and the memory of it.
+    /// The listing and the updated observations.
     type End = Result<(LockListing, Observations), OpFailure>;
 
     fn next(&mut self, now: Now) -> StoreOp {
@@ -139,7 +140,7 @@ impl Procedure for ListLocks {
                 self.see(key, object, now);
                 self.look_on()
             }
-            // Listed and gone: its holder released it meanwhile.
+            // Listed but gone: its holder has released it in the meantime.
             (ListState::Shared(key), OpResult::Absent) => {
                 self.observations.forget(&key);
                 self.look_on()

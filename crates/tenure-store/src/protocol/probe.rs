@@ -1,8 +1,9 @@
-//! Probing: what does this store do with conditions? (P26, P36)
+//! Ability probe: finds which conditional operations a store supports (P26 (levels of conditional
+//! writes), P36 (stores with object versions)).
 //!
-//! A scratch object is created twice, replaced by its version and by an old one, and deleted by an
-//! old version and by its own. Each pair is one promise: the first must work, the second must be
-//! refused. A store that answers 200 to both ignores the header, and that is worse than an error.
+//! A scratch object is created twice, replaced by its current and by an old version, and deleted by
+//! an old and by its current version. In each pair one request must succeed and the other must be
+//! refused. A store that accepts both ignores the condition, which is worse than an error.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::lock_terms::ConditionLevel;
 use crate::staleness::Version;
 use crate::time::{BootTime, Now};
 
-/// Finds out what the store can do.
+/// Probes the abilities of a store.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Probe {
     rng: Rng,
@@ -26,12 +27,12 @@ pub struct Probe {
     pause: Option<BootTime>,
 }
 
-/// What a store can do.
+/// The abilities of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Abilities {
-    /// What it does with conditions.
+    /// Which conditional operations it supports.
     pub level: ConditionLevel,
-    /// Whether an older version comes to light when the newest is deleted (P36).
+    /// Whether deleting the newest version makes an older one visible (P36).
     pub resurfaces: bool,
 }
 
@@ -57,14 +58,14 @@ enum ProbePhase {
     },
     CleanUp(ConditionLevel),
     LookAfter(ConditionLevel),
-    /// An answer was lost: nothing can be concluded from this object any more.
+    /// A response was lost: nothing can be concluded from this object any more.
     StartOver(OpFailure),
 }
 
 type ProbeEnd = Result<Abilities, OpFailure>;
 
 impl Probe {
-    /// Begins to probe; `seed` keeps simultaneous probes apart.
+    /// Starts a probe. `seed` separates simultaneous probes.
     pub fn new(seed: u128, retries: u8) -> Probe {
         let mut rng = Rng::new(seed);
         let number = rng.number();
@@ -86,7 +87,7 @@ impl Probe {
         ProcedureStep::Going
     }
 
-    /// A busy store: the same question again, a little later.
+    /// Repeats the same request after a pause.
     fn again(&mut self, failure: OpFailure, now: Now) -> ProcedureStep<ProbeEnd> {
         if self.retries == 0 || failure.kind != OpFailureKind::Passing {
             return ProcedureStep::Done(Err(failure));
@@ -96,7 +97,7 @@ impl Probe {
         ProcedureStep::Going
     }
 
-    /// An answer that says nothing about conditions.
+    /// Handles a response that says nothing about conditions.
     fn unclear(&mut self, answer: OpResult, now: Now) -> ProcedureStep<ProbeEnd> {
         match answer {
             OpResult::Refused(ConditionFailure::Contention) => self.again(unexpected(answer), now),
@@ -114,6 +115,9 @@ impl Probe {
         use ConditionFailure::{Condition, NotSupported};
         use OpResult::{Absent, Deleted, Found, Refused, Written};
         match (phase, answer) {
+            // Each pair of phases is one ability: the valid request must succeed, the invalid one
+            // must be refused. An answer that contradicts this ends the probe at the level proved so
+            // far; an unclear one repeats the request or starts the probe again.
             (ProbePhase::Create, Written(first)) => self.go(ProbePhase::CreateAgain { first }),
             (ProbePhase::Create, Refused(Condition | NotSupported)) => {
                 self.go(ProbePhase::CleanUp(ConditionLevel::Nothing))
@@ -142,7 +146,8 @@ impl Probe {
             (ProbePhase::DeleteOld { .. }, Deleted | Absent | Refused(NotSupported)) => {
                 self.go(ProbePhase::CleanUp(ConditionLevel::Writes))
             }
-            // A condition that is part of the signature is refused as a forgery.
+            // The store includes the added condition in the signature and rejects the request as
+            // forged.
             (
                 ProbePhase::DeleteOld { .. } | ProbePhase::DeleteNew { .. },
                 OpResult::Failed(failure),

@@ -1,12 +1,15 @@
-//! Removing one object without hitting its successor (P29, P35, P37).
+//! Removal of one object without removing its successor (P29 (unknown write outcome), P35
+//! (repository release), P37 (break repository locks)).
 //!
-//! By version where the store can (level 2); otherwise read, compare, delete. An unclear answer is
-//! followed by a look, so that a removal ends with knowledge, or with a failure that says so.
+//! At level 2 the delete is conditional. Otherwise: read, compare, delete. After an unclear
+//! response the object is read again, so that a removal ends with a known outcome or with a
+//! failure.
 //!
-//! A delete without a condition is safe only while nobody may take the lock over. So where writes
-//! have conditions and deletes have none (level 1), an exclusive record whose lease is used up is
-//! renewed first: the renewal is refused if it is another's by now, and gives the delete a lease to
-//! arrive in. A shared record needs none of this, its key is nobody else's.
+//! An unconditional delete is safe only while no other client may take the lock over. So at level 1
+//! (conditional writes, unconditional deletes), an exclusive record whose lease is used up is
+//! renewed first: the renewal is refused if another client has replaced the record, and otherwise
+//! gives the delete a lease in which to arrive. A shared record does not need this, because no
+//! other client uses its key.
 
 use std::time::Duration;
 
@@ -27,61 +30,62 @@ pub(super) struct RemoveObject {
     terms: LockTerms,
     key: ObjectKey,
     which: RemovalTarget,
-    /// Level 1: our exclusive record, whose lease keeps others away until it is deleted.
+    /// Level 1: our exclusive record, whose lease keeps other clients away until it is deleted.
     leased: Option<Box<OwnRecord>>,
-    /// A delete was sent and its answer lost: absence may be our own doing.
+    /// A delete may have been sent whose response was lost: if the object is absent, we may have
+    /// removed it.
     unclear: bool,
     how: DeleteMethod,
     retries: u8,
     doing: RemoveState,
 }
 
-/// What may be removed.
+/// Which object may be removed.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RemovalTarget {
-    /// Our own record, whichever version of it.
+    /// Our own record, in any version.
     Own(AcquisitionId),
-    /// Exactly this version of somebody's.
+    /// Exactly this version of another client's object.
     Exactly(Version),
-    /// Whatever is there.
+    /// Any object at the key.
     Anything,
 }
 
-/// How the store is asked to delete.
+/// How the delete is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum DeleteMethod {
-    /// By version, as far as the store can.
+    /// By version, if the store supports it.
     Gently,
-    /// By name: in a directory the holder itself stands guard over its file (K24), and whoever
-    /// breaks a live lock means just that.
+    /// By name. Needed in a directory, where the `flock` of a live holder refuses a removal by
+    /// version (K24 (lock before removal)), and intended when a user breaks a live lock.
     ByName,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RemoveState {
     Reading(Retried),
-    /// Our lease is used up, and somebody may be about to take over.
+    /// Our lease is used up, so another client may take over: renew before the delete.
     Renewing(RefreshRecord),
     Deleting(Version),
     Pausing(Retried),
 }
 
-/// How a removal can end.
+/// The result of a removal.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Removed {
-    /// It is gone, by our hand.
+    /// We removed it.
     Gone,
-    /// It was not there.
+    /// It did not exist.
     Absent,
-    /// Something else is there; it was left alone.
+    /// Another object is there; it was kept.
     Other(Box<Object>),
-    /// It may still be there.
+    /// It may still exist.
     Failed(OpFailure),
 }
 
 impl RemoveObject {
-    /// Removes our own record. Where its version is not known, the outcome of its write is not
-    /// known either, and it is looked for first.
+    /// Removes our own record. If its version is unknown, so is the outcome of its write, and the
+    /// record is read first.
     pub(super) fn own(terms: LockTerms, own: &OwnRecord) -> RemoveObject {
         let version = (own.version != Version::default()).then(|| own.version.clone());
         let which = RemovalTarget::Own(own.record.identity());
@@ -93,7 +97,7 @@ impl RemoveObject {
         }
     }
 
-    /// Removes somebody's object, if it is still the one that was seen.
+    /// Removes an object of another client if it still has this version.
     pub(super) fn exactly(terms: LockTerms, key: ObjectKey, version: Version) -> RemoveObject {
         RemoveObject::new(
             terms,
@@ -103,7 +107,7 @@ impl RemoveObject {
         )
     }
 
-    /// Removes what is at `key`.
+    /// Removes any object at `key`.
     pub(super) fn anything(terms: LockTerms, key: ObjectKey, version: Version) -> RemoveObject {
         RemoveObject::new(terms, key, RemovalTarget::Anything, Some(version))
     }
@@ -122,7 +126,8 @@ impl RemoveObject {
                 RemoveState::Reading(Retried::new(StoreOp::Read(key.clone()), terms.retries))
             }
         };
-        // A record that nobody refreshes is worth more patience than a question (P29).
+        // Twice the retries of a read: a record that remains blocks other clients until it expires
+        // (P29 (unknown write outcome)).
         let retries = terms.retries.saturating_mul(2);
         RemoveObject {
             terms,
@@ -136,7 +141,7 @@ impl RemoveObject {
         }
     }
 
-    /// The object's key.
+    /// The key of the object.
     pub(super) fn key(&self) -> &ObjectKey {
         &self.key
     }
@@ -166,7 +171,8 @@ impl RemoveObject {
         }
     }
 
-    /// Whether the lease that guards a delete of this version is used up (P32).
+    /// Returns our record, to be renewed, if the lease that protects the delete is used up (P32
+    /// (lease limit at 80 percent)).
     fn overdue(&self, version: &Version, now: Now) -> Option<OwnRecord> {
         let own = self.leased.as_deref()?;
         let is_over = now.boot >= own.sent + self.terms.reliance();
@@ -197,7 +203,7 @@ impl RemoveObject {
 
     fn again(&mut self, failure: OpFailure, now: Now) -> ProcedureStep<Removed> {
         self.unclear = true;
-        // Our own record is worth another try whatever the failure: nobody else removes it.
+        // Retry the removal of our own record after any failure: no other client removes it.
         let hopeless =
             failure.kind != OpFailureKind::Passing && !matches!(self.which, RemovalTarget::Own(_));
         if self.retries == 0 || hopeless {
@@ -261,7 +267,8 @@ impl Procedure for RemoveObject {
             RemoveState::Deleting(_) => match answer {
                 OpResult::Deleted => ProcedureStep::Done(Removed::Gone),
                 OpResult::Absent => self.absent(),
-                // Another version than we knew. It may be ours all the same: an answer got lost.
+                // Another version than expected. It may still be ours, if the response to a write
+                // was lost.
                 OpResult::Refused(ConditionFailure::Condition) if self.retries > 0 => {
                     self.retries -= 1;
                     self.read()

@@ -1,8 +1,8 @@
-//! One refresh: our record again, with a later date, if it is still ours (P31).
+//! Refresh: rewrites our record with a later expiry if it is still ours (P31 (refresh the lease)).
 //!
-//! Success counts from the moment its write was *sent* (P32). A write of unknown outcome counts
-//! as no success; if it landed, the next one is refused, finds its own record, and goes on from
-//! there.
+//! The lease counts from the *sending* of a successful write (P32 (lease limit at 80 percent)). A
+//! write of unknown outcome does not count as success. If it took effect, the next write is
+//! refused, reads back our own record and continues with its version.
 
 use super::retry::Retried;
 use super::{
@@ -16,7 +16,7 @@ use crate::time::{Now, after, stamp};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RefreshRecord {
     terms: LockTerms,
-    /// Our record as we last knew it; its version is kept up to date even by a failed refresh.
+    /// Our record as last known. Even a failed refresh updates its version.
     own: OwnRecord,
     tries: u8,
     doing: RenewState,
@@ -24,23 +24,23 @@ pub(super) struct RefreshRecord {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum RenewState {
-    /// Level 0: is it still ours?
+    /// Level 0: read whether it is still ours.
     Before(Retried),
     Sending(Option<OwnRecord>),
-    /// Refused: by whom?
+    /// The write was refused: read which record is there.
     ReadingBack(Retried),
-    /// Level 0: did ours stay?
+    /// Level 0: read whether our write is still there.
     After(OwnRecord, Retried),
 }
 
-/// How a refresh can end.
+/// The result of a refresh.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum RefreshResult {
-    /// It is ours for another lease.
+    /// The lease is extended.
     Ours(OwnRecord),
-    /// It is not ours any more; this is there instead, if anything.
+    /// The record is not ours any more. Contains the object that replaced it, if any.
     Lost(Option<Object>),
-    /// Nothing is known. What is known of our record comes with it.
+    /// The outcome is unknown. Contains our record as last known.
     Failed(OwnRecord, OpFailure),
 }
 
@@ -98,7 +98,7 @@ impl RefreshRecord {
         }
     }
 
-    /// What a read of our own key showed: still ours, or the end.
+    /// Checks the result of a read of our own key. `Err` ends the refresh.
     fn check(&mut self, answer: OpResult) -> Result<(), ProcedureStep<RefreshResult>> {
         match answer {
             OpResult::Found(object) => match ours(&object, &self.own.record.identity()) {

@@ -1,4 +1,5 @@
-//! One question, repeated while it fails (P25).
+//! Retry with exponential backoff for operations that may be repeated (P25 (failed reads are not
+//! absence)).
 
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::{
 };
 use crate::time::{BootTime, Now};
 
-/// Asks the store something that may be asked twice: a read, a list, a wait.
+/// An operation that may be repeated: a read, a list or a wait.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Retried {
     op: StoreOp,
@@ -30,9 +31,11 @@ impl Retried {
 }
 
 impl Retried {
-    /// What the clocks showed before the question went out. Whatever the answer shows may have
-    /// changed since, so a judgement of it counts from here: a process that stands still before it
-    /// reads an answer must not take its own pause for the age of somebody's lock.
+    /// Returns the clock reading from before the latest request was sent.
+    ///
+    /// The object may have changed since then, so its staleness is decided for this time. Otherwise
+    /// a process that is paused between request and response would count its own pause as the age
+    /// of the lock.
     pub(super) fn asked(&self, answered: Now) -> Now {
         self.asked.unwrap_or(answered)
     }
@@ -55,7 +58,7 @@ impl Procedure for Retried {
         if self.until.take().is_some() {
             return ProcedureStep::Going;
         }
-        // A wait that was cut short is no wait: what it was for may still come.
+        // The wait ended early: keep waiting, because the awaited event may still come.
         if let (StoreOp::WaitUntil(until), OpResult::Waited) = (&self.op, &answer)
             && now.boot < *until
         {

@@ -1,8 +1,10 @@
-//! Reviving a lapsed lock: write first, then look around, then count (P34).
+//! Revive: recovers a lapsed lock (P34 (revive a lapsed lease)). Writes first, then checks for
+//! conflicts, then takes a fencing number.
 //!
-//! The write succeeds only if nobody touched our record; the look finds those who passed it by as
-//! stale without touching it. A look before the write could be followed by a pause. The number is
-//! a new one: shared holders may have come and gone meanwhile, and theirs are larger than ours.
+//! The write succeeds only if no other client has changed our record. The conflict check finds
+//! clients that treated our record as stale without changing it; it comes after the write, because
+//! a pause could follow an earlier check. The fencing number is new: shared holders may have come
+//! and gone in between, with numbers larger than ours.
 
 use super::confirm::{Confirm, Confirmed};
 use super::fence::TakeFence;
@@ -17,7 +19,7 @@ pub(super) struct Revive {
     terms: LockTerms,
     mode: LockMode,
     observations: Observations,
-    /// Our record as we know it, whatever comes of this.
+    /// Our record as last known, whatever the result.
     own: OwnRecord,
     doing: ReviveState,
 }
@@ -29,16 +31,16 @@ enum ReviveState {
     Counting(TakeFence),
 }
 
-/// What came of it.
+/// The result of a revival.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Revived {
-    /// Held again, with this number.
+    /// Held again, with this fencing number.
     Held(Option<u64>, Observations),
-    /// Somebody who excludes us is there: our record must go.
+    /// A conflicting lock is held: our record must be removed.
     Intruder(Box<BlockingObject>),
-    /// Our record is gone; this is in its place, if anything.
+    /// Our record is gone or was replaced by this object.
     Lost(Option<Object>),
-    /// Not now. Nothing is decided.
+    /// Failed; the revival may be tried again.
     Failed(OpFailure),
 }
 

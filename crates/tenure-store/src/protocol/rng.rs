@@ -1,9 +1,9 @@
-//! Random numbers of a machine: seeded from outside, so that a run can be repeated.
+//! Pseudo-random numbers of a procedure, seeded by the caller so that a run can be repeated.
 
 use std::time::Duration;
 
-/// A small generator (SplitMix64, twice over). Its numbers tell processes apart and spread waits;
-/// nothing secret depends on them.
+/// SplitMix64 generator with a 128-bit seed. Its numbers separate processes and add jitter to
+/// waits; they are not used as secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Rng {
     high: u64,
@@ -16,20 +16,20 @@ impl Rng {
         Rng { high, low }
     }
 
-    /// Any number.
+    /// Returns the next number.
     pub(super) fn number(&mut self) -> u64 {
         self.low = self.low.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        // The other half of the seed joins in, so that 128 bits of it tell two processes apart.
+        // Mix in the other half of the seed, so that all 128 bits separate two processes.
         self.high = mix(self.high ^ self.low);
         self.high
     }
 
-    /// 32 hex digits (K6).
+    /// Returns a token of 32 hex digits (K6 (the `tenure` block)).
     pub(super) fn token(&mut self) -> String {
         format!("{:016x}{:016x}", self.number(), self.number())
     }
 
-    /// `span`, up to a tenth longer or shorter (K43).
+    /// Returns `span` with a jitter of ±10 % (K43 (poll jitter and deadlines)).
     pub(super) fn around(&mut self, span: Duration) -> Duration {
         let per_mille = 900 + u32::try_from(self.number() % 201).unwrap_or(0);
         span * per_mille / 1000
@@ -46,7 +46,7 @@ fn mix(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// K43: ±10 %, and both ends occur.
+    /// K43: ±10 %, and both bounds occur.
     #[test]
     fn jitter_stays_within_a_tenth() {
         let mut rng = Rng::new(7);
@@ -57,7 +57,7 @@ mod tests {
         assert_eq!(spans.iter().max(), Some(&Duration::from_millis(2200)));
     }
 
-    /// K6: a new token every time, from both halves of the seed.
+    /// K6: every token is new and depends on both halves of the seed.
     #[test]
     fn tokens_differ() {
         let mut rng = Rng::new(1);

@@ -1,4 +1,4 @@
-//! The protocol, rule by rule, on a store of a few lines.
+//! Tests of the protocol by rule, on an in-memory store.
 
 mod acquire;
 mod break_lock;

@@ -1,4 +1,4 @@
-//! The interoperability vectors: bytes that exist in the world, and what must be decided on them.
+//! Interoperability vectors: recorded bytes and the decision that each requires.
 
 use std::path::Path;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode};
 use crate::staleness::{HeldReason, Object, ObjectContent, ProcessLiveness, Staleness, Version};
 
-/// What must come of it, for an exclusive and for a shared request alike.
+/// The required decision, the same for exclusive and shared requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Decision {
     Held,
@@ -80,7 +80,7 @@ const TABLE: &[(&str, u64, Decision)] = &[
     ("bomb.zst", MINUTES, R),
 ];
 
-/// The same with `key.hex` at hand, and without.
+/// The same with and without `key.hex`.
 const SEALED: &[(&str, u64, Option<Decision>, Option<Decision>)] = &[
     ("sealed-valid.bin", 30, Some(H), Some(U)),
     ("sealed-valid-uncompressed.bin", 30, Some(H), None),
@@ -100,8 +100,7 @@ fn codec() -> Codec {
     Codec::with_key(DataKey::from_bytes(&bytes("key.hex")).unwrap(), Seal::No)
 }
 
-/// A store in which `name` lies at `key`, `age` seconds old. Its clock, and ours, show
-/// 2026-03-07T09:00:30Z.
+/// A store with the file `name` at `key`, `age` seconds old. Both clocks show 2026-03-07T09:00:30Z.
 fn fake(name: &str, key: ObjectKey, age: u64, codec: &Codec) -> FakeStore {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
     let object = Object {
@@ -126,7 +125,7 @@ fn decide(mut fake: FakeStore, mode: LockMode) -> Decision {
     }
 }
 
-/// P7–P13, P15, P20–P24: as the exclusive lock, for both kinds of request.
+/// P7–P13, P15, P20–P24: as the exclusive lock, for both modes of request.
 #[test]
 fn each_vector_is_decided_as_the_table_says() {
     let codec = Codec::plain();
@@ -152,8 +151,8 @@ fn each_sealed_vector_is_decided_as_the_table_says() {
     }
 }
 
-/// P2, P24: under `index/lock.shared/`, whatever the name, it blocks an exclusive request if it is
-/// held, and a shared one never.
+/// P2, P24: under `index/lock.shared/`, a held lock of any name blocks an exclusive request and
+/// never a shared one.
 #[test]
 fn each_vector_blocks_as_a_shared_lock_too() {
     let codec = Codec::plain();
@@ -188,7 +187,7 @@ fn a_half_written_file_is_no_lock_but_a_whole_one_is() {
     assert_eq!(decided("empty.json"), Decision::Reclaim);
 }
 
-/// P20: far ahead is held, and said to be suspicious.
+/// P20: an expiry far in the future is held and reported as suspicious.
 #[test]
 fn a_date_in_2999_is_flagged() {
     let mut fake = fake(
@@ -205,7 +204,7 @@ fn a_date_in_2999_is_flagged() {
     }
 }
 
-/// P13: no more than the limit and one block of the bomb is ever unpacked.
+/// P13: at most the limit and one block of the bomb are decompressed.
 #[test]
 fn the_bomb_does_not_go_off() {
     let content = Codec::plain().decode_record(&bytes("bomb.zst"));
@@ -219,7 +218,7 @@ fn the_bomb_does_not_go_off() {
     assert!(is_too_large, "{content:?}");
 }
 
-/// P25: what cannot be read or listed is never free.
+/// P25: a lock that cannot be read or listed is never free.
 #[test]
 fn a_store_that_cannot_be_asked_refuses() {
     for what in ["read index/lock.exclusive", "list"] {
@@ -236,7 +235,7 @@ fn a_store_that_cannot_be_asked_refuses() {
         assert_eq!(refusal.class(), Class::Io, "{what}");
         assert!(fake.locks().is_empty());
     }
-    // A failure that goes by is no reason to give up.
+    // A failure that passes is retried.
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
     fake.faults
         .push(("read index/lock.exclusive", StoreFault::Lost));

@@ -1,13 +1,14 @@
-//! Writing our own record for the first time, and learning what came of it (P28.3, P29, P30.2).
+//! First write of our record, with detection of its outcome (P28.3, P29 (unknown write outcome),
+//! P30.2).
 //!
 //! ```text
-//! send ──written──▶ ours                    ┌──ours──▶ ours (it landed, the answer was lost)
+//! send ──written──▶ ours                    ┌──ours──▶ ours (written, but the response was lost)
 //!   ├──refused─────▶ read it back ──────────┼──other──▶ taken
 //!   └──unknown─────▶ read it back ──────────┴──as before──▶ send again
 //! ```
 //!
-//! The record is stamped once, before the first sending, and sent again unchanged: whichever of
-//! the copies lands, it is the same acquisition, and the lease counts from the first.
+//! The record is stamped once, before the first sending, and is repeated unchanged. So each copy
+//! that takes effect is the same acquisition, and the lease counts from the first sending.
 
 use super::retry::Retried;
 use super::{
@@ -20,20 +21,21 @@ use crate::record::LockRecord;
 use crate::staleness::{Object, Version};
 use crate::time::{BootTime, Now, after, stamp};
 
-/// Our record in the store, as we last knew it.
+/// Our record in the store, as last known.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct OwnRecord {
-    /// Where it lies.
+    /// The key of the object.
     pub key: ObjectKey,
-    /// What it says.
+    /// The record.
     pub record: LockRecord,
-    /// The version of it that is there.
+    /// The stored version. The default version means that it is unknown.
     pub version: Version,
-    /// When its last successful write was sent: the lease counts from here (P32).
+    /// When the last successful write was sent: the lease counts from here (P32 (lease limit at 80
+    /// percent)).
     pub sent: BootTime,
 }
 
-/// What the write expects to find.
+/// What the write expects at the key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteExpectation {
     Nothing,
@@ -49,7 +51,7 @@ pub(super) struct WriteRecord {
     doing: WriteState,
 }
 
-/// The record to be written; its dates, and the key of a shared one, are set when it is sent.
+/// The record to write. Its dates, and the key of a shared lock, are set when it is sent.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct RecordDraft {
     pub(super) key: KeyPlan,
@@ -71,7 +73,7 @@ enum WriteState {
     Reading(SentRecord, Retried, ReadBackReason),
 }
 
-/// The record as it was sent, with no version yet.
+/// The record as sent; its version is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct SentRecord {
     key: ObjectKey,
@@ -86,18 +88,18 @@ enum ReadBackReason {
     Unknown(OpFailure),
 }
 
-/// How a first write can end.
+/// The result of the first write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum WriteResult {
-    /// It is there, and ours.
+    /// The record is stored and ours.
     Ours(OwnRecord),
-    /// Refused: this is what is at the key instead, if anything.
+    /// Refused. Contains the object that is at the key, if any.
     Taken(Option<Object>),
-    /// After an unknown outcome somebody else's record is there (P29).
+    /// After an unknown outcome, the record of another client is there (P29).
     Overtaken(Object),
-    /// It cannot be told whether the record is there: it must be removed.
+    /// Whether the record is stored is unknown: it must be removed.
     Unknown(OwnRecord, OpFailure),
-    /// It is certainly not there.
+    /// The record is certainly not stored.
     Failed(OpFailure),
 }
 
@@ -117,7 +119,7 @@ impl WriteRecord {
         }
     }
 
-    /// What may be in the store because of us, if anything was sent.
+    /// Returns the record that may be stored because of us, if one was sent.
     pub(super) fn own(&self) -> Option<OwnRecord> {
         match &self.doing {
             WriteState::Drafted => None,
@@ -159,7 +161,7 @@ impl WriteRecord {
         ProcedureStep::Going
     }
 
-    /// Nothing of ours is there, and what is there is what was there before.
+    /// Our record is not there, and the key is as it was before the write.
     fn send_again(
         &mut self,
         sent: SentRecord,
@@ -167,7 +169,7 @@ impl WriteRecord {
         now: Now,
     ) -> ProcedureStep<WriteResult> {
         if self.retries == 0 || failure.kind != super::OpFailureKind::Passing {
-            // It may still be on its way: whoever cleans up looks once more.
+            // The write may still be under way: the cleanup reads the key again.
             return ProcedureStep::Done(WriteResult::Unknown(
                 sent.own(Version::default()),
                 failure,
@@ -185,7 +187,7 @@ impl WriteRecord {
             (WriteExpectation::Stale(version), OpResult::Found(object)) => {
                 object.version == *version
             }
-            // At level 0 a stale object may vanish without harm: nothing depends on it.
+            // At level 0 a stale object may disappear: the write does not depend on it.
             (WriteExpectation::Stale(_), OpResult::Absent) => {
                 self.terms.level == ConditionLevel::Nothing
             }
@@ -231,6 +233,8 @@ impl Procedure for WriteRecord {
                 OpResult::Written(version) => {
                     ProcedureStep::Done(WriteResult::Ours(sent.own(version)))
                 }
+                // Read back before giving up: if a repeated write is refused, the record at the key
+                // may be our own from the first sending.
                 OpResult::Refused(ConditionFailure::Condition | ConditionFailure::Contention) => {
                     self.read_back(sent, ReadBackReason::Refused)
                 }
@@ -255,12 +259,14 @@ impl Procedure for WriteRecord {
                         return ProcedureStep::Done(WriteResult::Unknown(own, failure));
                     }
                 };
+                // The token proves that the record is ours, whichever of the copies took effect.
                 if let OpResult::Found(object) = &found
                     && let Some(version) = ours(object, &sent.record.identity())
                 {
                     return ProcedureStep::Done(WriteResult::Ours(sent.own(version)));
                 }
                 match (why, found) {
+                    // The write had no effect so far, and the key is as expected: repeat it.
                     (ReadBackReason::Unknown(failure), found) if self.as_before(&found) => {
                         self.send_again(sent, failure, now)
                     }

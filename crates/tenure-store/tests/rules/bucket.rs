@@ -1,4 +1,4 @@
-//! Locks in a bucket, on the test server.
+//! Locks in a bucket, on the test S3 server.
 
 #[path = "../suite/support/s3_server/mod.rs"]
 #[allow(
@@ -51,7 +51,7 @@ async fn lock(repository: &Repository, mode: LockMode) -> Result<RepositoryGuard
     repository.lock(LockPurpose::new(mode, "prune")).await
 }
 
-/// P3, P26, P35: the whole life of a lock under a prefix, at level 2.
+/// P3, P26, P35: acquire, hold and release under a prefix, at level 2.
 #[tokio::test]
 async fn a_lock_lives_in_a_bucket() {
     let server = S3Server::start();
@@ -80,7 +80,7 @@ async fn a_lock_lives_in_a_bucket() {
     shared.release().await.unwrap();
 }
 
-/// P26, P27: each kind of server is found out, and what was demanded is not made do without.
+/// P26, P27: each kind of server is detected, and a demanded feature is not replaced by waits.
 #[tokio::test]
 async fn the_level_is_probed() {
     for (conditions, level) in [
@@ -106,7 +106,7 @@ async fn the_level_is_probed() {
     }
 }
 
-/// P2, P5: originals' names, with `+` and `:`, are listed, read and removed.
+/// P2, P5: names of originals, with `+` and `:`, are listed, read and removed.
 #[tokio::test]
 async fn names_with_plus_and_colon_are_locks() {
     let server = S3Server::start();
@@ -124,7 +124,8 @@ async fn names_with_plus_and_colon_are_locks() {
     assert!(server.object(key).is_none());
 }
 
-/// P22, P23, K45: age is the store's `Date` less its `Last-Modified`, whatever our clock says.
+/// P22, P23, K45: the age is the store's `Date` minus its `Last-Modified`, whatever our clock
+/// shows.
 #[tokio::test]
 async fn age_is_by_the_stores_clock() {
     let server = S3Server::start();
@@ -147,7 +148,7 @@ async fn age_is_by_the_stores_clock() {
         .unwrap();
 }
 
-/// P25: a bucket that is not there is not free, and neither is a server that fails.
+/// P25: a missing bucket is not free, and neither is a failing server.
 #[tokio::test]
 async fn what_cannot_be_asked_is_not_free() {
     let server = S3Server::start();
@@ -179,7 +180,7 @@ async fn what_cannot_be_asked_is_not_free() {
         .unwrap();
 }
 
-/// P29: a create whose answer is lost is recognised as ours.
+/// P29: a create whose response was lost is recognized as ours.
 #[tokio::test]
 async fn a_lost_answer_does_not_lose_the_lock() {
     let server = S3Server::start();

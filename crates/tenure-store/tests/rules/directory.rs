@@ -1,4 +1,4 @@
-//! Locks in a directory: real files, real clocks, the kernel's own locks.
+//! Locks in a directory: real files, real clocks, real `flock`.
 
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ struct DirectoryFixture {
     temp: tempfile::TempDir,
 }
 
-/// Nobody but us is there, so nobody has to be waited for.
+/// Settings without settle time, because there are no other clients.
 fn quick() -> Options {
     let settings = LockSettings {
         company: OtherClients::TenureOnly,
@@ -54,7 +54,7 @@ impl DirectoryFixture {
         .unwrap()
     }
 
-    /// Puts bytes where an original would, `age` seconds old.
+    /// Writes bytes where an original would, `age` seconds old.
     fn put(&self, key: &str, bytes: &[u8], age: u64) {
         let path = self.path(key);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -101,7 +101,8 @@ async fn class(repository: &Repository, mode: LockMode) -> Class {
     lock(repository, mode).await.unwrap_err().class()
 }
 
-/// P4, P7, P35: the record lies where originals look, as readable as theirs, and goes.
+/// P4, P7, P35: the record is where originals read it, as readable as theirs, and a release removes
+/// it.
 #[tokio::test]
 async fn a_lock_is_a_file_that_originals_can_read() {
     let place = DirectoryFixture::new();
@@ -134,7 +135,7 @@ async fn a_lock_is_a_file_that_originals_can_read() {
     assert_eq!(place.names("index"), ["lock.tenure"]);
 }
 
-/// P18, P30: shared locks lie beside each other and keep an exclusive one out.
+/// P18, P30: shared locks coexist and block an exclusive one.
 #[tokio::test]
 async fn shared_locks_have_a_file_each() {
     let place = DirectoryFixture::new();
@@ -151,7 +152,7 @@ async fn shared_locks_have_a_file_each() {
     cid.release().await.unwrap();
 }
 
-/// P38, K39: numbers grow, and the number gets into the record.
+/// P38, K39: fencing numbers grow, and the number is written into the record.
 #[tokio::test]
 async fn fences_grow_and_are_written_down() {
     let place = DirectoryFixture::new();
@@ -162,7 +163,7 @@ async fn fences_grow_and_are_written_down() {
         let fence = guard.fence().unwrap();
         assert!(fence > last);
         last = fence;
-        // Written in the background, at once.
+        // Written in the background, right after the acquire.
         while place.record(EXCLUSIVE).fence() != Some(fence) {
             tokio::task::yield_now().await;
         }
@@ -170,7 +171,7 @@ async fn fences_grow_and_are_written_down() {
     }
 }
 
-/// P31, K21: a refresh happens in place: the same file, the same length, a later date.
+/// P31, K21: a refresh is written in place: same file, same length, later date.
 #[test]
 fn a_refresh_keeps_the_file() {
     let place = DirectoryFixture::new();
@@ -203,7 +204,7 @@ fn a_refresh_keeps_the_file() {
         OpResult::Refused(ConditionFailure::Condition),
         "an old version"
     );
-    // An original renames its own over it: nothing of ours may touch that.
+    // An original renames its own record over it: we must not change that one.
     place.original(EXCLUSIVE, 0, 60);
     std::fs::remove_file(place.path(EXCLUSIVE)).unwrap();
     place.original(EXCLUSIVE, 0, 60);
@@ -234,7 +235,7 @@ async fn a_stale_lock_is_taken_over() {
     guard.release().await.unwrap();
 }
 
-/// K24: a record whose process is there and has the kernel's lock is not taken away, however old.
+/// K24: the record of a live process that keeps `flock` is not removed, however old it is.
 #[tokio::test]
 async fn a_paused_holder_of_this_machine_keeps_its_lock() {
     let place = DirectoryFixture::new();
@@ -260,7 +261,7 @@ async fn a_paused_holder_of_this_machine_keeps_its_lock() {
         error.blocker().unwrap().verdict,
         Staleness::Held(HeldReason::Locked)
     );
-    // With the process (here: its descriptor) the lock is gone too.
+    // When the process ends (here: its descriptor is closed), the `flock` ends too.
     drop(store);
     lock(&place.repository(), LockMode::Exclusive)
         .await
@@ -270,7 +271,7 @@ async fn a_paused_holder_of_this_machine_keeps_its_lock() {
         .unwrap();
 }
 
-/// K28, section 8: what is no file is no lock, and nothing is touched.
+/// K28, section 8: an object that is not a regular file is not a lock, and nothing is changed.
 #[tokio::test]
 async fn a_directory_at_the_key_refuses() {
     let place = DirectoryFixture::new();
@@ -286,7 +287,7 @@ async fn a_directory_at_the_key_refuses() {
     );
 }
 
-/// K30: a file that cannot be a record at all is never removed.
+/// K30: a file that cannot be a record is never removed.
 #[tokio::test]
 async fn a_file_that_is_no_record_stays() {
     let place = DirectoryFixture::new();
@@ -299,7 +300,7 @@ async fn a_file_that_is_no_record_stays() {
         std::fs::metadata(place.path(EXCLUSIVE)).unwrap().len(),
         2 << 20
     );
-    // Merely too long is judged by age (P13, P24).
+    // A file that is only too long is judged by its age (P13, P24).
     place.put(EXCLUSIVE, &vec![b'x'; 70_000], 10);
     assert_eq!(
         class(&place.repository(), LockMode::Exclusive).await,
@@ -314,7 +315,7 @@ async fn a_file_that_is_no_record_stays() {
         .unwrap();
 }
 
-/// P25: a repository that is not there is not free.
+/// P25: a missing repository is not free.
 #[tokio::test]
 async fn a_missing_repository_is_not_free() {
     let gone = DirectoryFixture::new();
@@ -329,8 +330,8 @@ async fn a_missing_repository_is_not_free() {
     assert_eq!(error.class(), Class::NotFound);
 }
 
-/// P33, P37, K34: a live lock is broken by name, though its holder stands guard over it, and the
-/// holder notices when it asks.
+/// P33, P37, K34: a live lock is broken by name although its holder keeps `flock` on it, and the
+/// holder notices at the next check.
 #[tokio::test]
 async fn a_lock_that_was_broken_is_lost() {
     let place = DirectoryFixture::new();
@@ -355,21 +356,21 @@ async fn a_lock_that_was_broken_is_lost() {
     );
 }
 
-/// K20: what a crash left behind is cleaned once it is old; a lock is not.
+/// K20: leftovers of a crash are removed when they are old enough; locks are not.
 #[tokio::test]
 async fn leftovers_are_cleaned() {
     let place = DirectoryFixture::new();
     let guard = lock(&place.repository(), LockMode::Shared).await.unwrap();
     let store = Directory::open(place.temp.path(), Codec::plain(), ProbeAccess::Write).unwrap();
     place.put("index/.lock.exclusive.dead-0123456789abcdef", b"{}", 3600);
-    // Its change time is now, whatever its modification time says: it is young.
+    // Its change time is now, whatever its modification time: it is not old enough.
     assert!(store.clean().unwrap().is_empty());
     let view = place.repository().inspect().await.unwrap();
     assert_eq!(view.locks.len(), 1, "and it is no lock");
     guard.release().await.unwrap();
 }
 
-/// P37: stale locks are broken by what was shown.
+/// P37: stale locks are broken in the version that was shown.
 #[tokio::test]
 async fn stale_locks_are_broken() {
     let place = DirectoryFixture::new();
@@ -393,7 +394,7 @@ async fn stale_locks_are_broken() {
     assert!(broken.fence.is_some());
 }
 
-/// P42: looking writes nothing, not even a directory.
+/// P42: inspection writes nothing, not even a directory.
 #[tokio::test]
 async fn looking_writes_nothing() {
     let place = DirectoryFixture::new();
@@ -401,7 +402,7 @@ async fn looking_writes_nothing() {
     assert!(place.names("").is_empty());
 }
 
-/// P19: a waiter gets the lock when it is given back.
+/// P19: a waiter acquires the lock when it is released.
 #[tokio::test]
 async fn a_waiter_gets_it_when_it_is_given_back() {
     let place = DirectoryFixture::new();
@@ -428,7 +429,7 @@ async fn a_waiter_gets_it_when_it_is_given_back() {
     bob.await.unwrap().unwrap().release().await.unwrap();
 }
 
-/// P19, K2: a waiter whose time is over is told so.
+/// P19, K2: a waiter whose time ends gets a timeout error.
 #[tokio::test]
 async fn a_waiter_gives_up_at_its_deadline() {
     let place = DirectoryFixture::new();
@@ -444,11 +445,11 @@ async fn a_waiter_gives_up_at_its_deadline() {
     );
 }
 
-/// P29: an acquire that is dropped leaves nothing behind.
+/// P29: dropping the future of an acquire leaves nothing in the store.
 #[tokio::test]
 async fn a_dropped_acquire_leaves_nothing() {
     let place = DirectoryFixture::new();
-    // It settles for a second, with its record written.
+    // It waits for the settle time of one second, with its record written.
     let repository = place.open(Options::default());
     let acquire = lock(&repository, LockMode::Exclusive);
     let seen = async {
@@ -465,7 +466,7 @@ async fn a_dropped_acquire_leaves_nothing() {
     }
 }
 
-/// Dropping a guard gives the lock back in the background.
+/// Dropping a guard releases the lock in the background.
 #[tokio::test]
 async fn a_dropped_guard_gives_back() {
     let place = DirectoryFixture::new();
@@ -475,7 +476,7 @@ async fn a_dropped_guard_gives_back() {
     }
 }
 
-/// P12, P24: sealed records hide the host; who has no key sees a lock all the same.
+/// P12, P24: sealed records hide the host; clients without the key still see a lock.
 #[tokio::test]
 async fn a_sealed_lock_is_a_lock_without_the_key_too() {
     let place = DirectoryFixture::new();
@@ -498,7 +499,7 @@ async fn a_sealed_lock_is_a_lock_without_the_key_too() {
     );
     guard.check().await.unwrap();
     guard.release().await.unwrap();
-    // A lease that outlives the patience of those without a key is refused.
+    // A ttl longer than clients without the key wait is refused.
     let settings = LockSettings {
         ttl: Duration::from_secs(300),
         ..LockSettings::default()
@@ -511,7 +512,7 @@ async fn a_sealed_lock_is_a_lock_without_the_key_too() {
     );
 }
 
-/// C13: a lock that outlives its process is taken up by its ticket, and by nothing else.
+/// C13: a lock that outlives its process is continued with its ticket, and with nothing else.
 #[tokio::test]
 async fn a_ticket_brings_a_lock_back() {
     let place = DirectoryFixture::new();
@@ -538,7 +539,7 @@ async fn a_ticket_brings_a_lock_back() {
     assert!(!place.path(EXCLUSIVE).exists());
 }
 
-/// The blocking form needs no runtime.
+/// The blocking API needs no runtime.
 #[test]
 fn without_a_runtime() {
     use tenure_store::blocking::wait;
@@ -551,7 +552,7 @@ fn without_a_runtime() {
     wait(guard.release()).unwrap();
 }
 
-/// K40: the counter is counted up in place and never seen missing; a damaged one refuses.
+/// K40: the counter is incremented in place and never missing; a damaged one is refused.
 #[tokio::test]
 async fn the_counter_is_never_missing() {
     let place = DirectoryFixture::new();
@@ -585,7 +586,8 @@ async fn the_counter_is_never_missing() {
     );
 }
 
-/// P17, P18: simultaneous starts, many rounds at once: never two exclusive, never mixed.
+/// P17, P18: simultaneous starts, many rounds at once: never two exclusive holders, never mixed
+/// modes.
 #[tokio::test]
 async fn simultaneous_starts_exclude_each_other() {
     async fn round(second: LockMode) -> (bool, bool) {

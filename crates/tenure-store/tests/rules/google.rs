@@ -1,5 +1,5 @@
-//! Locks in Google Cloud Storage, on a server of a few lines: the emulators of others do not speak
-//! the XML interface that the client uses, and conditions on generations are the point here.
+//! Locks in Google Cloud Storage, on a minimal server. The available emulators do not support the
+//! XML interface that the client uses, and this test is about conditions on generations.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use tenure_store::{
 struct Bucket {
     objects: BTreeMap<String, (Bytes, u64)>,
     generations: u64,
-    /// Deletes that carried a generation.
+    /// Number of deletes with a condition on the generation.
     conditional_deletes: usize,
 }
 
@@ -144,7 +144,7 @@ fn open(endpoint: &str) -> Repository {
     Repository::open("gs://bucket/team/a".parse().unwrap(), options).unwrap()
 }
 
-/// P26: conditions on generations, the delete's among them, make level 2.
+/// P26: conditional writes and deletes by generation give level 2.
 #[tokio::test]
 async fn a_lock_lives_by_generations() {
     let (endpoint, bucket) = serve().await;

@@ -1,4 +1,4 @@
-//! Leases by the real clock. These tests take as long as the shortest lease that there is.
+//! Leases in real time. These tests take as long as the shortest allowed lease.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use tenure_store::{
     LockMode, LockPurpose, LockSettings, Loss, Options, OtherClients, Repository, RepositoryAddress,
 };
 
-/// The shortest lease: 24 s of reliance.
+/// The shortest lease: it may be relied on for 24 s.
 fn settings() -> LockSettings {
     LockSettings {
         ttl: Duration::from_secs(30),
@@ -22,7 +22,7 @@ fn settings() -> LockSettings {
     }
 }
 
-/// A store that answers everything but a refresh.
+/// A store that answers everything except a refresh.
 struct StalledStore(Directory);
 
 impl Store for StalledStore {
@@ -38,8 +38,8 @@ impl Store for StalledStore {
     }
 }
 
-/// P32: the signal comes when the lease is used up, though every request hangs and none fails; and
-/// a revival that hangs does not bring the lock back.
+/// P32: the loss is reported when the lease is used up, even if every request hangs and none fails.
+/// A revival that hangs does not bring the lock back.
 #[tokio::test]
 async fn the_signal_comes_while_a_request_hangs() {
     let temp = tempfile::tempdir().unwrap();
@@ -54,15 +54,15 @@ async fn the_signal_comes_while_a_request_hangs() {
     assert!(guard.valid_for() <= Duration::from_secs(24));
     assert_eq!(guard.lost().await, Loss::Lapsed);
     let took = start.elapsed();
-    // Not before it is used up, and before anybody else could take it.
+    // Not before the lease is used up, but before another client could acquire the lock.
     assert!((24..30).contains(&took.as_secs()), "{took:?}");
     assert_eq!(guard.valid_for(), Duration::ZERO);
     guard.check().await.unwrap_err();
-    // The record is still ours to remove.
+    // The record is still ours, so a release removes it.
     guard.release().await.unwrap();
 }
 
-/// A busy executor does not lose a lock: the runtime thread refreshes it from a thread of its own.
+/// A blocked executor does not lose the lock: the runtime thread refreshes it.
 #[test]
 fn a_blocked_executor_does_not_lose_the_lock() {
     let runtime = tokio::runtime::Builder::new_current_thread()

@@ -1,4 +1,4 @@
-//! The repository lock on real stores, through its public face.
+//! Tests of the repository lock on real stores, through its public API.
 
 #![allow(
     clippy::unwrap_used,

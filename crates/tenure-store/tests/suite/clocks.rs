@@ -1,5 +1,5 @@
-//! Wrong clocks, other ttls, failing refreshes (P20–P23, P32, P34): no takeover before the lease of
-//! the holder is used up, and none later than the rules say.
+//! Wrong clocks, other ttls, failing refreshes (P20–P23, P32, P34): no takeover before the holder's
+//! lease is used up, and none later than the rules allow.
 
 use std::time::Duration;
 
@@ -30,8 +30,8 @@ fn ttl(seconds: u64) -> LockSettings {
     }
 }
 
-/// P20–P23: a holder that refreshes is never robbed, whatever the three clocks show; one that is
-/// gone is followed after its ttl and before twice its ttl, unless the reader's clock is behind.
+/// P20–P23: a lock that is refreshed is never taken over, whatever the three clocks show. After its
+/// holder ends, it is taken over between one and two ttl, unless the reader's clock is behind.
 #[tokio::test]
 async fn no_clock_frees_a_live_lock_and_none_keeps_a_dead_one_for_ever() {
     let time = Time::begin(ahead(0));
@@ -63,7 +63,7 @@ async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_a
             "{case}: joined at {moment} s"
         );
     }
-    // It is gone. Its lease counts from its last refresh, on its own clock of boot.
+    // The holder has ended. Its lease counts from its last refresh, on its own boot clock.
     let last = hold.valid_until().0 - secs(48 + 1001);
     for (moment, free) in [
         (47, false),
@@ -80,7 +80,7 @@ async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_a
     let Err(AcquireRefusal::Held(blocker)) = reader.acquire(LockMode::Exclusive).await else {
         panic!("{case}: held until its date");
     };
-    // P20 holds it until its date, and says so.
+    // P20: the lock is held until its expiry, and the verdict says so.
     let far = holder_ahead - reader_ahead > 600;
     let expected = if far {
         HeldReason::FarAhead
@@ -90,7 +90,7 @@ async fn one_takeover(time: &Time, holder_ahead: i64, reader_ahead: i64, store_a
     assert_eq!(blocker.verdict, Staleness::Held(expected), "{case}");
 }
 
-/// P22: the ttl that counts is the record's.
+/// P22: the ttl of the record counts.
 #[tokio::test]
 async fn a_holder_with_another_ttl_is_judged_by_its_own() {
     for (own, others) in [(30, 60), (60, 30), (600, 30), (30, 600)] {
@@ -112,8 +112,8 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
     }
 }
 
-/// K35, P32, P34: refreshes fail for 50 s. The work stops at 48 s, nobody takes over before 60 s, and
-/// the lock can be revived.
+/// K35, P32, P34: refreshes fail for 50 s. The work stops at 48 s, no other client takes over
+/// before 60 s, and the lock can be revived.
 #[tokio::test]
 async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
     for mode in [LockMode::Exclusive, LockMode::Shared] {
@@ -153,7 +153,7 @@ async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
     }
 }
 
-/// P31: a lock that is refreshed outlives its ttl many times.
+/// P31: a refreshed lock is held for many times its ttl.
 #[tokio::test]
 async fn a_refreshed_lock_outlives_its_ttl() {
     let time = Time::begin(ahead(0));

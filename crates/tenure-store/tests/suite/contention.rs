@@ -1,6 +1,6 @@
-//! Simultaneous starts on real stores: of two that exclude each other never both get the lock.
+//! Simultaneous starts on real stores: two conflicting requests never both succeed.
 //!
-//! Each round is a repository of its own, so that hundreds of rounds wait for `settle` at once.
+//! Each round has its own repository, so that hundreds of rounds wait for the settle time at once.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use crate::support::s3_server::{BUCKET, Conditions, FaultKind, ReceivedRequest, 
 use crate::support::virtual_time::config;
 
 const ROUNDS: usize = 300;
-/// Repositories at once, each with two handles that share nothing, as two processes would have.
+/// Number of concurrent repositories, each with two handles that share nothing, like two processes.
 const LANES: usize = 60;
 
 #[derive(Default, Debug)]
@@ -24,7 +24,7 @@ struct Tally {
     first: usize,
     second: usize,
     nobody: usize,
-    /// Refusals by somebody who was overtaken after both had begun to write.
+    /// Number of refusals because another client was faster after both had started to write.
     raced: usize,
 }
 
@@ -68,8 +68,8 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [LockMod
     all
 }
 
-/// At the same moment, or one of them up to 5 ms later, which is a request or two: so they meet at
-/// every step of each other.
+/// Start delays: the same moment, or one of them up to 5 ms later, which is one or two requests. So
+/// the two meet at every step of each other.
 fn lateness(lane: usize, round: usize) -> [Duration; 2] {
     let step = (lane + 5 * round) as u64 % 11;
     [step.saturating_sub(5), 5_u64.saturating_sub(step)].map(Duration::from_millis)
@@ -191,7 +191,7 @@ async fn exclusive_against_shared_on_the_test_server() {
     );
 }
 
-/// Level 0: a server that ignores conditions and says 200. Settling takes their place.
+/// Level 0: a server that ignores conditions and answers 200. The settle time replaces them.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn two_exclusives_on_a_liar() {
     let server = S3Server::start();
@@ -200,7 +200,7 @@ async fn two_exclusives_on_a_liar() {
     report("exclusive against exclusive, level 0", &tally);
 }
 
-/// The locks that lie in the repositories of all lanes.
+/// The locks that remain in the repositories of all lanes.
 fn left_in(root: &Path) -> Vec<PathBuf> {
     let entries = |dir: &Path| -> Vec<PathBuf> {
         let read = std::fs::read_dir(dir).into_iter().flatten();

@@ -1,4 +1,4 @@
-//! What a lock costs in requests, counted and compared with `docs/reference/store-costs.md`.
+//! Counts the requests of a lock and compares them with `docs/reference/store-costs.md`.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ const DOC: &str = concat!(
     "/../../docs/reference/store-costs.md"
 );
 
-/// The requests of one quiet life, step by step.
+/// Counts the requests of one lock without other clients, step by step.
 async fn liveness(time: &Time, mode: LockMode) -> [usize; 5] {
     let count = || time.server.take_seen().len();
     time.begin_again(SignedDuration::ZERO);

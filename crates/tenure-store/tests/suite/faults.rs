@@ -1,7 +1,7 @@
-//! The fault table × each request of acquire, refresh and release (P25, P29, P31, P35).
+//! Fault table × each request of acquire, refresh and release (P25, P29, P31, P35).
 //!
-//! One fault hits the n-th request of a life, for every n. Whatever it is, a single one must not
-//! cost the lock, and no way to fail may leave a record behind that nobody refreshes.
+//! One fault affects the n-th request of a lock's life, for every n. A single fault must not lose
+//! the lock, and no failure may leave a record that is not refreshed.
 
 use std::time::Duration;
 
@@ -30,14 +30,14 @@ fn faults() -> Vec<Fault> {
     ]
 }
 
-/// What lies in the repository as a lock.
+/// The locks in the repository.
 fn locks(time: &Time) -> Vec<String> {
     let mut keys = time.server.keys("index/lock.exclusive");
     keys.extend(time.server.keys("index/lock.shared/"));
     keys
 }
 
-/// One life: acquire, a refresh, release, with the plan at work. How many requests it took.
+/// Runs acquire, refresh and release with the planned faults. Returns the number of requests.
 async fn liveness(
     time: &Time,
     level: ConditionLevel,
@@ -69,7 +69,7 @@ async fn liveness(
     time.server.take_seen().len()
 }
 
-/// P29, P31: one fault, anywhere, of any kind.
+/// P29, P31: one fault of any kind at any request.
 #[tokio::test]
 async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
     let time = Time::begin(SignedDuration::ZERO);
@@ -97,7 +97,7 @@ async fn one_fault_never_costs_the_lock_nor_leaves_a_record() {
     );
 }
 
-/// P25: reads and lists that keep failing are never "free".
+/// P25: reads and lists that keep failing never count as free.
 #[tokio::test]
 async fn a_store_that_cannot_be_read_is_not_free() {
     for (kind, key) in [
@@ -120,7 +120,7 @@ async fn a_store_that_cannot_be_read_is_not_free() {
     }
 }
 
-/// P29: after our record is written the store stops answering looks. The record is removed.
+/// P29: after our record is written, reads fail. The record is removed.
 #[tokio::test]
 async fn a_failure_after_the_write_removes_the_record() {
     for mode in [LockMode::Exclusive, LockMode::Shared] {
@@ -146,7 +146,7 @@ async fn a_failure_after_the_write_removes_the_record() {
     }
 }
 
-/// P29: and if it cannot be removed, the caller is told where it lies.
+/// P29: if it cannot be removed, the error names its key.
 #[tokio::test]
 async fn a_record_that_cannot_be_removed_is_confessed() {
     let time = Time::begin(SignedDuration::ZERO);
@@ -166,7 +166,7 @@ async fn a_record_that_cannot_be_removed_is_confessed() {
     assert_eq!(locks(&time), ["index/lock.exclusive"]);
 }
 
-/// P29: a create that was cut off and arrives after its retry does no harm.
+/// P29: a create that was cut off and takes effect after its retry does no harm.
 #[tokio::test]
 async fn a_write_that_comes_late_is_refused_by_its_own_twin() {
     let time = Time::begin(SignedDuration::ZERO);

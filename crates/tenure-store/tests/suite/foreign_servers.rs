@@ -1,5 +1,5 @@
-//! The protocol on other people's servers: moto for S3, Azurite for Azure, gcp-storage-emulator
-//! for GCS. They are installed when missing (pinned, below the target directory).
+//! The protocol on third-party servers: moto for S3, Azurite for Azure, gcp-storage-emulator for
+//! GCS. They are installed if missing (pinned, below the target directory).
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,8 @@ use crate::support::foreign::{Foreign, Running};
 use crate::support::s3_server::{BUCKET, FaultKind, ReceivedRequest, S3Server};
 use crate::support::virtual_time::s3_config;
 
-/// Exclusive alone, shared together, each refused where the other is, nothing left behind.
+/// An exclusive lock alone, shared locks together, each mode refused while the other is held;
+/// nothing remains.
 async fn play(open: impl Fn() -> Repository) -> ConditionLevel {
     let (one, two) = (open(), open());
     let level = one
@@ -128,7 +129,7 @@ async fn azurite_speaks_azure() {
     );
 }
 
-/// GCS by its XML interface, spoken by the test server: generations instead of entity tags.
+/// GCS with its XML interface on the test server: generations instead of entity tags.
 #[tokio::test]
 async fn the_test_server_speaks_gcs() {
     let server = S3Server::start();
@@ -150,10 +151,9 @@ async fn the_test_server_speaks_gcs() {
     );
 }
 
-/// The client speaks the XML interface of GCS. The emulator's takes writes without telling which
-/// version it made, ignores conditions on generations, and has neither deletes nor lists. No lock
-/// can be made of that: it is refused rather than guessed at. `the_test_server_speaks_gcs` takes
-/// its place.
+/// The client uses the XML interface of GCS. In the emulator, writes do not return the new version,
+/// conditions on generations are ignored, and deletes and lists are missing. A lock is impossible
+/// there, so it must be refused. `the_test_server_speaks_gcs` covers GCS instead.
 #[tokio::test]
 async fn the_emulator_of_gcs_is_refused_for_what_it_lacks() {
     let emulator = Running::start(Foreign::GcpStorageEmulator);
@@ -192,7 +192,7 @@ fn gcs_config(endpoint: &str) -> [(&'static str, String); 2] {
     ]
 }
 
-/// One request without a client of anybody's.
+/// Sends one request without a client library.
 fn request(server: &Running, first_line: &str, headers: &[(&str, &str)], body: &str) -> String {
     let host = server.endpoint().replace("http://", "");
     let mut stream = TcpStream::connect(&host).expect("a server that runs");
@@ -211,12 +211,12 @@ fn request(server: &Running, first_line: &str, headers: &[(&str, &str)], body: &
     answer
 }
 
-/// The account that every Azurite has, by its documentation.
+/// The documented default account of Azurite.
 const ACCOUNT: &str = "devstoreaccount1";
 const ACCOUNT_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
-/// A container is made by a signed request only.
+/// Creates a container, which needs a signed request.
 fn make_container(azurite: &Running) {
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;

@@ -1,4 +1,4 @@
-//! P33: somebody who excludes us stands beside us all the same. On the test server, by its clock.
+//! P33: a conflicting lock appears while one is held. On the test server and its clock.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ fn process<'a>(time: &'a Time, on_conflict: OnConflict) -> Process<'a> {
     Process::new(time, 1, SignedDuration::ZERO, &settings)
 }
 
-/// What an original writes, in force for another minute.
+/// Writes a lock of an original that is valid for another minute.
 fn plant(time: &Time, process: &Process<'_>, key: &str) {
     let now: Timestamp = process.now().wall;
     let until = now + secs(60);
@@ -38,7 +38,7 @@ fn lost_to_an_intruder(hold: &HoldProcedure) -> bool {
     matches!(hold.status(), HoldStatus::Lost(LossCause::Intruder(_)))
 }
 
-/// An exclusive holder gives up when the second look, 10 s later, finds the same shared lock.
+/// An exclusive holder gives up when the second check, 10 s later, finds the same shared lock.
 #[tokio::test]
 async fn an_exclusive_holder_stops_at_the_second_look() {
     let time = Time::begin(SignedDuration::ZERO);
@@ -54,7 +54,7 @@ async fn an_exclusive_holder_stops_at_the_second_look() {
     assert!(noticed <= secs(30), "noticed after {noticed:?}");
 }
 
-/// One that withdraws before the second look is none.
+/// A conflicting lock that disappears before the second check does not count.
 #[tokio::test]
 async fn an_intruder_that_withdraws_is_none() {
     let time = Time::begin(SignedDuration::ZERO);
@@ -63,7 +63,7 @@ async fn an_intruder_that_withdraws_is_none() {
     plant(&time, &process, EXCLUSIVE);
     process.keep(&mut hold, time.passed() + secs(20)).await;
     assert_eq!(*hold.status(), HoldStatus::Held);
-    // It lets go, and another one comes: two short-lived ones are not one that stays.
+    // It is released and another one appears: two short-lived locks are not one that stays.
     time.pass(secs(1));
     plant(&time, &process, EXCLUSIVE);
     process.keep(&mut hold, time.passed() + secs(6)).await;
@@ -77,7 +77,7 @@ async fn an_intruder_that_withdraws_is_none() {
     );
 }
 
-/// A shared holder warns, and stops only if it was told to be strict.
+/// A shared holder warns, and stops only in strict mode.
 #[tokio::test]
 async fn a_shared_holder_warns_or_stops() {
     for on_conflict in [OnConflict::Warn, OnConflict::Stop] {
@@ -97,7 +97,7 @@ async fn a_shared_holder_warns_or_stops() {
     }
 }
 
-/// An exclusive holder whose record is another's at half time has lost it at once.
+/// An exclusive holder whose record was replaced loses the lock at the next conflict check.
 #[tokio::test]
 async fn an_exclusive_holder_that_was_overwritten_stops_at_the_first_look() {
     let time = Time::begin(SignedDuration::ZERO);

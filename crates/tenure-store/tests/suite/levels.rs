@@ -1,4 +1,4 @@
-//! What a store can do is found out, not believed (P26, P27).
+//! Abilities of a store are probed, not assumed (P26, P27).
 
 use tenure_store::{Class, ConditionLevel, Demand, LockPurpose, Options, Repository};
 
@@ -16,7 +16,7 @@ fn open(server: &S3Server, demand: Demand) -> Repository {
     Repository::open(place, options).expect("a repository")
 }
 
-/// P26: honest servers of every level, and a liar.
+/// P26: correct servers of every level, and one that ignores conditions but answers 200.
 #[tokio::test]
 async fn the_level_is_what_the_store_shows() {
     for (conditions, level) in [
@@ -49,7 +49,7 @@ async fn the_level_is_what_the_store_shows() {
     }
 }
 
-/// P27: who demands conditional writes gets them or nothing.
+/// P27: if conditional writes are required, a store without them is refused.
 #[tokio::test]
 async fn a_liar_is_refused_where_conditions_are_demanded() {
     let server = S3Server::start();

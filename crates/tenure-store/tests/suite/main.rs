@@ -1,4 +1,4 @@
-//! The tests of the repository lock from outside: model, servers, faults, clocks.
+//! Black-box tests of the repository lock: model check, servers, faults, clocks.
 
 #![allow(
     clippy::print_stdout,

@@ -1,6 +1,6 @@
-//! Simultaneous starts of separate processes, in a directory and on the test server: the test
-//! starts itself again. [`contention`](crate::contention) has the many rounds; here nothing is
-//! shared but the store.
+//! Simultaneous starts of separate processes, in a directory and on the test server. The test
+//! starts itself as child processes, which share nothing but the store.
+//! [`contention`](crate::contention) has the many rounds.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -16,8 +16,8 @@ const CHILD: &str = "TENURE_TEST_RACE_AT";
 const LANES: usize = 10;
 const ROUNDS: usize = 5;
 
-/// A contender: for each line it reads, it tries to take the lock in that repository once, says
-/// how that went, and gives it back when it is told to.
+/// A child process: for each line of input it tries to acquire the lock in that repository once,
+/// reports the result, and releases the lock on request.
 fn contend(told: &str) {
     let [mode, endpoint] = told.split('|').collect::<Vec<_>>()[..] else {
         panic!("a mode and an endpoint");
@@ -94,7 +94,7 @@ impl Contender {
     }
 }
 
-/// P28, P30: of two processes that exclude each other never both hold.
+/// P28, P30: two conflicting processes never both hold.
 #[test]
 fn separate_processes_never_both_hold() {
     if let Ok(told) = std::env::var(CHILD) {
@@ -114,7 +114,7 @@ fn separate_processes_never_both_hold() {
     std::thread::scope(|scope| {
         for lane in 0..LANES {
             let (place, endpoint) = (place(lane), server.endpoint());
-            // Both kinds of store, against both kinds of lock.
+            // Both kinds of store with both modes.
             let second = if lane % 4 < 2 { "exclusive" } else { "shared" };
             scope.spawn(move || race(&place, &endpoint, second));
         }

@@ -1,5 +1,5 @@
-//! The test server behaves like S3 where the lock depends on it. A test server that is wrong
-//! would make every other test here worthless.
+//! Tests of the test server: it behaves like S3 wherever the lock depends on it. Otherwise all
+//! other tests here would prove nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -74,7 +74,7 @@ async fn conditions_on_put_are_decided_by_what_is_there() {
     assert_eq!(server.object(key.as_ref()).unwrap().bytes, "two");
 }
 
-/// One mutex: of many simultaneous creates exactly one wins.
+/// One mutex: of many simultaneous creates exactly one succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn of_simultaneous_creates_one_wins() {
     let server = S3Server::start();
@@ -96,7 +96,8 @@ async fn of_simultaneous_creates_one_wins() {
     assert_eq!(won, 1);
 }
 
-/// A liar answers 200 to everything; an honest weak server refuses the header.
+/// A server that ignores conditions answers 200 to everything; a correct weak server refuses the
+/// header.
 #[tokio::test]
 async fn weak_servers_are_weak() {
     let server = S3Server::start();
@@ -119,7 +120,7 @@ async fn weak_servers_are_weak() {
     assert_eq!(server.object("k").unwrap().bytes, "two");
 }
 
-/// P5: `+` and `:` in keys survive the way there and back, and a list goes on over pages.
+/// P5: `+` and `:` in keys are preserved in both directions, and a list continues over pages.
 #[tokio::test]
 async fn keys_with_plus_and_colon_are_stored_and_listed() {
     let server = S3Server::start();
@@ -153,7 +154,7 @@ async fn keys_with_plus_and_colon_are_stored_and_listed() {
     assert_eq!(lists, 3, "five keys on pages of two");
 }
 
-/// The server's clock is its own: `Last-Modified` in whole seconds of it.
+/// The server has its own clock; `Last-Modified` shows whole seconds of it.
 #[tokio::test]
 async fn times_come_from_the_servers_clock() {
     let server = S3Server::start();
@@ -199,7 +200,7 @@ async fn statuses_come_before_or_after_applying() {
     assert!(server.object("k").is_some());
 }
 
-/// A request that was cut off may still arrive, after later ones.
+/// A request that was cut off may still take effect, after later ones.
 #[tokio::test]
 async fn a_request_can_come_late_or_be_overtaken() {
     let server = S3Server::start();

@@ -1,5 +1,5 @@
-//! A holder that is killed: its lock is free after its ttl, and not before. In real time, with the
-//! shortest ttl that is allowed (30 s).
+//! A killed holder: its lock is free after its ttl, and not before. In real time, with the shortest
+//! allowed ttl (30 s).
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -29,7 +29,7 @@ fn open(place: &str, endpoint: &str) -> Repository {
     Repository::open(place.parse().expect("an address"), options).expect("a repository")
 }
 
-/// The test starts itself again as the holder.
+/// The test starts itself as the holder.
 #[test]
 fn a_killed_holder_is_followed_after_its_ttl() {
     if let Ok(at) = std::env::var(CHILD) {
@@ -70,7 +70,7 @@ fn follow(place: &str, endpoint: &str) {
         .map_while(Result::ok)
         .any(|line| line == "held");
     assert!(held, "{place}: the child holds the lock");
-    // Past the first refreshes, so that it is a refresh that has to lapse.
+    // Wait past the first refreshes, so that a refreshed lease has to expire.
     let repository = open(place, endpoint);
     let refused = || {
         let error = wait(repository.lock(LockPurpose::new(LockMode::Shared, "follower"))).err()?;
@@ -84,7 +84,7 @@ fn follow(place: &str, endpoint: &str) {
     }
     child.kill().expect("a child can be killed");
     child.wait().expect("and is waited for");
-    // Its last refresh was at most 10 s ago, and this very moment at the latest.
+    // Its last refresh was between 0 and 10 s ago.
     let killed = Instant::now();
     while refused().is_some() {
         assert!(
@@ -93,7 +93,7 @@ fn follow(place: &str, endpoint: &str) {
         );
         std::thread::sleep(Duration::from_millis(500));
     }
-    // The follower settles for a second before it is told that it has the lock.
+    // The follower also waits for the settle time of one second.
     let after = killed.elapsed();
     println!("{place}: free {:.1} s after the kill", after.as_secs_f32());
     assert!(

@@ -1,4 +1,4 @@
-//! The interoperability vectors: for each record, what a reader must decide (P7–P15, P20–P25).
+//! Interoperability vectors: for each record, the required decision of a reader (P7–P15, P20–P25).
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use tenure_store::lock_terms::LockSettings;
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
 
-/// What must be decided.
+/// The required decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Decision {
     Refuse(Class),
@@ -35,7 +35,7 @@ fn data_key() -> Codec {
     Codec::with_key(key, Seal::No)
 }
 
-/// The file as the exclusive lock, and as a shared one, this old, against both kinds of requests.
+/// Checks the file as exclusive and as shared lock of this age, against requests of both modes.
 async fn decide(time: &Time, file: &str, age: u64, expected: Decision) {
     for (key, mode) in [
         ("index/lock.exclusive", LockMode::Exclusive),
@@ -111,7 +111,7 @@ async fn every_vector_is_decided_as_the_table_says() {
         "corrupt.zst",
         "huge.json",
         "bomb.zst",
-        // Without a key, what is sealed is opaque.
+        // Without a key, sealed records are opaque.
         "sealed-valid.bin",
     ] {
         decide(&time, file, 10, UNREADABLE).await;
@@ -144,7 +144,7 @@ async fn sealed_vectors_are_read_with_the_key() {
     }
 }
 
-/// P24: half-written files of an original count if they parse, and are no locks if they do not.
+/// P24: half-written files of an original count if they parse; otherwise they are not locks.
 #[tokio::test]
 async fn scratch_files_count_only_if_they_parse() {
     let time = Time::begin(SignedDuration::ZERO);

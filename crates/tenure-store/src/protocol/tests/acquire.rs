@@ -1,4 +1,5 @@
-//! Acquiring: who gets the lock, and what is left of those who do not (P18, P19, P28–P30).
+//! Acquire: which requests succeed, and that refused ones leave nothing in the store (P18, P19,
+//! P28–P30).
 
 use super::super::Procedure;
 use super::super::fake_store::{FakeStore, StoreFault};
@@ -10,7 +11,7 @@ use crate::staleness::Observations;
 use std::time::Duration;
 use tenure_files::Class;
 
-/// P28, P30, P35: alone, a lock is taken and given back, and nothing stays but the counter.
+/// P28, P30, P35: without other clients, a lock is acquired and released; only the counter remains.
 #[test]
 fn alone_it_is_taken_and_given_back() {
     for level in LEVELS {
@@ -24,7 +25,7 @@ fn alone_it_is_taken_and_given_back() {
     }
 }
 
-/// P18: shared goes with shared, and with nothing else.
+/// P18: shared locks are compatible with each other and with nothing else.
 #[test]
 fn shared_goes_with_shared_only() {
     for level in LEVELS {
@@ -45,7 +46,7 @@ fn shared_goes_with_shared_only() {
     }
 }
 
-/// P29: whatever step fails, and however, no record of ours stays behind.
+/// P29: after any failure of any step, no record of ours remains.
 #[test]
 fn no_fault_leaves_a_record_behind() {
     for level in LEVELS {
@@ -90,7 +91,7 @@ fn no_fault_leaves_a_record_behind() {
     }
 }
 
-/// P29: a write whose answer was lost is recognised, not repeated over somebody else.
+/// P29: a write whose response was lost is recognized and not sent over another client's record.
 #[test]
 fn after_an_unknown_write_the_key_is_read() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -104,7 +105,7 @@ fn after_an_unknown_write_the_key_is_read() {
         .count();
     assert_eq!(creates, 1, "{:?}", fake.log);
 
-    // Ours never arrived, and another is there: the race is lost.
+    // Our write had no effect, and another record is there: the race is lost.
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
     fake.faults
         .push(("create index/lock.exclusive", StoreFault::Lost));
@@ -122,7 +123,8 @@ fn after_an_unknown_write_the_key_is_read() {
     );
 }
 
-/// P28.4: a shared lock that appears between the two looks is seen, and older than ours it wins.
+/// P28.4: a shared lock that appears between the two reads is seen; if it is older than ours, it
+/// wins.
 #[test]
 fn a_shared_lock_between_the_looks_wins_if_it_is_older() {
     for level in LEVELS {
@@ -148,12 +150,14 @@ fn a_shared_lock_between_the_looks_wins_if_it_is_older() {
     }
 }
 
-/// P28.4: whoever wrote after us sees us and withdraws, so one more look is fair; if he stays, we go.
+/// P28.4: a client that wrote after us sees our record and withdraws, so we list once more. If its
+/// record stays, we withdraw.
 #[test]
 fn a_younger_shared_lock_is_given_time_to_withdraw() {
     for stays in [false, true] {
         let mut fake = FakeStore::new(ConditionLevel::Deletes);
-        // Before the second list our record is there, and his appears; before the third it is gone.
+        // Our record exists before the second list, where the other one appears; before the third
+        // list it is gone.
         let gone = |fake: &mut FakeStore| {
             fake.objects.remove(&shared_key());
         };
@@ -180,7 +184,7 @@ fn a_younger_shared_lock_is_given_time_to_withdraw() {
     }
 }
 
-/// P28.5: an original that checked before us and writes after us is noticed.
+/// P28.5: an original that read before our write and writes after it is noticed.
 #[test]
 fn an_original_that_writes_while_we_settle_wins() {
     for level in LEVELS {
@@ -203,8 +207,8 @@ fn an_original_that_writes_while_we_settle_wins() {
     }
 }
 
-/// P30.3, P30.4: an exclusive lock that appears after our shared record is seen at once, or after
-/// settling; ours goes.
+/// P30.3, P30.4: an exclusive lock that appears after our shared record is seen at once or after
+/// the settle time; our record is removed.
 #[test]
 fn a_shared_lock_looks_twice() {
     for level in LEVELS {
@@ -233,7 +237,7 @@ fn a_shared_lock_looks_twice() {
     }
 }
 
-/// P28.5, P30.4: among Tenure processes only, nobody has to be waited for.
+/// P28.5, P30.4: if only Tenure processes use the store, there is no settle time.
 #[test]
 fn tenure_only_does_not_settle() {
     let settings = LockSettings {
@@ -254,8 +258,8 @@ fn tenure_only_does_not_settle() {
     }
 }
 
-/// P28.1, P28.3: a stale exclusive lock is replaced by its version; a change in between is a lost
-/// round, not a lost lock.
+/// P28.1, P28.3: a stale exclusive lock is replaced by version. If it changes in between, the
+/// acquire starts another round.
 #[test]
 fn a_stale_lock_is_replaced_by_version() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -275,11 +279,11 @@ fn a_stale_lock_is_replaced_by_version() {
     );
 }
 
-/// P28.3: five rounds, then the race is lost.
+/// P28.3: after five rounds the race is lost.
 #[test]
 fn after_five_rounds_the_race_is_lost() {
     fn snatch(fake: &mut FakeStore) {
-        // Somebody takes it and gives it back, every time just before us.
+        // Another client acquires and releases the lock just before each of our writes.
         fake.original(ObjectKey::Exclusive, 1200, -600);
         fake.hooks.push((
             "read index/lock.exclusive",
@@ -301,15 +305,15 @@ fn after_five_rounds_the_race_is_lost() {
     assert_eq!(creates, 1 + usize::from(LockTerms::ROUNDS));
 }
 
-/// P28.6: what was stale among the shared locks is swept, by version; what woke up stays.
+/// P28.6: stale shared locks are removed by version; a lock that changed meanwhile stays.
 #[test]
 fn stale_shared_locks_are_swept() {
     for level in LEVELS {
         let mut fake = FakeStore::new(level);
         fake.original(shared_key(), 1200, -600);
         fake.acquire(LockMode::Exclusive, "amy").unwrap();
-        // Where deletes have no condition it stays: its holder may be bringing it back (P34).
-        // Found by the model, with four processes at level 1.
+        // Without conditional deletes it stays, because its holder may revive it (P34). Found by
+        // the model with four processes at level 1.
         let left = if level == ConditionLevel::Deletes {
             1
         } else {
@@ -330,7 +334,7 @@ fn stale_shared_locks_are_swept() {
     }
 }
 
-/// P19, K43: a waiter looks again about every two seconds, and gets it when it is free.
+/// P19, K43: a waiter retries about every two seconds and acquires the lock when it is free.
 #[test]
 fn a_waiter_gets_it_when_it_is_free() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -361,7 +365,7 @@ fn a_waiter_gets_it_when_it_is_free() {
     assert!(fake.now.boot.since(start) < seconds(9));
 }
 
-/// P19, K2: at the deadline a waiter is told who has it.
+/// P19, K2: at the deadline the error of a waiter names the holder.
 #[test]
 fn a_waiter_whose_time_is_over_is_told_who_has_it() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -377,7 +381,7 @@ fn a_waiter_whose_time_is_over_is_told_who_has_it() {
     }
 }
 
-/// P29: an acquire that nobody wants any more leaves nothing behind, wherever it is.
+/// P29: a cancelled acquire leaves nothing in the store, in any state.
 #[test]
 fn a_cancelled_acquire_leaves_nothing() {
     for level in LEVELS {
@@ -403,7 +407,7 @@ fn a_cancelled_acquire_leaves_nothing() {
     }
 }
 
-/// P32: a store so slow that the lease is used up on arrival gives no lock.
+/// P32: if the lease is used up when the acquire ends, it fails.
 #[test]
 fn a_lease_used_up_on_arrival_was_never_held() {
     for level in LEVELS {
@@ -422,8 +426,8 @@ fn a_lease_used_up_on_arrival_was_never_held() {
     }
 }
 
-/// P28.3 at level 0: who was slow between his look and his write looks again. Found by the model:
-/// four processes, one of them paused while it read the shared locks.
+/// P28.3 at level 0: if the time between read and write is too long, the read is repeated. Found by
+/// the model with four processes, one of them paused while it read the shared locks.
 #[test]
 fn without_conditions_an_old_look_is_not_written_on() {
     let mut fake = FakeStore::new(ConditionLevel::Nothing);
@@ -438,7 +442,7 @@ fn without_conditions_an_old_look_is_not_written_on() {
     assert_eq!(looks.count(), 2, "{:#?}", fake.log);
 }
 
-/// The same with a store that is always slow: it gives up rather than write.
+/// The same with a store that is always slow: the acquire fails instead of writing.
 #[test]
 fn without_conditions_a_slow_store_is_given_up() {
     let mut fake = FakeStore::new(ConditionLevel::Nothing);

@@ -1,4 +1,4 @@
-//! Breaking: what was shown goes, and nothing else (P37).
+//! Break: removes the shown locks and nothing else (P37).
 
 use super::super::fake_store::{FakeStore, StoreFault};
 use super::super::{BreakLocks, BreakTarget, Insist};
@@ -6,7 +6,7 @@ use super::{LEVELS, listing, shared_key};
 use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode};
 
-/// P37: only what was shown goes, by version; what changed stays and is named.
+/// P37: only the shown versions are removed; changed locks stay and are reported.
 #[test]
 fn a_break_removes_what_was_shown() {
     for level in LEVELS {
@@ -33,7 +33,7 @@ fn a_break_removes_what_was_shown() {
     }
 }
 
-/// C16, P37: whoever is broken alive is shut out by a higher number.
+/// C16, P37: breaking a live lock raises the fencing number, which excludes its holder.
 #[test]
 fn breaking_a_live_lock_raises_the_fence() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -48,7 +48,7 @@ fn breaking_a_live_lock_raises_the_fence() {
     assert_eq!(broken.fence, None, "a dead one needs no fence");
 }
 
-/// P37: what could not be deleted is listed.
+/// P37: locks that could not be deleted are listed.
 #[test]
 fn a_break_that_fails_says_what_is_left() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

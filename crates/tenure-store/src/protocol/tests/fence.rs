@@ -1,4 +1,4 @@
-//! Fencing numbers grow and are given once (P38, K40).
+//! Fencing numbers grow, and each is given out once (P38, K40).
 
 use super::super::fake_store::FakeStore;
 use super::super::{AcquireRefusal, OpBody};
@@ -7,7 +7,7 @@ use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode};
 use tenure_files::Class;
 
-/// P38: every acquisition gets a larger number; without conditions shared holders only read it.
+/// P38: every acquisition gets a larger number; at level 0 shared holders only read it.
 #[test]
 fn fences_grow() {
     for level in LEVELS {
@@ -36,7 +36,7 @@ fn fences_grow() {
     );
 }
 
-/// P38: two that take a number at one moment get two numbers, be it the first one or a later one.
+/// P38: two concurrent takers get different numbers, for the first number and for later ones.
 #[test]
 fn a_number_is_given_once() {
     for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {

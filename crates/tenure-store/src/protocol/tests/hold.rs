@@ -1,4 +1,4 @@
-//! Holding: refreshes, lapses, intruders, and giving back (P31–P33, P35).
+//! Hold: refreshes, lapse, intruders and release (P31–P33, P35).
 
 use super::super::Procedure;
 use super::super::fake_store::{FakeStore, StoreFault};
@@ -12,7 +12,7 @@ use crate::staleness::ObjectContent;
 use crate::time::BootTime;
 use std::time::Duration;
 
-/// P31, P33: refreshes come every 30 s, looks half way between them, and the lock lives on.
+/// P31, P33: a refresh every 30 s, a conflict check half way between; the lock stays held.
 #[test]
 fn a_holder_refreshes_and_looks() {
     for level in LEVELS {
@@ -39,7 +39,7 @@ fn a_holder_refreshes_and_looks() {
                 .iter()
                 .filter(|op| **op == format!("{write} {own}"))
                 .count();
-            // One every 30 s, and one at once if there is a fencing number to write down.
+            // One every 30 s, and one at once if there is a fencing number to write.
             let at_once = usize::from(hold.fence().is_some());
             assert_eq!(refreshes, 6 + at_once, "{:?}", fake.log);
             let looks = match mode {
@@ -55,7 +55,7 @@ fn a_holder_refreshes_and_looks() {
     }
 }
 
-/// K39, P38: the number is in the record soon after it was taken, and the length does not change.
+/// K39, P38: the fencing number is written into the record soon, and the length stays the same.
 #[test]
 fn the_fence_gets_into_the_record() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -71,7 +71,7 @@ fn the_fence_gets_into_the_record() {
     assert_eq!(length(&fake), (before, Some(1)));
 }
 
-/// P31: somebody else's record at our key, or none, ends it at the next refresh.
+/// P31: if our record is replaced or removed, the next refresh reports the loss.
 #[test]
 fn a_lock_that_was_taken_away_is_noticed() {
     for level in LEVELS {
@@ -119,7 +119,7 @@ fn a_lease_lapses_by_the_clock() {
     assert_eq!(*hold.status(), HoldStatus::Lapsed { since: safe });
 }
 
-/// P32: the lease counts from the sending, not from the answer.
+/// P32: the lease counts from the sending, not from the response.
 #[test]
 fn a_slow_answer_does_not_lengthen_the_lease() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -133,7 +133,7 @@ fn a_slow_answer_does_not_lengthen_the_lease() {
     assert_eq!(hold.valid_until(), sent + seconds(48));
 }
 
-/// P32: failures are repeated every 2 s; 48 s of them end it, however few or many they were.
+/// P32: a failed refresh is repeated every 2 s; after 48 s of failures the lock lapses.
 #[test]
 fn failed_refreshes_are_repeated_until_the_lease_ends() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -158,11 +158,11 @@ fn failed_refreshes_are_repeated_until_the_lease_ends() {
             .iter()
             .any(|notice| matches!(notice, Notice::RefreshFailed(_)))
     );
-    // And nothing more is sent: the work has stopped, others may come.
+    // No further request is sent: the work has stopped, and other clients may acquire the lock.
     assert_eq!(hold.next(fake.now), StoreOp::WaitUntil(BootTime::NEVER));
 }
 
-/// P31: a refresh that landed although its answer was lost does not make us lose the lock.
+/// P31: a refresh that took effect although its response was lost does not lose the lock.
 #[test]
 fn a_refresh_with_a_lost_answer_is_recognised_as_ours() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -175,7 +175,7 @@ fn a_refresh_with_a_lost_answer_is_recognised_as_ours() {
     assert_eq!(release(&mut fake, hold), Released::Done);
 }
 
-/// P33: an intruder counts only if a second look 10 s later finds the same one.
+/// P33: an intruder counts only if a second check 10 s later finds the same one.
 #[test]
 fn an_intruder_counts_if_it_stays() {
     for (mode, stays) in [
@@ -209,7 +209,7 @@ fn an_intruder_counts_if_it_stays() {
                     hold.status(),
                     HoldStatus::Lost(LossCause::Intruder(_))
                 ));
-                // Our record must go, and his must stay.
+                // Our record must be removed, and the intruder's must stay.
                 assert_eq!(release(&mut fake, hold), Released::Done);
                 assert_eq!(fake.locks(), [&key]);
             }
@@ -225,7 +225,7 @@ fn an_intruder_counts_if_it_stays() {
     }
 }
 
-/// P33: with `--strict` a shared holder stops, too.
+/// P33: with `--strict` a shared holder stops too.
 #[test]
 fn a_strict_shared_holder_stops_for_an_intruder() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -244,7 +244,7 @@ fn a_strict_shared_holder_stops_for_an_intruder() {
     ));
 }
 
-/// P35: a release whose answer was lost is looked after, and one that fails says so.
+/// P35: a release whose response was lost is verified; one that fails is reported.
 #[test]
 fn a_release_is_certain_or_says_so() {
     for level in LEVELS {
@@ -265,8 +265,8 @@ fn a_release_is_certain_or_says_so() {
     }
 }
 
-/// P35 where deletes have no condition: who is late renews first, so his delete cannot hit somebody
-/// who took the stale lock over between his look and his delete.
+/// P35 without conditional deletes: a late holder renews first, so its delete cannot remove the
+/// lock of a client that took the stale lock over between its read and its delete.
 #[test]
 fn a_lapsed_holder_does_not_delete_its_successor() {
     for taken_before in ["renew", "delete"] {
@@ -290,14 +290,15 @@ fn a_lapsed_holder_does_not_delete_its_successor() {
             assert!(overwritten, "{end:?}: {:?}", fake.log);
             assert_eq!(fake.holder(&ObjectKey::Exclusive), Some("bob (pid 1)"));
         } else {
-            // Renewed, it is in force: nobody gets in between that and the delete.
+            // The renewed lock is valid, so no client can acquire it before the delete.
             assert_eq!(end, Released::Done, "{:?}", fake.log);
             assert!(fake.locks().is_empty());
         }
     }
 }
 
-/// P35: whoever is in time needs no renewal, nor does a shared lock: its key is nobody else's.
+/// P35: a release in time needs no renewal. Neither does a shared lock, whose key no other client
+/// uses.
 #[test]
 fn only_a_late_delete_is_renewed_first() {
     for (mode, late, renewals) in [
@@ -319,7 +320,7 @@ fn only_a_late_delete_is_renewed_first() {
     }
 }
 
-/// P35: not ours or absent: everything is left, and it is reported.
+/// P35: if the record is absent or not ours, nothing is removed, and the loss is reported.
 #[test]
 fn a_release_of_what_is_not_ours_touches_nothing() {
     for level in LEVELS {
@@ -348,7 +349,7 @@ fn a_release_of_what_is_not_ours_touches_nothing() {
     }
 }
 
-/// K34: asking the store gives its word, not ours.
+/// K34: a check asks the store.
 #[test]
 fn a_check_asks_the_store() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

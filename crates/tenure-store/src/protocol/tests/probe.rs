@@ -1,4 +1,4 @@
-//! Probing: each kind of store is found out (P26, P36).
+//! Ability probe: detects each kind of store (P26, P36).
 
 use super::super::fake_store::{FakeStore, StoreFault};
 use super::super::{Abilities, OpBody, Probe};
@@ -6,7 +6,7 @@ use super::LEVELS;
 use crate::key::ObjectKey;
 use crate::lock_terms::ConditionLevel;
 
-/// P26: each level is found, and nothing stays.
+/// P26: each level is detected, and no object remains.
 #[test]
 fn a_probe_finds_the_level() {
     for level in LEVELS {
@@ -27,7 +27,7 @@ fn a_probe_finds_the_level() {
     }
 }
 
-/// P26: a lost answer proves nothing about conditions.
+/// P26: a lost response proves nothing about conditions.
 #[test]
 fn a_probe_survives_lost_answers() {
     for fault in [StoreFault::Lost, StoreFault::AnswerLost] {
@@ -49,7 +49,7 @@ fn a_probe_survives_lost_answers() {
     }
 }
 
-/// P36: a store where an older version comes back to light is found out.
+/// P36: a store that makes older versions visible again is detected.
 #[test]
 fn a_probe_notices_what_comes_back() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

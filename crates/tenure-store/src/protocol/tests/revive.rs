@@ -1,4 +1,4 @@
-//! Reviving a lapsed lock (P34).
+//! Revival of a lapsed lock (P34).
 
 use super::super::Procedure;
 use super::super::fake_store::FakeStore;
@@ -10,7 +10,7 @@ use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode};
 use crate::time::BootTime;
 
-/// Lets `hold` lapse without a word, as a machine that sleeps does.
+/// Lets `hold` lapse without any call, like a suspended machine.
 fn sleep(fake: &mut FakeStore, hold: &mut HoldProcedure) {
     fake.pass(seconds(3600));
     hold.tick(fake.now);
@@ -25,8 +25,8 @@ fn revive(fake: &mut FakeStore, hold: &mut HoldProcedure) {
     }
 }
 
-/// P34: a lock that nobody touched comes back, by a write first and a look afterwards, with a
-/// number above every one given out meanwhile.
+/// P34: an untouched lock is revived by a write followed by a conflict check, with a fencing number
+/// above all that were given out in between.
 #[test]
 fn a_lapsed_lock_comes_back_if_nobody_came() {
     for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {
@@ -55,7 +55,7 @@ fn a_lapsed_lock_comes_back_if_nobody_came() {
     }
 }
 
-/// P34: an order that comes while a revived lock settles does not shorten the wait.
+/// P34: a command during the settle time of a revival does not shorten it.
 #[test]
 fn settling_is_not_cut_short() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -86,7 +86,8 @@ fn settling_is_not_cut_short() {
     assert!(matches!(hold.status(), HoldStatus::Lapsed { .. }));
 }
 
-/// P34: the version alone proves nothing to a shared holder: an exclusive one passed it by.
+/// P34: an unchanged version proves nothing to a shared holder: an exclusive one may have ignored
+/// its stale record.
 #[test]
 fn a_lapsed_shared_lock_does_not_come_back_beside_an_exclusive_one() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -94,7 +95,7 @@ fn a_lapsed_shared_lock_does_not_come_back_beside_an_exclusive_one() {
     let record = fake.objects[&amy.own().key].clone();
     sleep(&mut fake, &mut amy);
     let _bob = fake.hold(LockMode::Exclusive, "bob");
-    // Bob swept it; put it back to show that the look decides, not the version.
+    // Bob removed it. Put it back to show that the conflict check decides, not the version.
     fake.objects.insert(amy.own().key.clone(), record);
     revive(&mut fake, &mut amy);
     assert!(
@@ -105,7 +106,7 @@ fn a_lapsed_shared_lock_does_not_come_back_beside_an_exclusive_one() {
     assert_eq!(fake.locks(), [&ObjectKey::Exclusive], "her record must go");
 }
 
-/// P34: an exclusive lock does not come back over shared ones that passed it by.
+/// P34: an exclusive lock is not revived if shared holders have ignored its stale record.
 #[test]
 fn a_lapsed_exclusive_lock_does_not_come_back_beside_a_shared_one() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -121,7 +122,8 @@ fn a_lapsed_exclusive_lock_does_not_come_back_beside_a_shared_one() {
     assert_eq!(fake.locks(), [&bob.own().key]);
 }
 
-/// P34: replaced or removed is gone for good, and so is everything without conditional writes.
+/// P34: a replaced or removed lock is lost permanently, and so is every lapsed one without
+/// conditional writes.
 #[test]
 fn a_lapsed_lock_that_was_taken_is_lost() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -143,7 +145,7 @@ fn a_lapsed_lock_that_was_taken_is_lost() {
     assert_eq!(*amy.status(), HoldStatus::Lost(LossCause::Expired));
 }
 
-/// P32, P34: an answer that comes after the lapse does not bring the lock back by itself.
+/// P32, P34: a response that arrives after the lapse does not revive the lock.
 #[test]
 fn a_late_answer_revives_nothing() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

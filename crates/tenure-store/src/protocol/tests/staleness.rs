@@ -1,4 +1,4 @@
-//! Staleness: what each kind of evidence is worth (P20–P23, K45).
+//! Staleness: the effect of each kind of evidence (P20–P23, K45).
 
 use super::super::ListLocks;
 use super::super::fake_store::FakeStore;
@@ -16,7 +16,7 @@ fn verdict(fake: &mut FakeStore) -> Staleness {
     listing(fake).remove(0).verdict
 }
 
-/// P20, P21, P22 a: in force, within the skew, old enough; each at its very limit.
+/// P20, P21, P22 a: unexpired, within the skew, old enough; each exactly at its limit.
 #[test]
 fn a_lock_is_stale_after_skew_and_ttl() {
     for (age, left, want) in [
@@ -28,7 +28,7 @@ fn a_lock_is_stale_after_skew_and_ttl() {
         let mut fake = FakeStore::new(ConditionLevel::Deletes);
         fake.original(ObjectKey::Exclusive, age, left);
         match (verdict(&mut fake), want) {
-            // The reads of this world take 10 ms each.
+            // Every read of the fake store takes 10 ms.
             (Staleness::Stale(Evidence::Age(got)), Staleness::Stale(Evidence::Age(want))) => {
                 assert!(got.abs_diff(want) < seconds(1));
             }
@@ -37,7 +37,7 @@ fn a_lock_is_stale_after_skew_and_ttl() {
     }
 }
 
-/// P22: the ttl is the record's own.
+/// P22: the ttl is that of the record.
 #[test]
 fn the_ttl_of_the_record_counts() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -58,8 +58,8 @@ fn the_ttl_of_the_record_counts() {
     assert!(matches!(verdict(&mut fake), Staleness::Stale(_)));
 }
 
-/// P22 b: without the store's clock, watching for a whole ttl is evidence; less is not, and a
-/// change begins it anew.
+/// P22 b: without the store's clock, an observation over a whole ttl is evidence; a shorter one is
+/// not, and a change restarts it.
 #[test]
 fn watching_is_evidence() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
@@ -91,8 +91,7 @@ fn watching_is_evidence() {
     assert_eq!(look(&mut fake), Staleness::Held(HeldReason::Unproven));
 }
 
-/// P22 b: what happened before the first answer was read, or after the last question was asked,
-/// nobody watched.
+/// P22 b: the time before the first response and after the last request does not count as observed.
 #[test]
 fn a_pause_is_no_watching() {
     let at = |second| BootTime(seconds(second));
@@ -103,7 +102,7 @@ fn a_pause_is_no_watching() {
     assert_eq!((first, second), (Duration::ZERO, seconds(30)));
 }
 
-/// P22 c: a dead process is evidence, a living one with the kernel's lock the opposite (K24).
+/// P22 c: a dead process is evidence; a live one that keeps `flock` is the opposite (K24).
 #[test]
 fn a_dead_holder_is_evidence() {
     for (liveness, stale) in [
@@ -143,7 +142,7 @@ fn a_dead_holder_is_evidence() {
     assert_eq!(verdict(&mut fake), Staleness::Held(HeldReason::Locked));
 }
 
-/// K45: a store that shows no clock is judged by ours, with the allowance against reclaiming.
+/// K45: if the store shows no clock, ours is used, and the skew is subtracted from the age.
 #[test]
 fn without_the_stores_clock_ours_counts_with_the_allowance() {
     let now = FakeStore::new(ConditionLevel::Deletes).now;
@@ -155,7 +154,7 @@ fn without_the_stores_clock_ours_counts_with_the_allowance() {
         liveness: ProcessLiveness::Unknown,
     };
     assert_eq!(object(70).age(now, seconds(10)), Some(seconds(60)));
-    // K46: the future has no age.
+    // K46: a date in the future has no age.
     let ahead = Object {
         modified: Some(now.wall + seconds(3600)),
         ..object(0)

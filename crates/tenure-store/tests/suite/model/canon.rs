@@ -1,35 +1,33 @@
-//! The canonical form of a process: what it is, whenever it is, whatever its names.
+//! Canonical form of a process state, independent of absolute time and of the names it uses.
 //!
-//! The machines are plain data that can be hashed, so their own `Hash` spells out every field of
-//! them, one word after another. [`Canon`] listens to that and keeps the words, with two changes:
+//! The procedures are plain data, so their `Hash` visits every field. [`Canon`] is a `Hasher` that
+//! records the visited words, with two changes:
 //!
-//! - A time is told by its distance. All times of one process, and now, are put in order; every gap
-//!   is kept as it is up to `limit`, and longer ones count as `limit`. `limit` is not below the
-//!   longest span that any rule compares, so two processes with the same gaps will decide the same
-//!   for ever: every comparison is between two of these times and a span, or between one of them
-//!   and now, and now only moves away.
-//! - The names that a process gave itself (the date of its acquisition, and the key made of it) are
-//!   its names, whenever that was. Nothing but equality is ever asked of them.
+//! - A time is recorded as its distance from now, clipped at a limit for its kind ([`Limits`]). The
+//!   limit is at least the longest span that any rule compares with such a time, so two processes
+//!   with equal distances decide alike at all later times. `Locals::audit` checks this.
+//! - The names that a process gave itself (the date of its acquisition, and the key made from it)
+//!   are recorded as "own name". The procedures only compare names for equality.
 //!
-//! 128 bits of a hash of that are kept. With a million local states, which is more than any scene
-//! here has, the chance that any two of them share one is below one in 10^26.
+//! A 128-bit hash of these words is kept. With a million local states, more than any scenario here
+//! has, the probability of any collision is below one in 10^26.
 
 use std::hash::{Hash, Hasher};
 
 use tenure_store::time::parse_stamp;
 
-/// Where the model's boot clock starts: far from every other number.
+/// Start of the model's boot clock: far from every other number.
 pub(crate) const BOOT: u64 = 1 << 40;
-/// Where its wall clock starts.
+/// Start of its wall clock.
 pub(crate) const WALL: i64 = 1_772_874_000;
-/// No run of the model is longer.
+/// Maximum duration of a run of the model, in seconds.
 const ERA: u64 = 1 << 24;
 
-/// How a version of a lock is spelt: owner, number, date.
+/// Length of an encoded version of a lock: owner, number, date.
 pub(crate) const VERSION: usize = 3 + STAMP;
 const STAMP: usize = 30;
 
-/// Listens to a `Hash`.
+/// A `Hasher` that records the canonical form.
 pub(crate) struct Canon<'a> {
     slot: u8,
     /// Names that the process gave itself.
@@ -39,13 +37,13 @@ pub(crate) struct Canon<'a> {
 }
 
 struct Time {
-    /// Where in the words it belongs.
+    /// The position in `words`.
     at: usize,
     kind: Kind,
     seconds: i64,
 }
 
-/// What a time is the time of.
+/// What a time refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Boot,
@@ -57,17 +55,17 @@ enum Kind {
     Sighting,
 }
 
-/// How far back times are told apart, in seconds; `None` is not at all.
+/// How far back times are distinguished, in seconds. `None`: not at all.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     /// Readings of the boot clock.
     pub(crate) boot: i64,
-    /// How many of them belong to a lease that is no more: at the head when it began, and ended;
-    /// at the tail what was due in it.
+    /// How many of them belong to an ended lease: at the start, when it began and ended; at the
+    /// end, what was due in it.
     pub(crate) past: (usize, usize),
-    /// When a question was asked, on both clocks.
+    /// When a request was sent, on both clocks.
     pub(crate) asked: Option<i64>,
-    /// Times that the store told.
+    /// Times reported by the store.
     pub(crate) wall: Option<i64>,
     /// Dates in records.
     pub(crate) date: Option<i64>,
@@ -75,7 +73,7 @@ pub(crate) struct Limits {
     pub(crate) own_version: i64,
     /// Dates in versions of other locks.
     pub(crate) version: Option<i64>,
-    /// Since when another lock was seen unchanged.
+    /// Since when another lock was observed unchanged.
     pub(crate) observation: Option<i64>,
 }
 
@@ -92,12 +90,13 @@ impl<'a> Canon<'a> {
     fn time(&mut self, mut kind: Kind, seconds: i64) {
         let at = self.words.len();
         match (self.times.last_mut(), kind) {
-            // Both clocks in one breath: when a question was asked.
+            // A boot time directly followed by a wall time: when a request was sent.
             (Some(last), Kind::Wall) if last.kind == Kind::Boot && last.at + 2 == at => {
                 last.kind = Kind::Asked;
                 kind = Kind::Asked;
             }
-            // Somebody's version and a time: a sighting. Own locks are not watched.
+            // A version of another lock followed by a time: an observation. Own locks are not
+            // observed.
             (Some(last), Kind::Boot) if last.kind == Kind::Version && last.at + 3 == at => {
                 last.kind = Kind::Sighting;
                 kind = Kind::Sighting;
@@ -108,7 +107,7 @@ impl<'a> Canon<'a> {
         self.words.push(0);
     }
 
-    /// The fingerprint at `now`.
+    /// Returns the 128-bit fingerprint at `now`.
     pub(crate) fn fingerprint(mut self, now: i64, limits: Limits) -> u128 {
         let boots = self.times.iter().filter(|time| time.kind == Kind::Boot);
         let (count, mut boot) = (boots.count(), 0);
@@ -116,7 +115,8 @@ impl<'a> Canon<'a> {
             let limit = match kind {
                 Kind::Boot => {
                     boot += 1;
-                    // In this order: sent, lapsed, whatever is being done, refresh, look around.
+                    // The order is: sent, lapsed, current action, next refresh, next conflict
+                    // check.
                     let (head, tail) = limits.past;
                     let is_past = boot <= head || boot > count - tail;
                     (!is_past).then_some(limits.boot)
@@ -191,7 +191,7 @@ impl Hasher for Canon<'_> {
         self.words.push(word as u64);
     }
 
-    /// Seconds of both clocks come this way, and nothing else that lies there.
+    /// Only the seconds of the two clocks are in these ranges.
     fn write_u64(&mut self, word: u64) {
         let wall = word.wrapping_sub(WALL.cast_unsigned());
         if (BOOT..BOOT + ERA).contains(&word) {
@@ -204,7 +204,7 @@ impl Hasher for Canon<'_> {
     }
 }
 
-/// A quick hash for tables: multiplies, and joins the two halves of the product.
+/// A fast hash for tables: folded multiplication.
 #[derive(Clone, Copy)]
 pub(crate) struct Folded(u64);
 
@@ -257,11 +257,11 @@ impl Hasher for Folded {
     }
 }
 
-/// A table that is looked up often.
+/// A hash table with the fast hash.
 pub(crate) type Table<K, V> =
     std::collections::HashMap<K, V, std::hash::BuildHasherDefault<Folded>>;
 
-/// Says `value` to a listener.
+/// Feeds `value` to a [`Canon`].
 pub(crate) fn spell<'a>(value: &impl Hash, slot: u8, mine: &'a [&'a str]) -> Canon<'a> {
     let mut canon = Canon::new(slot, mine);
     value.hash(&mut canon);

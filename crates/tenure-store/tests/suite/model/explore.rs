@@ -1,27 +1,27 @@
-//! Visits every world that can be reached, each once.
+//! State space exploration: visits every reachable state once.
 //!
-//! What was visited is kept whole, in 128 bits ([`Model::key`]): two different worlds are never
-//! taken for one, and no odds have to be told.
+//! Visited states are stored completely, in 128 bits ([`Model::key`]), so two different states are
+//! never confused.
 
 use super::state::{Action, Model, ModelState};
 
-/// What an exploration found.
+/// The result of an exploration.
 pub(crate) struct Explored {
-    /// Different worlds.
+    /// Number of distinct states.
     pub(crate) states: usize,
-    /// Those in which somebody holds.
+    /// Number of states with a holder.
     pub(crate) counted: usize,
-    /// Ways from one to another.
+    /// Number of transitions.
     pub(crate) transitions: usize,
-    /// Worlds in which nothing more can happen.
+    /// Number of states without a next action.
     pub(crate) ends: usize,
-    /// Different states of a single process.
+    /// Number of distinct states of a single process.
     pub(crate) locals: usize,
-    /// The way to the first fault, and the fault.
+    /// The path to the first fault, and the fault.
     pub(crate) fault: Option<(Vec<String>, String)>,
 }
 
-/// A set of numbers that are not zero.
+/// A hash set of nonzero numbers.
 struct Visited {
     slots: Vec<u128>,
     count: usize,
@@ -55,7 +55,7 @@ impl Visited {
         true
     }
 
-    /// Where `key` is, or belongs.
+    /// Returns the position of `key`, or where it must be inserted.
     fn find(&self, key: u128) -> usize {
         let mask = self.slots.len() - 1;
         let product = key.wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835);
@@ -69,12 +69,12 @@ impl Visited {
 
 struct Frame {
     model_state: ModelState,
-    /// Where its actions begin, among those that are left of all frames.
+    /// Start of its actions among the remaining actions of all frames.
     first: usize,
     taken: Option<Action>,
 }
 
-/// Explores everything, depth first. Stops at the first fault.
+/// Explores all states depth first. Stops at the first fault.
 pub(crate) fn explore(model: &mut Model) -> Explored {
     let start = model.start();
     let mut seen = Visited::new();
@@ -122,7 +122,7 @@ pub(crate) fn explore(model: &mut Model) -> Explored {
     explored
 }
 
-/// Looks for the shortest way to a fault, breadth first.
+/// Searches the shortest path to a fault, breadth first.
 pub(crate) fn shortest(model: &mut Model) -> Explored {
     let start = model.start();
     let mut seen = Visited::new();

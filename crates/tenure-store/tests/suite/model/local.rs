@@ -1,13 +1,12 @@
-//! The processes of the model, each by itself: every state that one can be in, numbered.
+//! Local states: every state that a single process can be in, numbered.
 //!
-//! A process sees the others only through the store, so its next state depends on its own state and
-//! on what it is told, and on nothing else. Each local state is computed once, with the shipped
-//! machine, and remembered with a number; the same question is never put to a machine twice. What
-//! is explored are combinations of numbers, and millions of them fit into a second.
+//! A process interacts with the others only through the store, so its next state depends only on
+//! its own state and on the event. Each local state is computed once, with the shipped procedure,
+//! and gets a number. The exploration then combines numbers, millions per second.
 //!
-//! Of all runs that lead to the same local state ([`canon`](super::canon)) one is kept, with the
-//! time that it is there. Whoever talks to it is translated: [`Thing`]s are told from now, and the
-//! kept machine hears them in dates of its own time.
+//! Of all runs that lead to the same local state ([`canon`](super::canon)), one is kept, with its
+//! time. Events are translated: the model describes a [`Thing`] relative to now, and the kept
+//! procedure receives dates of its own time.
 
 use std::time::Duration;
 
@@ -31,21 +30,21 @@ pub(crate) type Id = u32;
 
 const NOBODY: Id = Id::MAX;
 
-/// What can happen to one process.
+/// An event of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
-    /// It is told, and makes its next request.
+    /// It receives the result and sends its next request.
     Told(Got),
-    /// It would be told, and stands still.
+    /// A result is ready, but the process pauses before it reads it.
     Deaf(Got),
-    /// It is told, and stands still before its next request.
+    /// It receives the result and pauses before its next request.
     Stuck(Got),
-    /// It goes on after a pause, or its timer rings.
+    /// It continues after a pause, or its timer fires.
     Resume,
     Release,
     Revive,
     Die,
-    /// Time passes.
+    /// Time advances by one tick.
     Tick,
 }
 
@@ -56,20 +55,20 @@ enum Actor {
     Dead,
 }
 
-/// One state of one process, and how it came there.
+/// A state of one process, and the event that led to it.
 #[derive(Clone, Debug)]
 struct Local {
     slot: u8,
     actor: Actor,
     /// Seconds since the start of this run.
     now: i64,
-    /// The lock that it wrote, or is about to write.
+    /// The lock that it wrote or is about to write.
     mine: Option<(ObjectKey, LockRecord)>,
     came: Option<(Id, Event)>,
     reseated: Vec<Id>,
 }
 
-/// What the others, and the checker, need to know of a local state.
+/// The properties of a local state that the other processes and the checker need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
     pub(crate) ask: Ask,
@@ -78,12 +77,12 @@ pub(crate) struct Info {
     pub(crate) may_release: bool,
     pub(crate) may_revive: bool,
     pub(crate) may_resume: bool,
-    /// A request that comes late would break a promise of the scene.
+    /// A late request would break an assumption of the scenario.
     pub(crate) minds_lateness: bool,
-    /// A prompt original that would not be prompt if time passed now.
+    /// A prompt original that would be late if time advanced now.
     pub(crate) holds_time: bool,
     pub(crate) is_dead: bool,
-    /// It has seen that it lost the lock, and works on.
+    /// It has seen that it lost the lock and still works.
     pub(crate) knows_better: bool,
 }
 
@@ -97,7 +96,7 @@ pub(crate) struct Locals {
     steps: Table<(Id, Event), Id>,
     starts: Vec<Id>,
     seatings: Vec<[u8; SLOTS]>,
-    /// States that were taken for one that was known, for [`Locals::audit`].
+    /// States that were merged with a known one, for [`Locals::audit`].
     merged: Vec<(Id, Local)>,
     keep_merged: usize,
 }
@@ -123,7 +122,7 @@ impl Locals {
                     Actor::Tenure(Box::new(Tenure::new(slot, *mode, locals.terms.clone())))
                 }
                 Player::Original(mode) => {
-                    // Two originals never read the same time: their keys would be one.
+                    // Two originals never read the same time, because their keys would be equal.
                     let started = now.wall + Duration::from_millis(u64::from(slot) + 1);
                     Actor::Original(Box::new(Original::new(*mode, &holder(slot), started)))
                 }
@@ -153,7 +152,7 @@ impl Locals {
         self.known.len()
     }
 
-    /// The state after `event`.
+    /// Returns the state after `event`.
     pub(crate) fn step(&mut self, id: Id, event: Event) -> Id {
         if let Some(next) = self.steps.get(&(id, event)) {
             return *next;
@@ -167,9 +166,9 @@ impl Locals {
         next
     }
 
-    /// The same state of somebody who sits where this one would sit after the `k`-th change of
-    /// slots. The machines ask nothing but equality of names, so the same run with other names
-    /// leads there, and that is how it is found.
+    /// Returns the equivalent state of the process in the slot that the `k`-th permutation assigns.
+    /// The procedures only compare names for equality, so the same run with other names leads to
+    /// it.
     pub(crate) fn reseated(&mut self, id: Id, k: usize) -> Id {
         let mut run = Vec::new();
         let mut at = id;
@@ -249,14 +248,13 @@ impl Locals {
         id
     }
 
-    /// Keeps the next states that are taken for known ones.
+    /// Keeps the next `count` states that are merged with known ones.
     pub(crate) fn keep_merged(&mut self, count: usize) {
         self.keep_merged = count;
     }
 
-    /// Checks that what was taken for one state is one: whatever happened to the state that was
-    /// kept happens to the others too, and they ask, hold and end alike, now and for ever after.
-    /// Says how many steps were compared.
+    /// Checks that merged states are equivalent: after the same events, they send the same requests
+    /// and hold and end alike. Returns the number of compared steps.
     pub(crate) fn audit(&mut self) -> usize {
         self.keep_merged = 0;
         let mut events: Table<Id, Vec<(Event, Id)>> = Table::default();
@@ -276,7 +274,7 @@ impl Locals {
                 compared += 1;
             }
         }
-        // States that are told apart for too good a reason are followed until they meet again.
+        // States that are distinguished unnecessarily are followed until they are equal again.
         let mut seen: Table<(Id, Id), ()> = Table::default();
         while let Some((kept, other)) = pairs.pop() {
             if kept == other || seen.insert((kept, other), ()).is_some() {
@@ -296,13 +294,13 @@ impl Locals {
         compared
     }
 
-    /// What of the past of a process matters for what it will ever do. That this is right is
-    /// checked: see [`Locals::audit`].
+    /// Returns which part of a process's past can still influence it. [`Locals::audit`] checks
+    /// this.
     fn limits(&self, local: &Local, ask: Ask) -> Limits {
         let limit = i64::from(self.scene.limit());
         let tick = i64::from(TICK);
         let right = self.scene.ahead.is_empty();
-        // After another `limit` everything else is as old as it gets.
+        // Beyond a further `limit`, all other times have reached their maximum age.
         let everything = Limits {
             boot: limit,
             past: (0, 0),
@@ -321,20 +319,20 @@ impl Locals {
             _ => Cell::Shared(local.slot),
         };
         let normal = Limits {
-            // The longest span that is compared with this clock is the reliance of 48 s.
+            // The longest span compared with this clock is the 48 s of reliance on a lease.
             boot: 3 * tick,
-            // What lies in the store is never shown older than `limit`, so all questions from
-            // before that are alike. Nobody judges his own lock.
+            // The store shows no object as older than `limit`, so all earlier requests are
+            // equivalent. A process does not judge its own lock.
             asked: (matches!(ask, Ask::Read(_)) && (ask != Ask::Read(own) || !tenure.holds()))
                 .then_some(limit + tick),
-            // Whose lock is younger is asked when the own one is read.
+            // The ages of locks are compared when the own record is read.
             wall: (ask == Ask::Read(own)).then_some(limit),
-            // A record is stamped when it is sent, and sent again only after a loss.
+            // A record is stamped when it is sent, and is sent again only after a loss.
             date: (self.scene.losses > 0 && !tenure.holds()).then_some(limit),
-            // An acquirer replaces what is stale, and sweeps.
+            // An acquirer replaces and removes stale locks.
             version: (!tenure.holds() && !matches!(ask, Ask::Delete(cell, _) if cell == own))
                 .then_some(limit),
-            // What was watched for a ttl is that old by the store's clock too, if clocks are right.
+            // With correct clocks, a lock observed for a ttl is as old by the store's clock.
             observation: (!right).then_some(limit),
             ..everything
         };
@@ -346,7 +344,7 @@ impl Locals {
                 ..normal
             },
             Memory::Leaving { lapsed } => Limits {
-                // Where deletes alone have no condition, its lease decides how it leaves.
+                // If only deletes are unconditional, the lease decides how it releases.
                 boot: if self.scene.level == ConditionLevel::Writes {
                     normal.boot
                 } else {
@@ -423,7 +421,7 @@ impl Locals {
             Actor::Original(original) => match event {
                 Event::Told(got) => {
                     let got = match original.step(now.wall) {
-                        // Whether there was anything to delete does not matter to it.
+                        // It does not check whether there was anything to delete.
                         Some(Step::Delete(_)) => original::Got::Done,
                         _ => frame.original_got(original, got),
                     };
@@ -493,7 +491,7 @@ impl Locals {
                 };
                 let works = original.works();
                 let due = original.wakes().is_some_and(|at| at <= now.wall);
-                // The last chance: the next look at the clock is after the end of its lease.
+                // Last chance: at the next tick its lease has ended.
                 let overdue = original
                     .wakes()
                     .is_some_and(|at| at + Duration::from_secs(30) < now.wall + TICK_SPAN);
@@ -512,9 +510,9 @@ impl Locals {
     }
 }
 
-/// Whether a lock is shown that was stamped more than a ttl ago and written since. Whoever watched
-/// that very version for a ttl is never shown this, but others are; and what was watched is no
-/// part of a state while clocks are right.
+/// Returns `true` if the event shows a lock that was stamped more than a ttl ago and written since.
+/// A process that has observed that version for a ttl never gets this event, but others do; and
+/// observations are not part of a state while clocks are correct.
 fn is_late_write(event: Event) -> bool {
     match event {
         Event::Told(Got::Lock(thing, _))
@@ -534,7 +532,7 @@ fn owner_name(slot: u8) -> String {
     format!("s{slot}")
 }
 
-/// One process at one moment: translates between the store, told from now, and its own dates.
+/// Translates between the store, relative to now, and the dates of one process.
 struct Frame<'a> {
     locals: &'a Locals,
     slot: u8,
@@ -732,7 +730,7 @@ impl Frame<'_> {
                 record.expires = Some(date(self.now + i64::from(thing.expires)));
                 original::Got::Record(Some(record))
             }
-            // It does not care which (hole 6).
+            // It does not distinguish them (hole 6).
             Got::Absent | Got::Failed => original::Got::Record(None),
             Got::Listed(list) => {
                 let path = |key: ObjectKey| match self.cell(&key) {
@@ -747,7 +745,7 @@ impl Frame<'_> {
     }
 }
 
-/// The record of somebody else, without a date.
+/// The record of another process, without a date.
 fn foreign(player: Player, slot: u8) -> LockRecord {
     let (mode, tenure) = match player {
         Player::Tenure(mode) => {

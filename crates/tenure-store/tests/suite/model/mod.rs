@@ -1,36 +1,39 @@
-//! The model check: the shipped machines ([`tenure_store::protocol`]) driven through every order in
-//! which their requests can reach the store, with pauses, crashes, lost answers and originals.
+//! Model check: drives the shipped procedures ([`tenure_store::protocol`]) through every order in
+//! which their requests can take effect, with pauses, crashes, lost responses and originals.
 //!
-//! What is explored
+//! # What is explored
 //!
 //! - A process is an [`Acquire`](tenure_store::protocol::Acquire) and then a
-//!   [`Hold`](tenure_store::protocol::HoldProcedure), bit for bit what a program runs. An original is the
-//!   stand-in of [`original`](crate::support::original).
-//! - One step is one request that takes effect at once. Between any two steps of one process any
-//!   others may come, and time may pass. A holder may be told to release whenever it rests, and to
-//!   revive whenever it is lapsed.
-//! - A process may stand still for any time before its request takes effect, which is never
-//!   counted; and before it reads an answer, and between an answer and its next request (`stands`).
-//! - A crash is a process that never goes on: every prefix of a run is explored, and it counts as
-//!   holding until its lease ends. `deaths` adds the crash that others can see (P22 c).
-//! - An answer may be lost, the request with it or not (`losses`).
+//!   [`HoldProcedure`](tenure_store::protocol::HoldProcedure): the code that ships. An original is
+//!   the simulation in [`original`](crate::support::original).
+//! - One step is one request that takes effect atomically. Between two steps of a process, other
+//!   processes may take steps and time may advance. A holder may be released whenever it is idle,
+//!   and revived whenever it has lapsed.
+//! - A process may pause for any time before its request takes effect, which is not counted. It may
+//!   also pause before it reads a result and between a result and its next request (`stands`).
+//! - A crash is a process that never continues: every prefix of a run is explored, and the process
+//!   counts as a holder until its lease ends. `deaths` adds crashes that others can detect (P22 c).
+//! - A response may be lost, with or without the effect of the request (`losses`).
 //!
-//! Why it is finite, and small enough
+//! # Why the state space is finite and small enough
 //!
-//! - Time is told from now, and only as far back as a rule asks ([`canon`], [`scenario`]). So scenes
-//!   with `ticks: Times::Any` have no bound on time at all.
-//! - What a process does between an answer and its next request concerns nobody else and happens
-//!   with the answer ([`state`]).
-//! - States of one process that differ in nothing it will ever ask are one ([`local`]); an audit
-//!   checks that.
-//! - Players of one kind may change slots ([`state`]): four worlds of two pairs are one.
-//! - Worlds are kept whole, in 128 bits ([`explore`]): there are no odds of missing one.
+//! - Times are relative to now, and only as far back as a rule compares ([`canon`], [`scenario`]).
+//!   So scenarios with `ticks: Times::Any` have no bound on time.
+//! - What a process does between a result and its next request affects no other process, so it is
+//!   part of the same step ([`state`]).
+//! - States of one process that can never behave differently are merged ([`local`]); an audit
+//!   checks this.
+//! - Equal processes are interchangeable ([`state`]): with two equal pairs, four states are one.
+//! - States are stored completely, in 128 bits ([`explore`]), so none is missed by a hash
+//!   collision.
 //!
-//! What is bounded: two exclusives go on for ever, but an exclusive and a shared one alone make
-//! more than ten million worlds, and with a second of each that number grows towards its square.
-//! So the larger scenes count the advances of the clock, each of them of any span up to where
-//! everything is stale, and say how many processes may be paused over one.
-//! `docs/reference/store-model.md` has the table of what was counted.
+//! # What is bounded
+//!
+//! Two exclusive processes are explored without a bound. An exclusive and a shared one already have
+//! more than ten million states, and with a second of each the number grows towards its square. So
+//! larger scenarios limit the number of clock advances, each of any span up to the age at which
+//! everything is stale, and how many processes may be paused during one.
+//! `docs/reference/store-model.md` lists the results.
 
 mod canon;
 mod explore;
@@ -56,7 +59,7 @@ const S: Player = Player::Tenure(Shared);
 const OE: Player = Player::Original(Exclusive);
 const OS: Player = Player::Original(Shared);
 
-/// Two exclusive Tenure processes on a store that can do everything, for any length of time.
+/// Two exclusive Tenure processes on a store of level 2, without a bound on time.
 const CALM: Scenario = Scenario {
     name: "calm",
     level: ConditionLevel::Deletes,
@@ -91,7 +94,7 @@ fn look(scene: Scenario, how: fn(&mut Model) -> Explored) -> Explored {
     explored
 }
 
-/// Nobody holds together with somebody he excludes.
+/// Checks that no two conflicting processes hold at the same time.
 fn holds(scene: Scenario) {
     let name = scene.name;
     let explored = look(scene, explore);
@@ -104,7 +107,7 @@ fn holds(scene: Scenario) {
     );
 }
 
-/// A fault that is known can be reached: the checker sees what it is meant to see.
+/// Checks that a known fault is found, so that the checker is known to work.
 fn breaks(scene: Scenario) {
     let name = scene.name;
     let Some((way, fault)) = look(scene, shortest).fault else {
@@ -117,12 +120,12 @@ fn full() -> bool {
     std::env::var("TENURE_STORE_MODEL").is_ok_and(|value| value == "full")
 }
 
-/// One bound for ordinary runs, another for the full one.
+/// Selects the bound for full or ordinary runs.
 fn in_full<T>(full_bound: T, ordinary: T) -> T {
     if full() { full_bound } else { ordinary }
 }
 
-/// P28, P31, P34, P35 at level 2, for any length of time, with visible deaths.
+/// P28, P31, P34, P35 at level 2, without a bound on time, with detectable deaths.
 #[test]
 fn two_exclusives_for_ever() {
     holds(Scenario {
@@ -159,7 +162,7 @@ fn exclusive_and_shared() {
     });
 }
 
-/// A process that stands still between an answer and its next request.
+/// A process that pauses between a result and its next request.
 #[test]
 fn pauses_between_requests() {
     let stands = Scenario {
@@ -178,7 +181,7 @@ fn pauses_between_requests() {
     });
 }
 
-/// P29: answers and requests that are lost.
+/// P29: lost responses and requests.
 #[test]
 fn lost_answers() {
     let lossy = Scenario {
@@ -204,7 +207,7 @@ fn lost_answers() {
     });
 }
 
-/// P38 among the rest: the requests for fencing numbers in every order.
+/// P38: the requests for fencing numbers in every order.
 #[test]
 fn two_processes_and_their_fencing_numbers() {
     let fences = Scenario {
@@ -251,7 +254,7 @@ fn a_store_without_a_clock() {
     });
 }
 
-/// P20–P23, hole 5: clocks that are a minute apart, one way and the other.
+/// P20–P23, hole 5: clocks that differ by a minute, in both directions.
 #[test]
 fn clocks_that_differ() {
     let skewed = Scenario {
@@ -287,7 +290,7 @@ fn clocks_that_differ() {
     });
 }
 
-/// P26 level 1: deletes without a condition, granted less than 12 s after they are sent.
+/// P26 level 1: unconditional deletes that take effect less than 12 s after they are sent.
 #[test]
 fn deletes_without_conditions() {
     let level = Scenario {
@@ -307,8 +310,8 @@ fn deletes_without_conditions() {
     });
 }
 
-/// P29, P35 at level 1: a holder that stood still beyond its lease does not delete its successor's
-/// lock, although nobody settles and the delete has no condition: it is renewed first.
+/// P29, P35 at level 1: a holder that was paused beyond its lease does not delete the next holder's
+/// lock, although there is no settle time and the delete is unconditional: it renews first.
 #[test]
 fn the_lapsed_do_not_delete_their_successors() {
     let lapsed = Scenario {
@@ -344,7 +347,7 @@ fn the_lapsed_do_not_delete_their_successors() {
     });
 }
 
-/// P26 level 0: no conditions at all, writes granted less than `settle` after the look.
+/// P26 level 0: no conditions; writes take effect less than `settle` after the read.
 #[test]
 fn writes_without_conditions() {
     let level = Scenario {
@@ -363,7 +366,7 @@ fn writes_without_conditions() {
     });
 }
 
-/// Level 0 rests on promptness: a write that comes later than `settle` after its look breaks it.
+/// Level 0 depends on prompt writes: one that is later than `settle` after its read causes a fault.
 #[test]
 fn level_zero_is_no_better_than_its_promptness() {
     breaks(Scenario {
@@ -374,7 +377,8 @@ fn level_zero_is_no_better_than_its_promptness() {
     });
 }
 
-/// So does level 1 with its deletes: one that comes late hits the successor, and a third gets in.
+/// Level 1 depends on prompt deletes: a late one removes the next holder's lock, and a third
+/// process acquires it.
 #[test]
 fn level_one_is_no_better_than_the_promptness_of_its_deletes() {
     breaks(Scenario {
@@ -409,9 +413,9 @@ fn three_processes() {
     });
 }
 
-/// Two exclusive and two shared, all Tenure: acquire, refresh, release, lapse, revive (P34),
-/// takeover, and a crash anywhere. With one advance all four may be paused over it, with two any
-/// two.
+/// Two exclusive and two shared Tenure processes: acquire, refresh, release, lapse, revive (P34),
+/// takeover, and a crash at any point. With one advance all four may be paused, with two advances
+/// any two.
 #[test]
 fn two_exclusive_and_two_shared() {
     let four = Scenario {
@@ -485,7 +489,7 @@ fn two_exclusive_and_two_shared_without_conditions() {
     });
 }
 
-/// One original among Tenure processes, prompt as section 6 counts on: nobody holds together with
+/// One original among Tenure processes, as prompt as section 6 assumes: no conflicting holders with
 /// it either.
 #[test]
 fn an_original_among_us() {
@@ -544,9 +548,9 @@ fn an_original_among_us() {
     });
 }
 
-/// Two exclusive and two shared, some of them originals, on stores with and without conditions.
-/// With conditions no original holds beside a Tenure process that it excludes. Without, an exclusive
-/// original can be overwritten, and where there is one only the Tenure processes are judged.
+/// Two exclusive and two shared processes, some of them originals, with and without conditions.
+/// With conditions, no original holds at the same time as a conflicting Tenure process. Without, an
+/// exclusive original can be overwritten; if there is one, only the Tenure processes are checked.
 fn mix(who: &str, players: &'static [Player]) {
     let bounds: &[(u8, u8)] = in_full(&[(2, 2), (1, u8::MAX)], &[(1, 1)]);
     let tenure = |player: &&Player| matches!(player, Player::Tenure(_));
@@ -576,14 +580,16 @@ fn mix(who: &str, players: &'static [Player]) {
                 ", level 0",
             )),
             (true, 2..) => holds(scene(Judge::Tenure, ConditionLevel::Nothing, ", level 0")),
-            // A single Tenure process has no other: `level_zero_cannot_keep_an_exclusive_original_out`.
+            // There is only one Tenure process; see
+            // `level_zero_cannot_keep_an_exclusive_original_out`.
             (true, _) => {}
         }
     }
 }
 
-/// Without conditions an exclusive original and an exclusive Tenure process can both hold: ours is
-/// written over what came since the look, and an original does not look again. The crate says so.
+/// Without conditions, an exclusive original and an exclusive Tenure process can both hold: Tenure
+/// overwrites the record written after its read, and the original does not read again. The crate
+/// documents this.
 #[test]
 fn level_zero_cannot_keep_an_exclusive_original_out() {
     breaks(Scenario {
@@ -596,7 +602,7 @@ fn level_zero_cannot_keep_an_exclusive_original_out() {
     });
 }
 
-/// All the other pairs it does keep apart: one of the two looks again after it has settled.
+/// All other pairs are kept apart: one of the two reads again after the settle time.
 #[test]
 fn an_original_among_us_without_conditions() {
     let two = Scenario {
@@ -648,7 +654,7 @@ fn one_exclusive_is_alone_among_originals() {
     mix("E OE OS OS", &[E, OE, OS, OS]);
 }
 
-/// States of a process that are taken for one are one: see [`local::Locals::audit`].
+/// Merged states of a process are equivalent: see [`local::Locals::audit`].
 #[test]
 fn what_is_taken_for_one_state_is_one() {
     let scenes = [

@@ -1,9 +1,9 @@
-//! The holes of the original, found when originals play alone, each with the shortest way into it;
-//! and what becomes of the same scene when Tenure plays.
+//! Faults ("holes") of the original, each with the shortest path to it, and the same scenario with
+//! Tenure processes, which is safe.
 
 use super::*;
 
-/// Originals that do everything at once, and no time passes.
+/// Originals only, without any advance of time.
 const ALONE: Scenario = Scenario {
     players: &[OE, OE],
     ticks: Times::AtMost(0),
@@ -11,7 +11,7 @@ const ALONE: Scenario = Scenario {
     ..CALM
 };
 
-/// P28: both look, and then both write and verify, one after the other.
+/// P28: both read, then both write and verify, one after the other.
 #[test]
 fn hole_1_two_exclusives() {
     breaks(Scenario {
@@ -26,7 +26,7 @@ fn hole_1_two_exclusives() {
     });
 }
 
-/// P28.4, P30: the exclusive one does not look at the shared locks again.
+/// P28.4, P30: the exclusive original does not list the shared locks again.
 #[test]
 fn hole_2_exclusive_and_shared() {
     breaks(Scenario {
@@ -42,7 +42,7 @@ fn hole_2_exclusive_and_shared() {
     });
 }
 
-/// P31, P32: it sees that its lock is another's, stops refreshing, and works on.
+/// P31, P32: it sees that its lock was replaced, stops refreshing, and continues to work.
 #[test]
 fn hole_3_works_on_without_the_lock() {
     let slow = Scenario {
@@ -67,7 +67,7 @@ fn hole_3_works_on_without_the_lock() {
     });
 }
 
-/// P31, P35: between "is it ours" and the write or the delete the lock becomes another's.
+/// P31, P35: the lock is replaced between the ownership check and the write or delete.
 #[test]
 fn hole_4_overwrites_and_deletes_its_successor() {
     let slow = Scenario {
@@ -96,7 +96,7 @@ fn hole_4_overwrites_and_deletes_its_successor() {
     }
 }
 
-/// P20–P23: the clock of the second is 64 s ahead, so every lock looks expired to it.
+/// P20–P23: the clock of the second process is 64 s ahead, so every lock looks expired to it.
 #[test]
 fn hole_5_a_clock_that_is_ahead() {
     let ahead = Scenario {
@@ -127,7 +127,7 @@ fn hole_5_a_clock_that_is_ahead() {
     });
 }
 
-/// P24, P25: a read fails, and a failed read is "free".
+/// P24, P25: a failed read counts as "free".
 #[test]
 fn hole_6_unreadable_is_free() {
     let lossy = Scenario {

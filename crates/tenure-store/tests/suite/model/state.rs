@@ -1,8 +1,8 @@
-//! The world of the model: the store, the processes, and everything that may happen next.
+//! Global state of the model: the store, the processes, and all possible next actions.
 //!
-//! One action is one thing that happens at once: a request takes effect and is answered, time
-//! passes, a process dies, a holder is told to release. What a process does by itself between an
-//! answer and its next request concerns nobody else, so it happens at once with the answer.
+//! An action is atomic: a request takes effect and is answered, time advances, a process dies, a
+//! holder is released. What a process does between a result and its next request affects no other
+//! process, so it is part of the same action.
 
 use std::fmt;
 
@@ -12,36 +12,37 @@ use super::scenario::{Fence, Judge, Player, Scenario, TICK, Times};
 use super::store::{Ask, Cell, Condition, Got, Listed, SLOTS, Store};
 use crate::support::LockMode;
 
-/// One state of everything: numbers of local states and of the store, and what is left to happen.
+/// A global state: the numbers of the local states and of the store, and the remaining budgets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ModelState {
     locals: [Id; SLOTS],
     store: Id,
-    /// A bit for each process that looked before the last tick and rests on that look.
+    /// One bit per process whose last read was before the last tick and whose next step depends on
+    /// it.
     late: u8,
     ticks: u8,
     stands: u8,
     losses: u8,
 }
 
-/// Where a process stands still until time has passed, if anywhere.
+/// Where a process pauses until time has advanced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pause {
     No,
-    /// The request took effect, the answer is not read yet.
+    /// The request has taken effect; the result is not read yet.
     BeforeAnswer,
-    /// The answer was read, the next request is not made yet.
+    /// The result was read; the next request is not sent yet.
     BeforeNext,
 }
 
-/// What becomes of a request whose answer is lost.
+/// Whether a request whose response is lost takes effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Request {
     Applied,
     Lost,
 }
 
-/// One thing that happens. The second number of `Go` is the order of a list.
+/// An action. The second number of `Go` is the order of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
     Go(u8, u8, Pause),
@@ -50,19 +51,19 @@ pub(crate) enum Action {
     Release(u8),
     Revive(u8),
     Die(u8),
-    /// So many ticks at once.
+    /// This many ticks at once.
     Pass(u8),
 }
 
-/// Everything that is known about a scene.
+/// Everything computed for a scenario.
 pub(crate) struct Model {
     scene: &'static Scenario,
     locals: Locals,
     stores: Vec<Store>,
     numbers: Table<Store, Id>,
-    /// For each store, what it is after each change of slots.
+    /// For each store, its image under each permutation of slots.
     reseated: Vec<Vec<Id>>,
-    /// Changes of slots that change nothing else; the first changes nothing at all.
+    /// Permutations of equal processes; the first is the identity.
     seatings: Vec<[u8; SLOTS]>,
     /// Which pauses make a difference.
     pauses: Table<(Id, Got), (bool, bool)>,
@@ -85,7 +86,7 @@ impl Model {
     pub(crate) fn start(&mut self) -> ModelState {
         let mut store = Store::default();
         if self.scene.fence == Fence::AtOnce {
-            // The number goes round at once: it is always the same.
+            // The number wraps at once, so it is always the same.
             store = Store::counted();
         }
         let mut locals = [Id::MAX; SLOTS];
@@ -108,7 +109,7 @@ impl Model {
         &mut self.locals
     }
 
-    /// How many local states were found.
+    /// Returns the number of local states found.
     pub(crate) fn local_states(&self) -> usize {
         self.locals.len()
     }
@@ -136,8 +137,8 @@ impl Model {
         *self.locals.info(model_state.locals[usize::from(slot)])
     }
 
-    /// All of a world in one number, the same for all seatings. Nothing is left out: two worlds
-    /// with one number are one world, but for who sits where.
+    /// Encodes a state in one number, equal for all permutations of equal processes. The encoding
+    /// is complete: two states with the same number differ only in such a permutation.
     pub(crate) fn key(&mut self, model_state: &ModelState) -> u128 {
         let plain = pack(model_state);
         let mut least = plain;
@@ -171,7 +172,7 @@ impl Model {
         self.reseated[store as usize][k]
     }
 
-    /// All ways to go on.
+    /// Collects all possible actions.
     pub(crate) fn actions(&mut self, model_state: &ModelState, actions: &mut Vec<Action>) {
         for slot in self.slots() {
             let info = self.info(model_state, slot);
@@ -195,7 +196,7 @@ impl Model {
         if !self.may_tick(model_state) {
             return;
         }
-        // Where advances are counted, one may be as long as it takes to be stale.
+        // If advances are counted, one may be long enough to make everything stale.
         let longest = match self.scene.ticks {
             Times::Any => 1,
             Times::AtMost(_) => (self.scene.limit() / TICK) as u8,
@@ -277,7 +278,7 @@ impl Model {
         }
     }
 
-    /// An original that is late does nothing more; a Tenure process only nothing unconditional.
+    /// A late original does nothing more; a late Tenure process sends nothing unconditional.
     fn may_be_late(&self, slot: u8, ask: Ask) -> bool {
         self.is_tenure(slot)
             && !matches!(
@@ -287,7 +288,7 @@ impl Model {
             )
     }
 
-    /// The pauses after which the process is another than without, tried with the machine itself.
+    /// Returns which pauses lead to another state than no pause, by running the procedure.
     fn pauses(&mut self, id: Id, got: Got) -> (bool, bool) {
         if let Some(known) = self.pauses.get(&(id, got)) {
             return *known;
@@ -309,7 +310,7 @@ impl Model {
         (deaf_differs, stuck_differs)
     }
 
-    /// What a request is answered, and the store after it.
+    /// Returns the result of a request and the store after it.
     fn effect(&self, model_state: &ModelState, slot: u8, order: u8) -> (Got, Store) {
         let mut store = *self.store(model_state);
         let got = match self.info(model_state, slot).ask {
@@ -333,7 +334,7 @@ impl Model {
         }
     }
 
-    /// Goes on, and says what is wrong with that, if anything.
+    /// Performs an action. Returns the fault, if there is one.
     pub(crate) fn act(
         &mut self,
         model_state: &ModelState,
@@ -397,8 +398,8 @@ impl Model {
         let was = *self.locals.info(*local);
         *local = self.locals.step(*local, event);
         let is = *self.locals.info(*local);
-        // A look is the beginning of something; an original's looks within it do not count.
-        // A write with a condition is a look, too.
+        // A read starts a new sequence; reads of an original within a sequence do not count. A
+        // conditional write counts as a read.
         let looked = matches!(
             was.ask,
             Ask::Read(Cell::Exclusive | Cell::Shared(_))
@@ -418,7 +419,7 @@ impl Model {
         }
     }
 
-    /// Whether anybody holds: a state for whose sake all this is done.
+    /// Returns `true` if any process holds.
     pub(crate) fn counts(&self, model_state: &ModelState) -> bool {
         self.slots().any(|slot| self.info(model_state, slot).works)
     }
@@ -429,7 +430,7 @@ impl Model {
             let one = self
                 .slots()
                 .find(|slot| works(slot) && self.mode(*slot) == LockMode::Exclusive);
-            // Usually nobody holds the exclusive lock.
+            // Usually no process holds the exclusive lock.
             one?;
             let holders: Vec<u8> = self.slots().filter(works).collect();
             holders
@@ -466,7 +467,7 @@ impl Model {
                 let lock = self.store(before).at(cell)?;
                 let victim = lock.owner;
                 let in_force = lock.expires > 0;
-                // A refresh, not the write of somebody who acquires.
+                // A refresh, not the write of an acquire.
                 let refreshes = self.info(before, slot).works;
                 let counts = in_force && (refreshes || self.scene.judge == Judge::Deletes);
                 (counts && victim != slot && self.info(before, victim).works).then(|| {
@@ -486,7 +487,7 @@ impl Model {
         format!("{kind} {slot} ({:?})", self.mode(slot))
     }
 
-    /// What it means to go on like this, in one line.
+    /// Describes an action in one line.
     pub(crate) fn tell(&self, model_state: &ModelState, action: Action) -> String {
         let asks = |slot| ToldOutcome(self.info(model_state, slot).ask);
         match action {
@@ -541,12 +542,12 @@ fn is_about_fence(ask: Ask) -> bool {
     matches!(ask, Ask::Read(Cell::Fence) | Ask::Write(Cell::Fence, _, _))
 }
 
-/// How many orders a list has.
+/// Number of orders of a list.
 fn orders(count: usize) -> u8 {
     match count {
         0 | 1 => 1,
         2 => 2,
-        // Enough to be the same for every seating of two; longer lists do not occur.
+        // At most two shared locks exist; longer lists do not occur.
         _ => unreachable!("at most two share"),
     }
 }
@@ -564,7 +565,7 @@ fn listed(sharers: &[u8], order: u8) -> Listed {
     list
 }
 
-/// Neighbours that are alike may change slots.
+/// Returns the permutations of neighbouring equal processes.
 fn seatings(scene: &Scenario) -> Vec<[u8; SLOTS]> {
     let mut all = vec![[0, 1, 2, 3]];
     let alike = |one: usize, two: usize| {

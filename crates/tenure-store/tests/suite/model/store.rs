@@ -1,20 +1,20 @@
-//! The store of the model: what lies in it, told from now, and the conditions of its level.
+//! The store of the model: objects with times relative to now, and the conditions of its level.
 //!
-//! An object is its owner, its date and its age. The version is made of what the bytes are made of,
-//! as on S3: equal bytes, equal version. That is the weakest version a store may have, so what is
-//! safe here is safe with generations too.
+//! An object is its owner, its date and its age. Its version depends only on its content, as in S3:
+//! equal bytes, equal version. That is the weakest version that a store may have, so what is safe
+//! here is safe with generations too.
 //!
-//! Ages stop at the scene's limit, where everything is stale for everybody. Two versions of one
-//! record that are both older are one version here. What differs is a conditional write of somebody
-//! who slept for so long: it would be refused, and he would begin again as a newcomer does; here it
-//! passes, which is the more dangerous of the two.
+//! Ages are clipped at the scenario's limit, where everything is stale for every process. Two older
+//! versions of one record are one version here. The difference is the conditional write of a
+//! process that was paused that long: a real store refuses it, and the process starts again; here
+//! it succeeds, which is the more dangerous case.
 
 use tenure_store::lock_terms::ConditionLevel;
 
-/// Seats at the table.
+/// Number of slots for processes.
 pub(crate) const SLOTS: usize = 4;
 
-/// Where an object lies. Every process has one shared key of its own.
+/// The key of an object. Every process has its own shared key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Cell {
     Exclusive,
@@ -22,11 +22,11 @@ pub(crate) enum Cell {
     Fence,
 }
 
-/// A lock that lies somewhere. Times in seconds from now.
+/// A stored lock. Times are in seconds from now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Thing {
     pub(crate) owner: u8,
-    /// The fencing number in it; 0 is none.
+    /// Its fencing number; 0 if there is none.
     pub(crate) number: u8,
     pub(crate) expires: i16,
     pub(crate) modified: i16,
@@ -49,7 +49,7 @@ impl Thing {
     }
 }
 
-/// What a write rests on.
+/// The condition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Condition {
     None,
@@ -57,30 +57,30 @@ pub(crate) enum Condition {
     Is(Mark),
 }
 
-/// What is written.
+/// The content of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Body {
     Lock { number: u8, expires: i16 },
     Fence(u8),
 }
 
-/// What a process asks for.
+/// A request of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Ask {
     Read(Cell),
     List,
     Write(Cell, Body, Condition),
     Delete(Cell, Condition),
-    /// A wait; whether it is over.
+    /// A wait; whether it has ended.
     Wait(bool),
-    /// Nothing: it stands still, it is gone, or it has ended.
+    /// None: the process is paused, dead, or has ended.
     Nothing,
 }
 
-/// Shared locks in the order in which they are listed; [`SLOTS`] ends the list.
+/// Shared locks in the order of the list; [`SLOTS`] ends it.
 pub(crate) type Listed = [u8; SLOTS];
 
-/// What it gets.
+/// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Got {
     /// The lock, and whether its owner is known to be dead (P22 c).
@@ -95,20 +95,20 @@ pub(crate) enum Got {
     Waited,
 }
 
-/// Everything that is in the repository.
+/// All objects of the repository.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Store {
     pub(crate) exclusive: Option<Thing>,
     pub(crate) shared: [Option<Thing>; SLOTS],
-    /// The number that was given out last; 0 is none.
+    /// The last fencing number; 0 if there is none.
     fence: u8,
 }
 
-/// How far fencing numbers count before they begin again.
+/// Number after which fencing numbers wrap.
 pub(crate) type Modulus = u8;
 
 impl Store {
-    /// An empty store in which numbers were given out before.
+    /// Creates an empty store whose counter was used before.
     pub(crate) fn counted() -> Store {
         Store {
             fence: 1,
@@ -124,13 +124,13 @@ impl Store {
         }
     }
 
-    /// Whether anything lies there that `owner` wrote.
+    /// Returns `true` if there is an object that `owner` wrote.
     pub(crate) fn has_of(&self, owner: u8) -> bool {
         self.exclusive.is_some_and(|thing| thing.owner == owner)
             || self.shared[usize::from(owner)].is_some()
     }
 
-    /// Those who have a shared lock there.
+    /// Returns the owners of shared locks.
     pub(crate) fn sharers(&self) -> Vec<u8> {
         (0..SLOTS as u8)
             .filter(|slot| self.shared[usize::from(*slot)].is_some())
@@ -145,7 +145,7 @@ impl Store {
         }
     }
 
-    /// The same with the slot changed: who sat at `n` sits at `slots[n]`.
+    /// Permutes the slots: `n` becomes `slots[n]`.
     pub(crate) fn reseated(&self, slots: [u8; SLOTS]) -> Store {
         let moved = |thing: Thing| Thing {
             owner: slots[usize::from(thing.owner)],
@@ -168,7 +168,7 @@ impl Store {
         }
     }
 
-    /// A look, except at the list.
+    /// A read of one object.
     pub(crate) fn read(&self, cell: Cell, is_dead: impl Fn(u8) -> bool) -> Got {
         match (cell, self.at(cell)) {
             (Cell::Fence, _) if self.fence > 0 => Got::Fence(self.fence),
@@ -177,7 +177,7 @@ impl Store {
         }
     }
 
-    /// A write or deletion, all at once.
+    /// Applies a write or delete atomically.
     pub(crate) fn change(&mut self, owner: u8, ask: Ask, modulus: Modulus) -> Got {
         let (cell, condition) = match ask {
             Ask::Write(cell, _, condition) | Ask::Delete(cell, condition) => (cell, condition),
@@ -226,7 +226,7 @@ impl Store {
     }
 }
 
-/// Whether the machines may ask for this on a store of this level.
+/// Returns `true` if the procedures may send this request to a store of this level.
 pub(crate) fn is_lawful(ask: Ask, level: ConditionLevel) -> bool {
     match ask {
         Ask::Write(_, _, Condition::Absent | Condition::Is(_)) => level >= ConditionLevel::Writes,

@@ -1,4 +1,4 @@
-//! A Tenure process in the model: the shipped machines, and where its one request is.
+//! A Tenure process of the model: the shipped procedures and the state of their one request.
 
 use tenure_store::lock_terms::LockTerms;
 use tenure_store::protocol::{
@@ -11,29 +11,29 @@ use tenure_store::time::Now;
 
 use crate::support::LockMode;
 
-/// Where the process is between two requests.
+/// The state of the process between two requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Io {
-    /// Made and perhaps on its way; not applied.
+    /// Created and perhaps under way; not applied.
     Sent(StoreOp),
-    /// Applied; the process stands before it reads the answer.
+    /// Applied; the process pauses before it reads the result.
     Answered { answer: OpResult, ticked: bool },
-    /// The process stands before it makes its next request.
+    /// The process pauses before it sends its next request.
     Unsent { ticked: bool },
-    /// Nothing more to do.
+    /// The process has ended.
     Over,
 }
 
-/// What of a process's past matters for what it will do.
+/// Which part of the past of a process can still influence it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Memory {
-    /// How long ago things were, as far as rules ask.
+    /// How long ago events were, as far as rules compare.
     Normal,
-    /// Also how the times in an answer that was not read yet lie to each other.
+    /// Also the distances between the times in an unread result.
     Unread,
-    /// Its lease is over: it has no dates any more.
+    /// The lease has ended, so its dates do not matter.
     Lapsed,
-    /// It will not hold again, and only cleans up: nothing but which version is whose.
+    /// It will not hold again and only cleans up: only the owner of each version matters.
     Leaving { lapsed: bool },
 }
 
@@ -44,12 +44,12 @@ enum Stage {
     Ended,
 }
 
-/// What a process calls itself.
+/// The holder name of a process.
 pub(crate) fn holder(slot: u8) -> String {
     format!("host (pid {slot})")
 }
 
-/// One process that wants the lock once.
+/// A process that acquires the lock once.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tenure {
     terms: LockTerms,
@@ -69,7 +69,7 @@ impl Tenure {
             seed: u128::from(slot),
         };
         let acquire = Acquire::new(terms.clone(), request, Observations::default());
-        // It begins when it is resumed for the first time.
+        // It starts when it is resumed for the first time.
         Tenure {
             terms,
             stage: Stage::Acquiring(acquire),
@@ -82,7 +82,8 @@ impl Tenure {
         &self.io
     }
 
-    /// Whether it relies on the lock. A paused process relies on it until its lease ends.
+    /// Returns `true` while it relies on the lock. A paused process relies on it until its lease
+    /// ends.
     pub(crate) fn works(&self, now: Now) -> bool {
         match &self.stage {
             Stage::Holding(hold) => {
@@ -94,12 +95,12 @@ impl Tenure {
         }
     }
 
-    /// Whether its owner may call an end: it rests, and was not told yet.
+    /// Returns `true` if its owner may release: it is idle and not released yet.
     pub(crate) fn may_release(&self) -> bool {
         self.rests() && !self.released
     }
 
-    /// Whether its owner may want a lapsed lock back.
+    /// Returns `true` if its owner may revive a lapsed lock.
     pub(crate) fn may_revive(&self, now: Now) -> bool {
         let Stage::Holding(hold) = &self.stage else {
             return false;
@@ -109,7 +110,7 @@ impl Tenure {
         self.rests() && lapsed && !self.released
     }
 
-    /// Whether it has the lock, or had it, and waits for something to do.
+    /// Returns `true` if it holds or held the lock and is idle.
     pub(crate) fn rests(&self) -> bool {
         matches!(
             (&self.stage, &self.io),
@@ -135,7 +136,7 @@ impl Tenure {
         self.take(OpResult::Waited, now).go_on(now);
     }
 
-    /// The answer is there, and stays unread.
+    /// Stores the result, which stays unread.
     pub(crate) fn keep(&mut self, answer: OpResult) {
         self.io = Io::Answered {
             answer,
@@ -143,7 +144,7 @@ impl Tenure {
         };
     }
 
-    /// Reads the answer.
+    /// Reads the result.
     pub(crate) fn take(&mut self, answer: OpResult, now: Now) -> &mut Tenure {
         self.io = Io::Unsent { ticked: false };
         match &mut self.stage {
@@ -157,7 +158,7 @@ impl Tenure {
             Stage::Holding(hold) => {
                 match hold.answer(answer, now) {
                     ProcedureStep::Going => {
-                        // Read by people, and only a burden on the state.
+                        // Notices are for users only and would enlarge the state.
                         hold.take_notices();
                     }
                     ProcedureStep::Done(_) => self.stage = Stage::Ended,
@@ -172,12 +173,12 @@ impl Tenure {
         self
     }
 
-    /// Whether it has the lock, or had it.
+    /// Returns `true` if it holds or held the lock.
     pub(crate) fn holds(&self) -> bool {
         matches!(self.stage, Stage::Holding(_))
     }
 
-    /// What of its past still matters.
+    /// Returns which part of its past still matters.
     pub(crate) fn memory(&self) -> Memory {
         match (&self.stage, &self.io) {
             (_, Io::Answered { .. }) => Memory::Unread,
@@ -193,7 +194,7 @@ impl Tenure {
         }
     }
 
-    /// Whether it stood still between two requests while time passed.
+    /// Returns `true` if it paused between two requests while time advanced.
     pub(crate) fn stood(&self) -> bool {
         matches!(
             self.io,
@@ -201,7 +202,7 @@ impl Tenure {
         )
     }
 
-    /// Makes the next request.
+    /// Sends the next request.
     pub(crate) fn go_on(&mut self, now: Now) {
         self.io = match &mut self.stage {
             Stage::Acquiring(acquire) => Io::Sent(acquire.next(now)),
@@ -210,7 +211,7 @@ impl Tenure {
         };
     }
 
-    /// Wakes up after a pause.
+    /// Continues after a pause.
     pub(crate) fn resume(&mut self, now: Now) {
         match std::mem::replace(&mut self.io, Io::Over) {
             Io::Answered { answer, .. } => self.take(answer, now).go_on(now),

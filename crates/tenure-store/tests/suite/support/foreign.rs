@@ -1,8 +1,8 @@
-//! Other people's servers: moto (S3), Azurite (Azure) and gcp-storage-emulator (GCS), each at one
-//! pinned version, installed below the target directory when a test first asks for it.
+//! Third-party servers: moto (S3), Azurite (Azure) and gcp-storage-emulator (GCS), each pinned to
+//! one version and installed below the target directory at the first use.
 //!
-//! They decide a condition first and write later, without a lock between: good for the protocol,
-//! useless for races. Races are the business of [`s3_server`](super::s3_server).
+//! They check a condition and write later, without a lock in between: sufficient for the protocol,
+//! useless for races. [`s3_server`](super::s3_server) is for races.
 
 use std::fs::{self, File};
 use std::net::{TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A server program that somebody else wrote.
+/// A third-party server program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Foreign {
     Moto,
@@ -19,8 +19,8 @@ pub(crate) enum Foreign {
 }
 
 impl Foreign {
-    /// What the package index calls it. The pin is part of the directory's name, so a new pin is a
-    /// new installation.
+    /// The name and version in the package index. The version is part of the directory name, so a
+    /// new version is a new installation.
     fn package(self) -> &'static str {
         match self {
             Foreign::Moto => "moto[s3,server]==5.2.0",
@@ -73,7 +73,7 @@ impl Foreign {
         }
     }
 
-    /// Where it is installed; installs it if it is not.
+    /// Returns the installation directory; installs the server if necessary.
     fn home(self) -> PathBuf {
         let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign-servers");
         fs::create_dir_all(&all).expect("a directory for foreign servers");
@@ -84,7 +84,7 @@ impl Foreign {
             .expect("a file lock: two test runs may want to install at once");
         let complete = home.join("complete");
         if !complete.exists() {
-            // A half-finished installation may be there; both installers start over.
+            // An incomplete installation may exist; both installers start again.
             let _ = fs::remove_dir_all(&home);
             self.install(&home);
             fs::write(complete, self.package()).expect("a note that it is complete");
@@ -93,14 +93,14 @@ impl Foreign {
     }
 }
 
-/// A foreign server that runs. Ends with the test.
+/// A running third-party server. It is stopped at the end of the test.
 pub(crate) struct Running {
     child: Child,
     port: u16,
 }
 
 impl Running {
-    /// Starts it on a free port and waits until it answers.
+    /// Starts the server on a free port and waits until it answers.
     pub(crate) fn start(what: Foreign) -> Running {
         let home = what.home();
         let free = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -135,7 +135,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // Both fail only if it has ended already.
+        // Both fail only if it has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Shared support code of the tests.
 
 pub(crate) mod foreign;
 pub(crate) mod original;

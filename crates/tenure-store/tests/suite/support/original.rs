@@ -1,4 +1,5 @@
-//! A stand-in of the original, step by step as the protocol's section 5 tells it, holes included.
+//! Simulated original: follows section 5 of the protocol step by step, including its faults
+//! ("holes").
 //!
 //! ```text
 //! exclusive: read exclusive ▶ list shared ▶ read each ▶ write ▶ read back ▶ hold
@@ -7,8 +8,8 @@
 //! release:   read own ▶ ours: delete
 //! ```
 //!
-//! It hands out one step at a time and takes the answer, so that the model can put anything in
-//! between and a test can play it against a real store.
+//! It returns one step at a time and receives its result, so that the model can interleave other
+//! events and a test can run it on a real store.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use jiff::Timestamp;
 
 use super::LockMode;
 
-/// What it asks of the store. It knows no conditions.
+/// A request to the store, always unconditional.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Step {
     Read(String),
@@ -25,23 +26,24 @@ pub(crate) enum Step {
     Delete(String),
 }
 
-/// What it gets.
+/// The result of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Got {
-    /// The record. `None`: absent, damaged, or the read failed; the original does not care which.
+    /// The record. `None` if it is absent or damaged or the read failed; the original treats these
+    /// alike.
     Record(Option<OriginalRecord>),
-    /// Keys under the shared prefix.
+    /// The keys under the shared prefix.
     Keys(Vec<String>),
-    /// The write or the deletion is done.
+    /// The write or delete is done.
     Done,
 }
 
-/// The fields of a record that the original looks at.
+/// The fields of a record that the original reads.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OriginalRecord {
     pub(crate) holder: String,
     pub(crate) acquired_at: String,
-    /// `None`: not a date, in force for ever.
+    /// `None` if it is not a date: the record never expires.
     pub(crate) expires: Option<Timestamp>,
     pub(crate) is_shared: bool,
 }
@@ -52,7 +54,7 @@ impl OriginalRecord {
     }
 }
 
-/// Where it is.
+/// The current step of the process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     LookAtExclusive,
@@ -82,7 +84,7 @@ enum Then {
     Release,
 }
 
-/// One original process.
+/// An original process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Original {
     mode: LockMode,
@@ -96,7 +98,7 @@ const TTL: Duration = Duration::from_secs(60);
 const REFRESH: Duration = Duration::from_secs(30);
 
 impl Original {
-    /// A process that starts to acquire now.
+    /// Creates a process that starts to acquire now.
     pub(crate) fn new(mode: LockMode, holder: &str, now: Timestamp) -> Original {
         let key = match mode {
             LockMode::Exclusive => "index/lock.exclusive".to_owned(),
@@ -112,8 +114,8 @@ impl Original {
         }
     }
 
-    /// Whether it works, in the belief that it holds the lock. It goes on working when it has
-    /// lost it (hole 3).
+    /// Returns `true` while it works as if it held the lock. It continues after it has lost the
+    /// lock (hole 3).
     pub(crate) fn works(&self) -> bool {
         match self.phase {
             Phase::Holding { .. }
@@ -136,12 +138,12 @@ impl Original {
         }
     }
 
-    /// Whether it has nothing more to do.
+    /// Returns `true` if it has ended.
     pub(crate) fn ended(&self) -> bool {
         self.phase == Phase::Ended
     }
 
-    /// Whether it is in the middle of something that began with a look.
+    /// Returns `true` if it is in the middle of a sequence that started with a read.
     pub(crate) fn is_busy(&self) -> bool {
         match self.phase {
             Phase::ListShared
@@ -159,7 +161,8 @@ impl Original {
         }
     }
 
-    /// Whether it has seen that the lock is not its own any more, and works on (hole 3).
+    /// Returns `true` if it has seen that the lock is not its own any more and still works (hole
+    /// 3).
     pub(crate) fn knows_better(&self) -> bool {
         matches!(
             self.phase,
@@ -170,7 +173,7 @@ impl Original {
         )
     }
 
-    /// What it calls its lock: the record without a date, and the key.
+    /// Returns its lock: the record without a date, and the key.
     pub(crate) fn own(&self) -> (OriginalRecord, &str) {
         let record = OriginalRecord {
             holder: self.holder.clone(),
@@ -181,7 +184,7 @@ impl Original {
         (record, &self.key)
     }
 
-    /// When it acts by itself next, if it only waits.
+    /// Returns the time of its next own action, if it only waits.
     pub(crate) fn wakes(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Holding {
@@ -192,7 +195,7 @@ impl Original {
         }
     }
 
-    /// The timer rang: look at the own record and refresh it.
+    /// The timer fires: read its own record and refresh it.
     pub(crate) fn wake(&mut self) {
         assert!(self.wakes().is_some(), "only a holder refreshes");
         self.phase = Phase::LookAtOwn {
@@ -200,7 +203,7 @@ impl Original {
         };
     }
 
-    /// The work is done: give the lock back.
+    /// The work is done: release the lock.
     pub(crate) fn release(&mut self) {
         assert!(
             matches!(self.phase, Phase::Holding { .. }),
@@ -211,7 +214,7 @@ impl Original {
         };
     }
 
-    /// What it wants from the store now, if anything.
+    /// Returns the next request, if any.
     pub(crate) fn step(&self, now: Timestamp) -> Option<Step> {
         let exclusive = "index/lock.exclusive".to_owned();
         match &self.phase {
@@ -227,7 +230,7 @@ impl Original {
         }
     }
 
-    /// The answer to its step.
+    /// Receives the result of its request.
     pub(crate) fn answer(&mut self, got: Got, now: Timestamp) {
         let phase = std::mem::replace(&mut self.phase, Phase::Ended);
         self.phase = match (phase, got) {

@@ -1,7 +1,7 @@
-//! Processes on a real store by clocks of the test: a minute takes no time at all.
+//! Processes on a real store with virtual time: a minute takes no real time.
 //!
-//! A [`Time`] is what really passes. Every process sees it through a wall clock of its own, wrong
-//! by any amount; the test server's clock is moved along. Waiting is moving the time on.
+//! [`Time`] is the true time. Every process sees it through its own wall clock, which may be wrong
+//! by any amount; the clock of the test server follows. A wait advances the time.
 
 use std::sync::Mutex;
 use std::time::Duration;
@@ -22,25 +22,25 @@ use tenure_store::time::{BootTime, Now};
 use super::LockMode;
 use super::s3_server::{BUCKET, S3Server};
 
-/// What the vectors call now: 2026-03-07T09:00:30Z.
+/// The current time of the vectors: 2026-03-07T09:00:30Z.
 const START: i64 = 1_772_874_030;
 
-/// The time of one test, and the server that lives in it.
+/// The time of one test, and its server.
 pub(crate) struct Time {
     pub(crate) server: S3Server,
-    /// All processes share a client: it knows nothing, and it is slow to make.
+    /// All processes share one client: it has no state, and creating one is slow.
     store: Objects,
     passed: Mutex<Duration>,
     store_ahead: Mutex<SignedDuration>,
 }
 
 impl Time {
-    /// Time begins. The server's clock is `store_ahead` of the right one.
+    /// Starts the time. The server's clock is `store_ahead` of the true time.
     pub(crate) fn begin(store_ahead: SignedDuration) -> Time {
         Time::begin_with(store_ahead, Codec::plain())
     }
 
-    /// The same, with a data key.
+    /// The same with a data key.
     pub(crate) fn begin_with(store_ahead: SignedDuration, codec: Codec) -> Time {
         let server = S3Server::start();
         let store = objects(&server, codec);
@@ -55,7 +55,7 @@ impl Time {
         time
     }
 
-    /// Time begins again, with an empty repository.
+    /// Restarts the time with an empty repository.
     pub(crate) fn begin_again(&self, store_ahead: SignedDuration) {
         *self.store_ahead.lock().expect("no panic while time is set") = store_ahead;
         self.server.heal();
@@ -68,7 +68,7 @@ impl Time {
         *self.passed.lock().expect("no panic while time passes")
     }
 
-    /// Moves on to this moment, if it is not past.
+    /// Advances to this time, unless it is already past.
     pub(crate) fn pass_until(&self, moment: Duration) {
         if moment > self.passed() {
             self.set(moment);
@@ -87,7 +87,7 @@ impl Time {
     }
 }
 
-/// One process.
+/// A process.
 pub(crate) struct Process<'a> {
     time: &'a Time,
     terms: LockTerms,
@@ -97,7 +97,7 @@ pub(crate) struct Process<'a> {
 }
 
 impl<'a> Process<'a> {
-    /// A process whose wall clock is `wall_ahead` of the right one.
+    /// Creates a process whose wall clock is `wall_ahead` of the true time.
     pub(crate) fn new(
         time: &'a Time,
         seed: u128,
@@ -136,7 +136,7 @@ impl<'a> Process<'a> {
             .saturating_sub(Duration::from_secs(1000 + self.seed as u64))
     }
 
-    /// Tries to take the lock, once.
+    /// Tries to acquire the lock once.
     pub(crate) async fn acquire(&mut self, mode: LockMode) -> Result<Acquired, AcquireRefusal> {
         self.seed += 1 << 64;
         let request = AcquireParams {
@@ -151,7 +151,7 @@ impl<'a> Process<'a> {
         self.drive(acquire).await
     }
 
-    /// Whether the lock is to be had; what is taken is given back.
+    /// Returns `true` if the lock can be acquired; releases it again.
     pub(crate) async fn gets(&mut self, mode: LockMode) -> bool {
         match self.acquire(mode).await {
             Ok(acquired) => {
@@ -164,18 +164,18 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// Takes the lock and holds it.
+    /// Acquires the lock and holds it.
     pub(crate) async fn hold(&mut self, mode: LockMode) -> HoldProcedure {
         let acquired = self.acquire(mode).await.expect("the lock is free");
         self.keeping(acquired)
     }
 
-    /// Holds what was taken.
+    /// Holds an acquired lock.
     pub(crate) fn keeping(&self, acquired: Acquired) -> HoldProcedure {
         HoldProcedure::new(self.terms.clone(), acquired)
     }
 
-    /// Lets the holder do what is due until this moment.
+    /// Drives the holder until this time.
     pub(crate) async fn keep(&self, hold: &mut HoldProcedure, until: Duration) {
         loop {
             let answer = match hold.next(self.now()) {
@@ -199,13 +199,13 @@ impl<'a> Process<'a> {
         }
     }
 
-    /// Gives it back.
+    /// Releases the lock.
     pub(crate) async fn release(&self, mut hold: HoldProcedure) -> Released {
         hold.release();
         self.drive(hold).await
     }
 
-    /// Tries to bring a lapsed lock back (P34).
+    /// Tries to revive a lapsed lock (P34).
     pub(crate) async fn revive(&self, hold: &mut HoldProcedure) -> HoldStatus {
         hold.revive();
         loop {
@@ -244,12 +244,12 @@ impl<'a> Process<'a> {
     }
 }
 
-/// How a client finds the test server.
+/// The client settings for the test server.
 pub(crate) fn config(server: &S3Server) -> Vec<(String, String)> {
     s3_config(&server.endpoint())
 }
 
-/// How a client finds an S3 server.
+/// The client settings for an S3 server.
 pub(crate) fn s3_config(endpoint: &str) -> Vec<(String, String)> {
     [
         ("aws_endpoint", endpoint),
@@ -262,7 +262,7 @@ pub(crate) fn s3_config(endpoint: &str) -> Vec<(String, String)> {
     .into()
 }
 
-/// The store of a repository on the test server.
+/// Opens the store of a repository on the test server.
 fn objects(server: &S3Server, codec: Codec) -> Objects {
     let Ok(RepositoryAddress::Bucket(bucket)) = format!("s3://{BUCKET}").parse() else {
         unreachable!("an address of a bucket");

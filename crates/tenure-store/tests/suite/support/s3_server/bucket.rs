@@ -1,4 +1,4 @@
-//! The objects, and what a request does to them.
+//! The objects of the test server, and the effect of a request on them.
 
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,28 +9,28 @@ use axum::body::Bytes;
 use super::fault::FaultKind;
 use super::wire::{Condition, HttpRequest, HttpResponse, Listed};
 
-/// How the store treats condition headers (P26).
+/// How the store handles condition headers (P26).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conditions {
-    /// On PUT and DELETE: level 2.
+    /// Honored on PUT and DELETE: level 2.
     Honoured,
-    /// On PUT; a DELETE with a condition deletes whatever is there: level 1.
+    /// Honored on PUT only; a conditional DELETE deletes unconditionally: level 1.
     OnPutOnly,
-    /// Read over and answered 200: level 0, and a liar.
+    /// Ignored and answered with 200: level 0 without saying so.
     Ignored,
-    /// Answered with this status: level 0, said openly.
+    /// Refused with this status: level 0, and the client can tell.
     Refused(u16),
 }
 
-/// One object.
+/// An object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Object {
     pub(crate) bytes: Bytes,
     /// A hash of the bytes, in quotes.
     pub(crate) etag: String,
-    /// By the server's clock; answers cut it to whole seconds.
+    /// By the server's clock; responses truncate it to whole seconds.
     pub(crate) modified_ms: i64,
-    /// New with every write, as GCS counts. S3 clients do not look at it.
+    /// Incremented with every write, as in GCS. S3 clients do not use it.
     pub(crate) generation: u64,
 }
 
@@ -53,7 +53,7 @@ impl Default for Bucket {
 }
 
 impl Bucket {
-    /// Carries out one request, all at once.
+    /// Applies one request atomically.
     pub(super) fn apply(&mut self, call: &HttpRequest, now_ms: i64) -> HttpResponse {
         if let (Some(_), Conditions::Refused(status)) = (&call.condition, self.conditions) {
             return HttpResponse::error(status);
@@ -122,7 +122,7 @@ impl Bucket {
                 (Condition::Is(version), Some(object)) if !version.is_of(object) => {
                     return HttpResponse::error(412);
                 }
-                // S3 calls the deletion of nothing a success, unless a version was demanded.
+                // In S3, deleting a missing object succeeds, unless a version was required.
                 (Condition::Is(_), None) => return HttpResponse::error(404),
                 (Condition::Is(_), Some(_)) => {}
             }
@@ -155,8 +155,8 @@ impl Bucket {
     }
 }
 
-/// With a delimiter, what lies deeper is a common prefix and not an object. Nobody here asks for
-/// the common prefixes themselves, so they are left out.
+/// With a delimiter, deeper objects are replaced by common prefixes. No test uses the common
+/// prefixes, so they are omitted.
 fn below_delimiter(rest: &str, call: &HttpRequest) -> bool {
     call.delimiter
         .as_ref()

@@ -1,4 +1,4 @@
-//! The server's clock: real time, or a moment that stands still until it is set anew.
+//! The server's clock: real time, or a fixed time until it is set again.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,28 +9,28 @@ enum State {
     Standing { at_ms: i64 },
 }
 
-/// A clock which a test can set. Clones are the same clock.
+/// A clock that a test can set. Clones are the same clock.
 #[derive(Clone)]
 pub(crate) struct Clock(Arc<Mutex<State>>);
 
 impl Clock {
-    /// The machine's own time.
+    /// The real time of the machine.
     pub(crate) fn real() -> Clock {
         Clock(Arc::new(Mutex::new(State::Running)))
     }
 
-    /// Stands at this moment from now on (milliseconds since 1970).
+    /// Stops the clock at this time (milliseconds since 1970).
     pub(crate) fn stand_at_ms(&self, at_ms: i64) {
         *self.state() = State::Standing { at_ms };
     }
 
-    /// Moves on; a clock that ran stands from now on.
+    /// Advances the clock; a running clock is stopped.
     pub(crate) fn advance(&self, by: Duration) {
         let at_ms = self.now_ms() + by.as_millis() as i64;
         self.stand_at_ms(at_ms);
     }
 
-    /// Milliseconds since 1970.
+    /// Returns the milliseconds since 1970.
     pub(crate) fn now_ms(&self) -> i64 {
         match *self.state() {
             State::Running => real_ms(),

@@ -1,10 +1,10 @@
-//! What may go wrong, and which request it hits.
+//! Injected faults, and which request each affects.
 
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The verbs, as a test names them.
+/// Kinds of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FaultKind {
     Put,
@@ -15,31 +15,31 @@ pub(crate) enum FaultKind {
     List,
 }
 
-/// What happens to a request.
+/// The fault of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Fault {
-    /// Applied; the connection closes instead of an answer.
+    /// Applied; the connection is closed without a response.
     LoseAnswer,
-    /// Not applied; the connection closes.
+    /// Not applied; the connection is closed.
     LoseRequest,
-    /// Applied, then answered with this status all the same.
+    /// Applied, but answered with this status.
     StatusAfterApplying(u16),
-    /// Not applied, answered with this status.
+    /// Not applied; answered with this status.
     Refuse(u16),
-    /// Waits, then is applied and answered.
+    /// Delayed, then applied and answered.
     Delay(Duration),
-    /// Is applied, waits, then is answered.
+    /// Applied, then answered after a delay.
     DelayAnswer(Duration),
-    /// Waits until a later request has been applied.
+    /// Delayed until a later request has been applied.
     Reorder,
-    /// The connection closes at once; applied when the gate opens.
+    /// The connection is closed at once; applied when the gate opens.
     ApplyLater(Gate),
-    /// Applied as if it had no condition: a liar for this one request.
+    /// Applied as if it had no condition.
     IgnoreCondition,
 }
 
-/// Which requests a fault hits: those of a kind whose key contains a text, after some were let
-/// through, for a number of times.
+/// Which requests a fault affects: by kind and part of the key, after a number of skipped requests,
+/// a number of times.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultPlan {
     kind: Option<FaultKind>,
@@ -50,7 +50,7 @@ pub(crate) struct FaultPlan {
 }
 
 impl FaultPlan {
-    /// The fault, for the next request of this kind.
+    /// Plans the fault for the next request of this kind.
     pub(crate) fn on(kind: FaultKind, fault: Fault) -> FaultPlan {
         FaultPlan {
             kind: Some(kind),
@@ -61,7 +61,7 @@ impl FaultPlan {
         }
     }
 
-    /// The fault, for the next request whatever it is.
+    /// Plans the fault for the next request of any kind.
     pub(crate) fn on_any(fault: Fault) -> FaultPlan {
         FaultPlan {
             kind: None,
@@ -72,25 +72,25 @@ impl FaultPlan {
         }
     }
 
-    /// Only where the key contains this.
+    /// Only for keys that contain `part`.
     pub(crate) fn key(mut self, part: &str) -> FaultPlan {
         self.key_part = part.to_owned();
         self
     }
 
-    /// Lets this many through first.
+    /// Skips this many requests first.
     pub(crate) fn skip(mut self, requests: u32) -> FaultPlan {
         self.skip = requests;
         self
     }
 
-    /// Hits this many.
+    /// Affects this many requests.
     pub(crate) fn times(mut self, requests: u32) -> FaultPlan {
         self.times = requests;
         self
     }
 
-    /// Hits all of them.
+    /// Affects all requests.
     pub(crate) fn always(self) -> FaultPlan {
         self.times(u32::MAX)
     }
@@ -100,7 +100,7 @@ impl FaultPlan {
     }
 }
 
-/// The fault for this request, if a plan has one; counts it off.
+/// Returns the planned fault of this request, if any, and counts it.
 pub(super) fn take(plans: &mut [FaultPlan], kind: FaultKind, key: &str) -> Option<Fault> {
     for plan in plans.iter_mut().filter(|plan| plan.meets(kind, key)) {
         if plan.skip > 0 {
@@ -113,24 +113,24 @@ pub(super) fn take(plans: &mut [FaultPlan], kind: FaultKind, key: &str) -> Optio
     None
 }
 
-/// A gate that opens once, for everybody.
+/// A gate that opens once and stays open.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate(watch::Sender<bool>);
 
 impl Gate {
-    /// A closed gate.
+    /// Creates a closed gate.
     pub(crate) fn closed() -> Gate {
         Gate(watch::channel(false).0)
     }
 
-    /// Opens it.
+    /// Opens the gate.
     pub(crate) fn open(&self) {
         self.0.send_replace(true);
     }
 
-    /// Returns when it is open.
+    /// Waits until the gate is open.
     pub(crate) async fn passed(&self) {
-        // `self` keeps the sender alive: waiting cannot fail.
+        // `self` keeps the sender alive, so waiting cannot fail.
         let _ = self.0.subscribe().wait_for(|open| *open).await;
     }
 }
@@ -145,7 +145,7 @@ pub(super) enum Before {
     Cut,
 }
 
-/// The part of a fault around and after that.
+/// The part of a fault when and after the request is applied.
 pub(super) enum After {
     Answer,
     Wait(Duration),

@@ -1,16 +1,16 @@
-//! An S3 server for tests: the few verbs the repository lock uses, decided under one mutex, and
-//! able to be as nasty as a real one on a bad day.
+//! S3 server for tests: the requests of the repository lock, serialized by one mutex, with fault
+//! injection.
 //!
 //! ```text
-//!   client ──▶ accept ──▶ read body ──▶ [fault before] ──▶ Bucket::apply ──▶ [fault after] ──▶ answer
-//!                                         hold, refuse       one mutex         lose, 500, delay
+//!   client ──▶ accept ──▶ read body ──▶ [fault before] ──▶ apply ──▶ [fault after] ──▶ response
+//!                                         delay, refuse   one mutex   lose, 500, delay
 //! ```
 //!
-//! The server has a thread and a runtime of its own, so a test that blocks or pauses its own
-//! runtime does not stop it. It checks no signatures: it is about objects, not about access.
-//! What real servers do and a mock would smooth over is kept: the ETag is a hash of the content
-//! (equal bytes, equal ETag), `Last-Modified` has whole seconds, a bare `+` in a path is a blank,
-//! a range of an empty object is 416, and a bulk delete knows no conditions.
+//! The server has its own thread and runtime, so a test that blocks or pauses its runtime does not
+//! stop it. It does not check signatures. It keeps the properties of real servers that a mock would
+//! simplify: the ETag is a hash of the content (equal bytes, equal ETag), `Last-Modified` has whole
+//! seconds, a bare `+` in a path is a blank, a range of an empty object gives 416, and a bulk
+//! delete has no conditions.
 
 mod bucket;
 mod clock;
@@ -40,19 +40,19 @@ use bucket::Bucket;
 use fault::{After, Before};
 use wire::{HttpRequest, HttpResponse};
 
-/// The bucket every test uses.
+/// The bucket of all tests.
 pub(crate) const BUCKET: &str = "bucket";
 
-/// One request as the server saw it.
+/// A request as the server received it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReceivedRequest {
-    /// What was asked.
+    /// The kind of request.
     pub(crate) kind: FaultKind,
     /// The key, or the prefix of a list.
     pub(crate) key: String,
     /// The condition header, as sent.
     pub(crate) condition: Option<String>,
-    /// The status decided on; `None` if the request was cut off before it was applied.
+    /// The status; `None` if the request was cut off before it was applied.
     pub(crate) status: Option<u16>,
 }
 
@@ -66,7 +66,7 @@ struct Shared {
 struct Inside {
     shared: Arc<Mutex<Shared>>,
     clock: Clock,
-    /// How many requests have been applied; a request that must be overtaken waits for it.
+    /// Number of applied requests; a reordered request waits for it to change.
     applied: watch::Sender<u64>,
 }
 
@@ -79,7 +79,7 @@ pub(crate) struct S3Server {
 }
 
 impl S3Server {
-    /// A server on a free port of this machine, with an honest store and the real clock.
+    /// Starts a server on a free local port that honors conditions and uses the real clock.
     pub(crate) fn start() -> S3Server {
         let inside = Inside {
             shared: Arc::new(Mutex::new(Shared {
@@ -122,37 +122,37 @@ impl S3Server {
         format!("http://{}", self.address)
     }
 
-    /// The server's clock: `Date` and `Last-Modified` come from it.
+    /// The server's clock, the source of `Date` and `Last-Modified`.
     pub(crate) fn clock(&self) -> &Clock {
         &self.inside.clock
     }
 
-    /// How the store treats conditions from now on.
+    /// Sets how the store handles conditions.
     pub(crate) fn set_conditions(&self, conditions: Conditions) {
         self.lock().bucket.conditions = conditions;
     }
 
-    /// The largest page of a list from now on.
+    /// Sets the maximum page size of a list.
     pub(crate) fn set_page_size(&self, keys: usize) {
         self.lock().bucket.page_size = keys;
     }
 
-    /// Something to go wrong. Plans are tried in the order in which they were made.
+    /// Adds a planned fault. Plans are tried in the order of addition.
     pub(crate) fn plan(&self, plan: FaultPlan) {
         self.lock().plans.push(plan);
     }
 
-    /// Forgets all plans.
+    /// Removes all planned faults.
     pub(crate) fn heal(&self) {
         self.lock().plans.clear();
     }
 
-    /// The object under this key.
+    /// Returns the object at this key.
     pub(crate) fn object(&self, key: &str) -> Option<Object> {
         self.lock().bucket.objects.get(key).cloned()
     }
 
-    /// All keys that start like this, in order.
+    /// Returns all keys with this prefix, in order.
     pub(crate) fn keys(&self, prefix: &str) -> Vec<String> {
         let shared = self.lock();
         shared
@@ -164,7 +164,7 @@ impl S3Server {
             .collect()
     }
 
-    /// Puts an object there behind the protocol's back, as old as said by the server's clock.
+    /// Stores an object directly, this old by the server's clock.
     pub(crate) fn plant(&self, key: &str, bytes: impl Into<Bytes>, age: Duration) {
         let modified_ms = self.inside.clock.now_ms() - age.as_millis() as i64;
         self.lock().bucket.plant(key, bytes.into(), modified_ms);
@@ -175,7 +175,7 @@ impl S3Server {
         self.lock().bucket.objects.clear();
     }
 
-    /// Every request since the start or the last call of this function.
+    /// Returns all requests since the start or the last call.
     pub(crate) fn take_seen(&self) -> Vec<ReceivedRequest> {
         std::mem::take(&mut self.lock().seen)
     }
@@ -187,7 +187,7 @@ impl S3Server {
 
 impl Drop for S3Server {
     fn drop(&mut self) {
-        // A send fails only if the thread has ended already, and then there is nothing to stop.
+        // Sending fails only if the thread has already ended.
         let _ = self.stop.take().map(|stop| stop.send(()));
         if let Some(thread) = self.thread.take() {
             thread.join().expect("the server thread ends in peace");
@@ -203,7 +203,7 @@ impl Inside {
     }
 }
 
-/// The answer of a handler that means: no answer, close the connection.
+/// The error of a handler that closes the connection without a response.
 #[derive(Clone)]
 struct Cut;
 
@@ -225,7 +225,7 @@ async fn serve(listener: TcpListener, inside: Inside) {
                     }
                 }
             });
-            // The result is an error whenever the client leaves first or a test cuts the line.
+            // Returns an error if the client or a fault closes the connection; that is expected.
             let _ = hyper::server::conn::http1::Builder::new()
                 .timer(TokioTimer::new())
                 .serve_connection(TokioIo::new(stream), service)
@@ -243,7 +243,7 @@ async fn handle(State(inside): State<Inside>, request: Request) -> Response {
         Ok(call) => call,
         Err(answer) => return answer.into_response(inside.clock.now_ms()),
     };
-    // A task of its own: what has been sent is applied, whether the client still waits or not.
+    // A separate task: a received request is applied even if the client has disconnected.
     let work = tokio::spawn(async move { carry_out(inside, call).await });
     work.await.unwrap_or_else(|_| cut())
 }
@@ -256,7 +256,7 @@ async fn carry_out(inside: Inside, mut call: HttpRequest) -> Response {
         Before::Wait(time) => tokio::time::sleep(time).await,
         Before::BeOvertaken => {
             let mut applied = inside.applied.subscribe();
-            // The sender lives in `inside`: waiting cannot fail.
+            // `inside` keeps the sender alive, so waiting cannot fail.
             let _ = applied.changed().await;
         }
         Before::ForgetCondition => call.condition = None,

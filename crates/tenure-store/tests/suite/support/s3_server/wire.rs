@@ -1,4 +1,4 @@
-//! HTTP and XML: from a request to a [`HttpRequest`], from an [`HttpResponse`] to a response.
+//! HTTP and XML codec: decodes a [`HttpRequest`], encodes an [`HttpResponse`].
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -17,7 +17,7 @@ use super::fault::FaultKind;
 const GENERATION: &str = "x-goog-generation";
 const GENERATION_MATCH: &str = "x-goog-if-generation-match";
 
-/// What the client demands of the object that is there now.
+/// The condition of a request on the current object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Condition {
     /// `If-None-Match: *`
@@ -26,7 +26,7 @@ pub(super) enum Condition {
     Is(Version),
 }
 
-/// How a client names one state of an object.
+/// A version of an object as the client names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Tag(String),
@@ -52,13 +52,13 @@ impl fmt::Display for Condition {
     }
 }
 
-/// One request, understood.
+/// A decoded request.
 #[derive(Clone, Debug)]
 pub(super) struct HttpRequest {
     pub(super) kind: FaultKind,
     /// The key, or the prefix of a list.
     pub(super) key: String,
-    /// Keys of a bulk delete.
+    /// The keys of a bulk delete.
     pub(super) keys: Vec<String>,
     pub(super) condition: Option<Condition>,
     /// First and last byte.
@@ -116,7 +116,7 @@ impl HttpRequest {
     }
 }
 
-/// S3's two headers, and the one of GCS, where generation 0 is absence.
+/// Reads the two condition headers of S3 and the one of GCS, where generation 0 means absent.
 fn condition(headers: &HeaderMap) -> Result<Option<Condition>, HttpResponse> {
     let text = |name: &str| {
         headers
@@ -168,7 +168,7 @@ fn query(text: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Percent-decoding as S3 does it: a bare `+` is a blank, in paths too (P5).
+/// Percent-decoding as in S3: a bare `+` is a blank, in paths too (P5).
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -199,13 +199,13 @@ fn bulk_keys(body: &[u8]) -> Vec<String> {
     .collect()
 }
 
-/// One line of a list.
+/// An entry of a list.
 pub(super) struct Listed {
     pub(super) key: String,
     pub(super) object: Object,
 }
 
-/// What the bucket decided, before it becomes bytes.
+/// The response of the bucket before encoding.
 pub(super) struct HttpResponse {
     status: u16,
     object: Option<Object>,
@@ -355,7 +355,7 @@ fn http_date(at_ms: i64) -> String {
     httpdate::fmt_http_date(UNIX_EPOCH + Duration::from_secs(seconds))
 }
 
-/// `2026-03-07T09:00:00.000Z`, from the parts of the HTTP date: no calendar of our own.
+/// Formats `2026-03-07T09:00:00.000Z` from the parts of the HTTP date.
 fn iso_date(at_ms: i64) -> String {
     let http = http_date(at_ms);
     let [_, day, month, year, time, _] = http.split(' ').collect::<Vec<_>>()[..] else {
