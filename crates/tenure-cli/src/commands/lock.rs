@@ -1,4 +1,5 @@
-//! `tenure lock`, `renew`, `unlock`: for scripts that cannot nest (C13).
+//! `tenure lock`, `renew`, `unlock`: C13 (holds for scripts), for scripts that cannot wrap their
+//! work in one command.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl LockCommand {
     }
 
     fn take(&self) -> Result<(), CommandFailure> {
-        // A hold that is used from another directory must still mean the same place.
+        // The hold may be used from another directory, so it needs an absolute address.
         let place = self.place.parse::<Address>()?.normalized();
         let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
         let shown = Arc::new(crate::progress::WaitProgress::new());
