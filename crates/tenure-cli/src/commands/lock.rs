@@ -96,6 +96,8 @@ impl LockCommand {
         if self.fence {
             lock = lock.fenced();
         }
+        // A waiter for a lock file may simply be killed. On other backends a signal must first
+        // withdraw the request.
         let guard = match place.is_file() {
             true => Ok(blocking::Lock::from(lock)
                 .acquire()

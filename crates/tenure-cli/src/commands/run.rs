@@ -362,6 +362,8 @@ fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
         let mut set = |name: &str, value: VariableValue| {
             variables.push((format!("TENURE_{name}{suffix}").into(), value));
         };
+        // The child gets the address as the user typed it. Guards carry normalized addresses, so
+        // compare in that form.
         let place = guard.place().normalized();
         let typed = named.iter().find(|(_, known)| *known == place);
         let typed = typed.map_or_else(|| place.to_string(), |(text, _)| (*text).to_owned());

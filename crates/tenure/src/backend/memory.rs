@@ -113,6 +113,8 @@ pub(super) async fn acquire(
             tell(&busy);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // A wake-up before the time limit leads to another round of the loop, which renews the
+        // queue entry.
         let wait_limit = left.unwrap_or(PLACE_RENEWED).min(PLACE_RENEWED);
         let told = tokio::select! {
             biased;

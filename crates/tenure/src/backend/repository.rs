@@ -81,6 +81,7 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
     };
     let taken = repository.lock(want).await;
     let guard = Arc::new(taken.map_err(|error| translated(place, &error))?);
+    // The store refreshes on its own thread. This task reports refreshes and the loss to the guard.
     let watching = runtime::handle().spawn({
         let (guard, signals) = (Arc::clone(&guard), Arc::clone(&signals));
         async move {

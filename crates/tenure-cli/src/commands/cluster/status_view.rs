@@ -71,6 +71,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             (true, true) => "draining",
             (false, _) => "down",
         };
+        // Counters of a node that did not answer are unknown, not zero.
         let count = |number: u32| {
             if node.reported {
                 number.to_string()
@@ -112,6 +113,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             notes.push(format!("is {} entries behind somewhere", group.lag));
         }
         if all_groups || !notes.is_empty() {
+            // The system group has the number after the last ordinary group.
             let which = if group.number == status.group_count {
                 "the system group".to_owned()
             } else {

@@ -225,6 +225,7 @@ impl AcquireAttempt {
 
     async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, CallFailure> {
         let Request { wait, mode, .. } = self.request;
+        // The queue entry must not outlive this request by much: the time limit plus 5 s.
         let place_lasts = match wait {
             Wait::For(time) => PLACE_LASTS.min(time.saturating_add(Duration::from_secs(5))),
             Wait::No | Wait::Forever => PLACE_LASTS,
@@ -255,6 +256,7 @@ impl AcquireAttempt {
             _ => LATER_CONTACT,
         };
         let give_up = Lease::now() + wait_limit;
+        // Stop at the time limit, but always leave time (`CANCEL`) for a try.
         let give_up = self.until.map_or(give_up, |until| {
             until.min(give_up).max(Lease::now() + CANCEL)
         });

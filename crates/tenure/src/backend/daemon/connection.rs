@@ -153,6 +153,7 @@ impl Connection {
                 .connect()
                 .await
                 .map_err(|error| broken(words(&error)))?;
+            // No limit: a list of locks may be larger than the default of 4 MiB.
             let mut calls = PathLockClient::new(channel).max_decoding_message_size(usize::MAX);
             let (requests, outgoing) = mpsc::channel(BUFFER);
             let stream = credentials.sign(ReceiverStream::new(outgoing));

@@ -51,6 +51,7 @@ pub(crate) async fn inspect(
         .algorithm()
         .as_str_name()
         .trim_start_matches("LOCK_ALGORITHM_");
+    // Show which blockers wait themselves: this is how a chain of waits becomes visible.
     let waits = found
         .blockers
         .iter()
@@ -100,6 +101,7 @@ pub(crate) async fn list(
         .map_err(|trouble| failed(&anywhere(), trouble))?;
     let mut states: BTreeMap<Path, LockState> = BTreeMap::new();
     for entry in &entries {
+        // A path that this version cannot parse is skipped, so that it does not hide the others.
         let Ok(path) = Path::parse(&entry.path) else {
             continue;
         };

@@ -161,6 +161,7 @@ pub(crate) fn break_hold(
             owner,
             fence,
         };
+        // Owner and fence must still match: the lock may have changed hands since `inspect`.
         match MEMORY.lock().apply(Command::Break(hold), None) {
             Outcome::Break(outcome) if *outcome == BreakOutcome::Broken => {}
             _ => {

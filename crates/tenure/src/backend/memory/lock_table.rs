@@ -146,6 +146,7 @@ impl TableInner {
         request: &Request,
         asking: &ReleaseRequest,
     ) -> AcquireOutcome {
+        // There are no policies in memory: the mode of the request selects the algorithm.
         let (algorithm, permits) = match request.mode {
             Mode::Permit(of) => (Algorithm::Semaphore, Some(of)),
             Mode::Exclusive | Mode::Shared | Mode::SharedTree => (Algorithm::RecursiveRw, None),
