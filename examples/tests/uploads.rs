@@ -96,7 +96,7 @@ fn client(arguments: &[&str]) -> String {
     run(Command::new(python()).arg(script).args(arguments))
 }
 
-/// Returns bytes without repetition.
+/// Returns random bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     File::open("/dev/urandom")

@@ -29,7 +29,7 @@ use crate::signals::{HoldEvent, ReleaseRequest};
 use crate::tenure::Tenure;
 use crate::values::{Fence, Mode, Wait};
 
-/// Returns a builder for a lock on `place`. See [`crate::lock`].
+/// Returns a builder for a lock on `place`. See [`crate::lock()`].
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     crate::lock(place).map(Lock::from)
 }

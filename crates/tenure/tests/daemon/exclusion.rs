@@ -16,7 +16,7 @@ use crate::support::{Daemon, client};
 const CLIENTS: usize = 4;
 const TTL: Duration = Duration::from_millis(800);
 const RUN: Duration = Duration::from_secs(8);
-/// Time limit until a fault has hit a holder.
+/// Time limit for the faults to hit a holder.
 const LONGEST: Duration = Duration::from_secs(60);
 
 /// The time span in which a client believed to hold the lock, on a clock that all clients share.
