@@ -75,7 +75,7 @@ impl Error {
         }
     }
 
-    /// Returns the exit code of a command that fails with this error: C2 (exit codes).
+    /// Returns the exit code of a command that fails with this error: C2 (exit codes), C15, C16.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Busy(_) => 75,

@@ -32,8 +32,8 @@ pub struct FileTuning {
     /// Trusts a pid without a host name. Set it only if no containers share the directory: S19
     /// (order of sidecar tests).
     pub trust_pid: bool,
-    /// Pids in records may belong to other containers with the same host name: X12, U13 (order of
-    /// tests).
+    /// Pids in records may belong to other containers with the same host name: X12 (order of
+    /// exclusive tests), U13 (order of upload tests).
     pub foreign_pids: bool,
     /// Replaces the default lock path of the target: S2 (lock path).
     pub lock_path: Option<PathBuf>,

@@ -2,9 +2,9 @@
 //! E10 (Session stream).
 //!
 //! ```text
-//!   acquire ── DaemonClient::ask ── Connection ═══ session ═══ a node   fails over to the next node
-//!      └─▶ DaemonHold ── Owner: one renewal for all its holds           renews at 1/3, lost at 80 % of the ttl
-//!   inspect, list, ask, break, watch                                    single calls
+//!   acquire ── DaemonClient::ask ── Connection ═══ session ═══ a node; fails over to the next
+//!      └─▶ DaemonHold ── Owner: one renewal for all its holds, at 1/3 of the ttl; lost at 80 %
+//!   inspect, list, ask, break, watch: single calls
 //! ```
 
 mod acquire;

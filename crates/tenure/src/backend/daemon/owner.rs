@@ -3,7 +3,7 @@
 //! All holds of an owner in one namespace share one lease, and one renewal serves all namespaces.
 //!
 //! ```text
-//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──1/3 of the ttl──▶ Renew ──▶ lease from its sending
+//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──at 1/3 of the ttl──▶ Renew ──▶ new lease
 //!                              └── 80 % of the ttl without an answer ──▶ lost
 //! ```
 
