@@ -1,10 +1,10 @@
 #!/bin/sh
-# A cron job that never runs twice: a late one says that somebody is at it, and goes home with success. If the machine loses
-# power or the job is killed, the next run takes over.
+# A cron job that never runs twice. If the previous run still holds the lock, this one reports it and
+# exits with 0. After a power failure or a kill, the next run takes over.
 #
 #   */5 * * * *  cron-singleton.sh /var/lib/import /usr/local/bin/import
 #
-# For several machines, put `tenant:/jobs/import` or `s3://bucket/import` in place of the directory.
+# For several machines, use `tenant:/jobs/import` or `s3://bucket/import` instead of the directory.
 set -eu
 
 if [ $# -lt 2 ]; then
@@ -14,5 +14,5 @@ fi
 where=$1
 shift
 
-# -n: do not wait. -E 0: "held" is no failure. Everything else is the job's own exit code.
+# -n: do not wait. -E 0: exit with 0 if the lock is held. Otherwise the exit code is that of the job.
 exec tenure run -n -E 0 --purpose "cron: $1" "$where" -- "$@"

@@ -1,11 +1,11 @@
 #!/bin/sh
-# One deploy of a service at a time, from whichever machine.
+# One deploy of a service at a time, across all machines.
 #
 #   export TENURE_URL=tenure://locks.example:50051
 #   deploy-lock.sh web 1.4.2 ./switch.sh
 #
-# Who comes second waits in line for ten minutes at most, and sees for whom. If the lock is lost, the steps are stopped with
-# everything that they started, before anybody else can deploy.
+# A second deploy waits in the queue for up to ten minutes and shows the holder. If the lock is lost,
+# the command and all its child processes are stopped before another deploy can start.
 set -eu
 
 if [ "${TENURE_HELD:-}" != 1 ]; then
@@ -20,9 +20,10 @@ fi
 service=$1 version=$2
 shift 2
 echo "deploying $service $version, fence $TENURE_FENCE"
-# … build, upload: what may happen twice …
+# … build, upload: steps that may run twice …
 
-# Right before the step that must not: is the lock still mine? The command gets the fence, for whatever stores the result.
+# Check the lock right before the step that must not run twice. The command gets the fence and passes
+# it to the system that stores the result.
 tenure fence check > /dev/null
 VERSION=$version "$@"
 echo "$service is $version"

@@ -1,4 +1,4 @@
-//! Every example runs: as a process, as a reader would start it, against a real daemon where it wants one.
+//! Runs every example as a process, against a real daemon if it needs one.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,10 +13,10 @@ use std::time::Duration;
 use support::Daemon;
 use tenure::blocking::wait;
 
-/// Longer than anything here takes.
+/// Longer than any step takes.
 const LONG: Duration = Duration::from_secs(60);
 
-/// What an example prints when it succeeds.
+/// Returns the output of an example that succeeds.
 fn output(command: &mut Command) -> String {
     let output = command.stdin(Stdio::null()).output().unwrap();
     let (said, told) = (
@@ -27,7 +27,7 @@ fn output(command: &mut Command) -> String {
     said
 }
 
-/// One who stands for election. Killed when dropped.
+/// A process in the election. Killed on drop.
 struct Candidate {
     child: Child,
     lines: Receiver<String>,
@@ -51,7 +51,7 @@ impl Candidate {
         Candidate { child, lines }
     }
 
-    /// The rest of the next line that begins so.
+    /// Returns the rest of the next line with this beginning.
     fn says(&self, beginning: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(LONG);
@@ -81,11 +81,11 @@ fn leader_election() {
     let first = anna.term("anna");
     let ben = Candidate::start("ben", &daemon);
     assert_eq!(ben.says("ben follows "), "anna");
-    // A crash: the office is free when the lease has run out.
+    // A crash: the next process leads when the lease has expired.
     drop(anna);
     let second = ben.term("ben");
     assert!(first < second, "{first} {second}");
-    // A request: the leader steps down, and the next in line leads.
+    // A release request: the leader steps down, and the next in the queue leads.
     let cleo = Candidate::start("cleo", &daemon);
     assert_eq!(cleo.says("cleo follows "), "ben");
     let asked = wait(

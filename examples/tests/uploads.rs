@@ -1,4 +1,5 @@
-//! Resumable uploads with a client that other people wrote, over two instances that share a directory and a daemon.
+//! Resumable uploads with an independent client, over two instances that share a directory and a
+//! daemon.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,7 +17,7 @@ use support::Daemon;
 const CLIENT: &str = "tuspy==1.1.0";
 const LONG: Duration = Duration::from_secs(60);
 
-/// An instance. Killed when dropped.
+/// A running instance. Killed on drop.
 struct Instance {
     child: Child,
     address: String,
@@ -38,7 +39,7 @@ impl Instance {
         Instance { child, address }
     }
 
-    /// One request by hand. Its body may be shorter than it says.
+    /// Sends a raw request. Its body may be shorter than declared.
     fn send(&self, head: &str, body: &[u8]) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
@@ -48,7 +49,7 @@ impl Instance {
         stream
     }
 
-    /// The head of the answer, in lower case.
+    /// Returns the head of the response in lower case.
     fn ask(&self, head: &str) -> String {
         answer(self.send(&format!("{head}\r\nconnection: close"), b""))
     }
@@ -67,7 +68,7 @@ fn answer(stream: TcpStream) -> String {
     head.join("\n").to_lowercase()
 }
 
-/// A Python with the client, below the target directory.
+/// Returns a Python with the tus client, installed below the target directory.
 fn python() -> PathBuf {
     let all = Path::new(env!("CARGO_TARGET_TMPDIR")).join("foreign-clients");
     fs::create_dir_all(&all).unwrap();
@@ -95,7 +96,7 @@ fn client(arguments: &[&str]) -> String {
     run(Command::new(python()).arg(script).args(arguments))
 }
 
-/// Bytes that are not the same anywhere.
+/// Returns random bytes.
 fn noise(length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     File::open("/dev/urandom")
@@ -105,8 +106,8 @@ fn noise(length: usize) -> Vec<u8> {
     bytes
 }
 
-/// A request that stands still in one instance gives way to the client that goes on through the other, with every byte
-/// that had come.
+/// A stalled request in one instance releases the upload to the client that resumes on the other
+/// one, with every byte that had arrived.
 #[test]
 fn a_cut_upload_goes_on_through_another_instance() {
     const CHUNK: usize = 100_000;
@@ -133,7 +134,7 @@ fn a_cut_upload_goes_on_through_another_instance() {
     let stored = store.join(id);
     assert_eq!(fs::read(&stored).unwrap(), &whole[..CHUNK]);
 
-    // Half open: the connection stays, and nothing comes any more.
+    // Half open: the connection stays, but no more bytes arrive.
     let rest = whole.len() - CHUNK;
     let stalled = a.send(
         &format!(
@@ -161,7 +162,7 @@ fn a_cut_upload_goes_on_through_another_instance() {
     assert!(answer(stalled).starts_with("http/1.1 423 "));
 }
 
-/// The rest of the protocol: what it can do, what it refuses, and the end of an upload.
+/// The rest of the protocol: capabilities, refusals, and the removal of an upload.
 #[test]
 fn the_protocol() {
     let daemon = Daemon::start();

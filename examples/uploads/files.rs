@@ -1,4 +1,5 @@
-//! Uploads on disk: `ID` has the bytes, `ID.length` how many there will be. The offset is the size of the file.
+//! Uploads on disk: `ID` has the bytes, `ID.length` the total length. The offset is the size of the
+//! file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +15,7 @@ pub(crate) struct Files {
     directory: PathBuf,
 }
 
-/// One of them.
+/// One upload.
 pub(crate) struct Upload {
     id: String,
     data: PathBuf,
@@ -36,13 +37,13 @@ impl Files {
         }
     }
 
-    /// An empty one with a new name.
+    /// Creates an empty upload with a random name.
     pub(crate) fn create(&self, length: u64) -> Result<Upload, HttpError> {
         let mut random = [0; 16];
         File::open("/dev/urandom")?.read_exact(&mut random)?;
         let upload = self.upload(&format!("{:032x}", u128::from_ne_bytes(random)));
         new(&upload.data)?.sync_all()?;
-        // Last: what has a length is complete.
+        // Written last: an upload counts as created once it has a length.
         let mut file = new(&upload.length)?;
         file.write_all(length.to_string().as_bytes())?;
         file.sync_all()?;
@@ -50,7 +51,7 @@ impl Files {
         Ok(upload)
     }
 
-    /// The names come from outside: only ours are looked for.
+    /// Finds an upload. Names come from clients, so only valid ones are looked up.
     pub(crate) fn find(&self, id: &str) -> Result<Upload, HttpError> {
         let ours = id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit());
         let upload = ours.then(|| self.upload(id));
@@ -79,7 +80,7 @@ impl Upload {
         Ok(fs::remove_file(&self.data)?)
     }
 
-    /// To write on, if the upload is as far as the client believes.
+    /// Opens the upload for writing if the client's offset is the current one.
     pub(crate) fn open_at(&self, from: u64) -> Result<OpenUpload, HttpError> {
         let (offset, length) = (self.offset()?, self.length()?);
         if offset != from {
@@ -97,7 +98,7 @@ impl Upload {
     }
 }
 
-/// An upload that is written to.
+/// An upload that is open for writing.
 pub(crate) struct OpenUpload {
     file: File,
     offset: u64,

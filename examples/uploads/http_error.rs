@@ -1,9 +1,9 @@
-//! What a client is told when it does not get what it wants.
+//! Error responses of the upload server.
 
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 
-/// A status, and a sentence.
+/// A status and a message.
 pub(crate) struct HttpError {
     status: StatusCode,
     why: String,
@@ -18,7 +18,7 @@ impl HttpError {
     }
 }
 
-/// Held for longer than we wait: later. No daemon, or the lock lost: later too, and not the client's fault.
+/// A busy lock, an unreachable daemon and a lost lock are temporary: the client may retry.
 impl From<tenure::Error> for HttpError {
     fn from(error: tenure::Error) -> HttpError {
         let status = match error {
@@ -31,7 +31,7 @@ impl From<tenure::Error> for HttpError {
 
 impl From<std::io::Error> for HttpError {
     fn from(error: std::io::Error) -> HttpError {
-        // Two that remove it: the second finds nothing.
+        // Of two concurrent removals, the second finds no file.
         let status = match error.kind() {
             std::io::ErrorKind::NotFound => StatusCode::NOT_FOUND,
             _ => StatusCode::INTERNAL_SERVER_ERROR,

@@ -1,13 +1,17 @@
-//! Resumable uploads: the tus 1.0 core protocol with creation and termination, on as many instances as one likes.
+//! Resumable uploads: the tus 1.0 core protocol with creation and termination, on any number of
+//! instances.
 //!
 //! ```sh
 //! TENURE_URL=127.0.0.1:50051 uploads DIRECTORY 127.0.0.1:8080
 //! ```
 //!
-//! The problem: a client's connection breaks without a word, and the instance that reads from it does not notice. The
-//! client comes back, perhaps to another instance, and must neither wait for a time-out nor write beside the old request.
-//! So every request takes the upload's lock on the daemon, and asks the holder for it; a request that is asked stops
-//! reading, makes what it has durable, and lets go. The instances share a directory and the daemon, nothing else.
+//! Problem: a client's connection breaks silently, and the instance that reads from it does not
+//! notice. The client retries, perhaps on another instance. It must neither wait for a timeout nor
+//! write concurrently with the old request.
+//!
+//! Solution: every request acquires the upload's lock on the daemon and sends a release request to
+//! the holder. A request that gets one stops reading, syncs what it has, and releases the lock. The
+//! instances share only a directory and the daemon.
 
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
@@ -57,7 +61,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 impl UploadServer {
-    /// Every request on an upload takes its lock, and asks whoever has it.
+    /// Returns the lock of an upload. It asks the present holder to release.
     fn lock(&self, upload: &Upload) -> Result<Lock, HttpError> {
         let lock = self
             .tenure
@@ -69,7 +73,7 @@ impl UploadServer {
     }
 }
 
-/// One version of the protocol, both ways.
+/// Checks the protocol version of requests and adds it to responses.
 async fn speaks_tus(request: Request, next: Next) -> Response {
     let version = request.headers().get("tus-resumable");
     let known =
@@ -93,7 +97,7 @@ async fn abilities() -> impl IntoResponse {
     (StatusCode::NO_CONTENT, can)
 }
 
-/// Nobody knows the new upload yet: this needs no lock.
+/// Creates an upload. No other client knows it yet, so this needs no lock.
 async fn create(
     State(server): State<UploadServer>,
     headers: HeaderMap,
@@ -103,7 +107,7 @@ async fn create(
     Ok((StatusCode::CREATED, [("location", location)]).into_response())
 }
 
-/// The offset is told under the lock, so that it is final: nobody writes any more.
+/// Returns the offset. It is read under the lock, so no other request is still writing.
 async fn offset(
     State(server): State<UploadServer>,
     Path(id): Path<String>,
@@ -139,7 +143,7 @@ async fn append(
     }
     let from = number(&headers, "upload-offset")?;
     let lock = server.lock(&upload)?;
-    // If the lock is lost, nothing more is read or written: `with` drops the rest.
+    // If the lock is lost, `with` drops the future, so nothing more is read or written.
     let offset = lock
         .with(async |guard| receive(&upload, from, body, guard).await)
         .await?;
@@ -150,7 +154,7 @@ async fn append(
         .into_response())
 }
 
-/// Stores what comes until it ends, breaks off, or somebody else wants the upload.
+/// Stores the body until it ends, the connection breaks, or another request asks for the upload.
 async fn receive(
     upload: &Upload,
     from: u64,
@@ -171,7 +175,7 @@ async fn receive(
                 let Ok(bytes) = frame.into_data() else {
                     continue;
                 };
-                // This process may have slept since the frame came.
+                // This process may have been suspended since the frame arrived.
                 guard.still_held()?;
                 if let Err(refused) = file.append(&bytes) {
                     break Err(refused);
@@ -179,7 +183,7 @@ async fn receive(
             }
         }
     };
-    // What has come is kept, however it ended: the next request goes on from there.
+    // Keep what has arrived, whatever ended the loop: the next request continues there.
     tokio::task::block_in_place(|| file.sync())?;
     end.map(|()| file.offset())
 }
@@ -196,7 +200,7 @@ async fn remove(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// A header that must be there and be a number.
+/// Returns a required numeric header.
 fn number(headers: &HeaderMap, name: &str) -> Result<u64, HttpError> {
     let text = headers.get(name).and_then(|value| value.to_str().ok());
     text.and_then(|text| text.parse().ok()).ok_or_else(|| {

@@ -1,4 +1,5 @@
-//! The verbs: one file each, an argument struct whose doc comment is the help text, and one function.
+//! The commands: one file each, with an argument struct whose doc comment is the help text, and one
+//! function.
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -25,8 +26,9 @@ mod try_lock;
 mod watch;
 mod why;
 
-// The verbs, each with the first line of its help text. What else there is to say of a verb is put together only when
-// it is the one that was given: all of them together take longer than a lock file (C7).
+// The list of commands, each with the first line of its help text. `defer`: clap builds the full
+// description of a command only when it is used. Building all of them takes longer than acquiring a
+// lock file: C7 (fast start).
 #[derive(Subcommand)]
 #[command(defer = true)]
 pub(crate) enum Command {
@@ -99,8 +101,8 @@ impl Command {
     }
 }
 
-/// Reads the arguments of `tenure run`. The other verbs are not described to the parser: that alone would take as
-/// long as the lock (C7).
+/// Parses the arguments of `tenure run`. The other commands are not described to the parser: that
+/// would take as long as acquiring the lock (C7).
 pub(crate) fn run_alone(arguments: Vec<OsString>) -> run::RunCommand {
     let verb = clap::Command::new("run").bin_name("tenure run");
     let mut verb = run::RunCommand::augment_args(verb.display_name("tenure-run"));
@@ -116,7 +118,7 @@ mod tests {
 
     use crate::Arguments;
 
-    /// `tenure run` is read without the other verbs, and is the same verb.
+    /// Parsed without the other commands, `tenure run` is the same as among them.
     #[test]
     fn run_describes_itself_alone_as_among_the_others() {
         let mut all = Arguments::command();
@@ -135,7 +137,7 @@ mod tests {
         );
     }
 
-    /// The list of verbs says of each what its own help text begins with.
+    /// The list shows for each command the first line of its own help text.
     #[test]
     fn a_verb_is_listed_as_it_describes_itself() {
         let summary = |command: &clap::Command| {

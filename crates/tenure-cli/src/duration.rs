@@ -1,8 +1,9 @@
-//! Durations on the command line: `500ms`, `30s`, `5m`, `1h`; a bare number is seconds, as in flock.
+//! Durations on the command line: `500ms`, `30s`, `5m`, `1h`. A bare number means seconds, as in
+//! `flock`.
 
 use std::time::Duration;
 
-/// Reads a duration.
+/// Parses a duration.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let split = text
         .find(|c: char| !c.is_ascii_digit() && c != '.')

@@ -1,7 +1,8 @@
-//! A wait that a signal may end without leaving a place in line behind.
+//! Cancellation of a waiting acquire by a signal.
 //!
-//! A lock file's waiter leaves nothing behind when it dies. On the daemon and in a repository it would: its
-//! place would be granted to nobody. So there a signal first withdraws the request, and then has its way.
+//! A waiter for a lock file leaves nothing behind when it is killed. On the daemon and in a
+//! repository its queue entry would stay and be granted to a dead process. There, a signal first
+//! withdraws the request and then takes its default action.
 
 use std::future::{Future, poll_fn};
 use std::io;
@@ -14,7 +15,7 @@ use signal_hook::iterator::Signals;
 use tenure::{Address, Tenure, blocking};
 use tokio::sync::oneshot;
 
-/// How long a withdrawal may take before we go all the same.
+/// Time limit for the withdrawal.
 const WITHDRAW_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Catches the signals that end a wait.
@@ -23,7 +24,7 @@ pub(crate) struct Interrupts {
 }
 
 impl Interrupts {
-    /// From now on signals are noted instead of ending us.
+    /// Installs the handlers. From now on a signal does not end the process.
     pub(crate) fn catch() -> io::Result<Interrupts> {
         let mut signals = Signals::new([SIGTERM, SIGINT, SIGHUP, SIGQUIT])?;
         let (sender, first) = oneshot::channel();
@@ -37,8 +38,8 @@ impl Interrupts {
         Ok(Interrupts { first })
     }
 
-    /// Does the work on this thread; the signal that came before it was done, if one did. The work is dropped
-    /// then, and so withdrawn.
+    /// Runs `work` on this thread. If a signal arrives first, drops `work`, which withdraws the
+    /// request, and returns the signal.
     pub(crate) fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
         let mut work = pin!(work);
         let mut first = pin!(&mut self.first);
@@ -53,14 +54,16 @@ impl Interrupts {
         }))
     }
 
-    /// A signal that came since, if one did.
+    /// Returns a signal that arrived after the wait, if there is one.
     pub(crate) fn pending(&mut self) -> Option<i32> {
         self.first.try_recv().ok()
     }
 }
 
-/// Ends this process by the signal, after the withdrawal had time to arrive: one more answer from the same
-/// place means that what was sent before it is there.
+/// Ends this process by the signal after the withdrawal had time to arrive.
+///
+/// The withdrawal runs in the background. One more call to the same daemon or store is answered
+/// after it.
 pub(crate) fn die_of(signal: i32, tenure: &Tenure, places: &[Address]) -> ! {
     let (tenure, places) = (tenure.clone(), places.to_vec());
     let (sender, done) = std::sync::mpsc::channel();

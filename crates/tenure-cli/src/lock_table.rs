@@ -1,4 +1,4 @@
-//! Locks as rows: the same columns in `ls` and `top`.
+//! Locks as table rows: the columns of `ls` and `top`.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use tenure::{Blocker, HolderLiveness, LockState};
 /// The columns of a row.
 pub(crate) const HEADINGS: [&str; 6] = ["WHERE", "MODE", "HELD BY", "SINCE", "LEASE", "WAITING"];
 
-/// One row for each hold, and one for a place that has only waiters or notes.
+/// Returns one row per hold, and one for an address that has only waiters or notes.
 pub(crate) fn rows(states: &[LockState]) -> Vec<[String; 6]> {
     let mut rows = Vec::new();
     for state in states {
@@ -54,7 +54,7 @@ fn waiting(state: &LockState) -> String {
     }
 }
 
-/// `0.8s`, `42s`, `12m`, `5h`, `3d`.
+/// Formats a duration: `0.8s`, `42s`, `12m`, `5h`, `3d`.
 pub(crate) fn span(time: Duration) -> String {
     match time.as_secs() {
         0 => format!("{:.1}s", time.as_secs_f64()),
@@ -65,7 +65,7 @@ pub(crate) fn span(time: Duration) -> String {
     }
 }
 
-/// Rows under headings, in columns as wide as they need to be.
+/// Formats rows under headings, with aligned columns.
 pub(crate) fn layout(rows: &[[String; 6]]) -> String {
     let mut widths = HEADINGS.map(|heading| heading.chars().count());
     for row in rows {

@@ -48,7 +48,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments = with_verb(std::env::args_os().collect());
-    // C4: first thing, while there is one thread. It gets ready while the arguments are read.
+    // Fork before any thread exists: C4 (keeper and process group). The supervisor prepares itself
+    // while this process parses the arguments.
     if arguments.get(1).is_some_and(|verb| verb == "run") {
         let supervisor = run::supervisor::fork();
         run::have_memory_ready();
@@ -57,7 +58,8 @@ fn main() -> ExitCode {
     Arguments::parse_from(arguments).command.run()
 }
 
-/// `tenure --config FILE` means `tenure serve --config FILE`, as a daemon's command line has it.
+/// Inserts the verb `serve` before flags of the daemon: `tenure --config FILE` means `tenure serve
+/// --config FILE`.
 fn with_verb(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let of_the_daemon = arguments.get(1).and_then(|first| first.to_str());
     let flags = ["--config", "--health-check", "--print-config"];

@@ -1,4 +1,5 @@
-//! Options that several verbs share: how to wait (C1), and what only one protocol knows (C11, C12, C20).
+//! Options that several commands share: waiting, C1 (options of `run`), and options of single
+//! protocols, C11 (reclaim policy), C12 (data key of a repository), C20 (options of one protocol).
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -111,7 +112,7 @@ enum WaitWhen {
 }
 
 impl InspectOptions {
-    /// The library, with these settings.
+    /// Returns the library with these options.
     pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
         self.check(places)?;
         build(places, self.tuning()?)
@@ -147,7 +148,8 @@ impl InspectOptions {
     }
 }
 
-/// The environment is only asked where the daemon is.
+/// Reads the environment only if an address is on the daemon: wrong settings must not affect lock
+/// files.
 fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
     let asks_daemon = |place: &Address| matches!(place, Address::Daemon { .. });
     let builder = match places.iter().any(asks_daemon) {
@@ -158,14 +160,15 @@ fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
 }
 
 impl ProtocolOptions {
-    /// The library, with these settings.
+    /// Returns the library with these options.
     pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
         self.inspect_options.check(places)?;
         self.check(places)?;
         build(places, self.tuning()?)
     }
 
-    /// An option that none of the places knows would be silently ignored: better say so.
+    /// Refuses an option that none of the addresses supports, instead of ignoring it silently
+    /// (C20).
     fn check(&self, places: &[Address]) -> Result<(), CommandFailure> {
         let for_files = [
             (self.reclaim.is_some(), "--reclaim"),
@@ -254,7 +257,7 @@ fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), Co
     }
 }
 
-/// C12: 32 raw bytes or 64 hex digits.
+/// Reads 32 raw bytes or 64 hex digits (C12).
 fn read_key(file: &Path) -> Result<DataKey, CommandFailure> {
     DataKey::from_file(file)
         .map_err(|error| CommandFailure::usage(format!("{}: {error}", file.display())))

@@ -1,25 +1,26 @@
-//! How a verb ends: an exit code by convention (C2), and the same facts for people or for programs.
+//! Output and exit codes of the commands: C2 (exit codes). The same facts for people (text) and
+//! programs (JSON).
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
 
-/// The caller's own mistake; nothing was started.
+/// Invalid arguments; nothing was changed.
 pub(crate) const USAGE: u8 = 2;
-/// Held by somebody else.
+/// Another owner holds the lock.
 pub(crate) const HELD: u8 = 75;
-/// Not held any more.
+/// The lock is lost.
 pub(crate) const LOST: u8 = 120;
-/// Tenure itself could not do it.
+/// Tenure itself failed.
 pub(crate) const FAILED: u8 = 125;
 
-/// Why a verb did not do what it was asked.
+/// A command that failed, with its exit code.
 #[derive(Debug)]
 pub(crate) struct CommandFailure {
     pub(crate) code: u8,
     pub(crate) text: String,
-    /// The fields for `--json`, where there are more than the text.
+    /// The fields for `--json`, if there are more than the message.
     json: Option<serde_json::Value>,
 }
 
@@ -32,12 +33,12 @@ impl CommandFailure {
         }
     }
 
-    /// The caller's mistake.
+    /// Invalid arguments of the caller.
     pub(crate) fn usage(text: impl Into<String>) -> CommandFailure {
         CommandFailure::new(USAGE, text)
     }
 
-    /// Our own failure.
+    /// A failure of Tenure itself.
     pub(crate) fn own(text: impl Into<String>) -> CommandFailure {
         CommandFailure::new(FAILED, text)
     }
@@ -73,7 +74,7 @@ impl From<io::Error> for CommandFailure {
     }
 }
 
-/// Whether a verb prints for people or for programs.
+/// Whether a command prints text or JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OutputFormat {
     Text,
@@ -89,7 +90,7 @@ impl OutputFormat {
         }
     }
 
-    /// Prints one answer in this form.
+    /// Prints one result.
     pub(crate) fn answer(
         self,
         text: impl std::fmt::Display,
@@ -101,7 +102,7 @@ impl OutputFormat {
         }
     }
 
-    /// The exit code; what went wrong is said in this form, too.
+    /// Returns the exit code; prints an error in this format.
     pub(crate) fn end(self, result: Result<u8, CommandFailure>) -> ExitCode {
         match result {
             Ok(code) => ExitCode::from(code),
@@ -118,12 +119,12 @@ impl OutputFormat {
     }
 }
 
-/// The exit code of a verb that speaks to people only.
+/// Returns the exit code of a command without JSON output.
 pub(crate) fn end(result: Result<(), CommandFailure>) -> ExitCode {
     OutputFormat::Text.end(result.map(|()| 0))
 }
 
-/// One line on standard output, out at once. A reader that has seen enough ends us quietly.
+/// Prints one line and flushes it. A closed pipe ends the process with 0, as in `tenure ls | head`.
 pub(crate) fn line(text: &str) -> Result<(), CommandFailure> {
     let mut out = io::stdout().lock();
     match writeln!(out, "{text}").and_then(|()| out.flush()) {
@@ -136,12 +137,12 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CommandFailure> 
     serde_json::to_string(value).map_err(|error| CommandFailure::own(error.to_string()))
 }
 
-/// Whether a person sees what goes to this stream.
+/// Returns whether the stream is a terminal.
 pub(crate) fn is_terminal(stream: impl std::io::IsTerminal) -> bool {
     stream.is_terminal()
 }
 
-/// The exit code for how a plain child ended (C2).
+/// Returns the exit code for the end of a child (C2).
 pub(crate) fn child_code(status: std::process::ExitStatus) -> u8 {
     use std::os::unix::process::ExitStatusExt;
     let code = status

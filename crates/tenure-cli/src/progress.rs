@@ -1,4 +1,5 @@
-//! The waiting line (C9): on a terminal one line that changes in place, in a log one line a minute.
+//! Progress line of a waiting command: C9 (progress while waiting). On a terminal it is updated in
+//! place; in a log there is one line per minute.
 
 use std::io::Write;
 use std::sync::Mutex;
@@ -6,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use tenure::Busy;
 
-/// How often a log hears that we still wait.
+/// Interval of lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// Tells people for whom we wait.
+/// Reports the blocker to the user while a request waits.
 pub(crate) struct WaitProgress {
     since: Instant,
     sink: ProgressSink,
@@ -17,13 +18,13 @@ pub(crate) struct WaitProgress {
 }
 
 enum ProgressSink {
-    /// Of this many columns.
+    /// With the width in columns.
     Terminal(usize),
     Log,
 }
 
 impl WaitProgress {
-    /// Starts the clock. Standard error decides how we speak.
+    /// Starts the clock. Standard error determines the form.
     pub(crate) fn new() -> WaitProgress {
         let sink = match rustix::termios::tcgetwinsize(rustix::stdio::stderr()) {
             Ok(size) => ProgressSink::Terminal(usize::from(size.ws_col).max(20)),
@@ -36,7 +37,7 @@ impl WaitProgress {
         }
     }
 
-    /// Called again and again while somebody is in the way.
+    /// Prints the progress. Backends call it repeatedly.
     pub(crate) fn tell(&self, busy: &Busy) {
         let now = Instant::now();
         let waited = now.duration_since(self.since);
@@ -63,7 +64,7 @@ impl WaitProgress {
         }
     }
 
-    /// The wait is over: the line goes, so that the command starts on a clean one.
+    /// Clears the line, so that the command starts on an empty one.
     pub(crate) fn over(&self) {
         let last = self
             .last
@@ -75,7 +76,7 @@ impl WaitProgress {
     }
 }
 
-/// Time waited, place in line, holder: short, because it must fit.
+/// Formats waiting time, queue position and holder, short enough for one line.
 fn line(busy: &Busy, waited: Duration) -> String {
     let place = busy
         .position
@@ -98,7 +99,7 @@ fn clip(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    /// C9: what is written by others cannot move the cursor or wrap the line.
+    /// C9: text of other processes cannot move the cursor or wrap the line.
     #[test]
     fn a_line_fits_and_stays_a_line() {
         assert_eq!(clip("a\r\nb\u{1b}[2Jc", 80), "ab[2Jc");

@@ -1,4 +1,7 @@
-//! `tenure run`: a command under a lock, and nothing of it left when the lock goes.
+//! `tenure run`: runs a command under a lock and makes sure that no process of it outlives the
+//! lock.
+//!
+//! Two processes share the work: the wrapper holds the lock, the supervisor holds the child.
 
 mod channel;
 mod process_tree;

@@ -21,7 +21,7 @@ use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
-/// Everything must have happened after this long, also on a busy machine.
+/// Time limit for each step, also on a busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Nodes of one cluster, by their number; each in its own directory, on ports the system chooses.
@@ -44,7 +44,7 @@ impl Cluster {
         self.data.path().join(format!("node-{at}"))
     }
 
-    /// Starts a node; the first one begins the cluster, the others join by whoever is up.
+    /// Starts a node. The first one creates the cluster; the others join through a node that is up.
     fn start(&mut self, at: usize) {
         let seeds: Vec<String> = self
             .nodes
@@ -116,7 +116,7 @@ fn command(url: &str, arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// An address that nobody listens on now.
+/// Returns an address on which no process listens now.
 fn free_address() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap().to_string()
@@ -134,7 +134,7 @@ fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
     }
 }
 
-/// Acquires, trying again while the node says that it cannot now.
+/// Acquires with retries while the node is unavailable.
 async fn acquire_soon(
     client: &mut PathLockClient<Channel>,
     owner: &str,
@@ -146,12 +146,12 @@ async fn acquire_soon(
             Ok(answer) => return answer.into_inner(),
             Err(status) => assert!(Instant::now() < end, "{owner} {path}: {status}"),
         }
-        // There is no event for "this node can now": a client asks again.
+        // There is no event for "available", so retry.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }
 
-/// Looks at the cluster until it is as it should be.
+/// Polls the cluster status until the condition holds.
 async fn until(
     cluster: &Cluster,
     at: usize,
@@ -167,7 +167,7 @@ async fn until(
             return status;
         }
         assert!(Instant::now() < end, "never {what}: {status:#?}");
-        // Membership has no stream to await: operators look again, and so does this.
+        // Membership has no event stream, so poll.
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -267,8 +267,8 @@ async fn nothing_acknowledged_is_lost() {
     assert_held(&cluster, 0, &held).await;
 }
 
-/// R166: a fourth node takes the place of a drained one, which ends up with nothing and is removed;
-/// a node whose disk was lost comes back in a new life.
+/// R166: a fourth node replaces a drained one, which loses all replicas and is removed; a node with
+/// a lost disk returns in a new incarnation.
 #[tokio::test]
 async fn nodes_come_and_go() {
     let mut cluster = three(8).await;
@@ -320,7 +320,8 @@ async fn nodes_come_and_go() {
     );
 }
 
-/// R161, R167, R168: who does not fit stays out, and nobody begins a second cluster by mistake.
+/// R161, R167, R168: a node that does not match stays out, and no second cluster is created by
+/// mistake.
 #[tokio::test]
 async fn strangers_stay_out() {
     let mut cluster = Cluster::new(8);
@@ -371,8 +372,8 @@ async fn strangers_stay_out() {
     assert_eq!(status.nodes.len(), 1, "nobody remembers them: {status:#?}");
 }
 
-/// R167: as the guide has it, every node has seeds, waits, and one is ordered to found the cluster. The
-/// founder comes back into it after `rejoin` and with a lost disk: what is held stays held.
+/// R167: as in the guide, every node has seeds and waits, and one is ordered to create the cluster.
+/// That node returns to it after `rejoin` and with a lost disk: holds stay held.
 #[tokio::test]
 async fn a_cluster_is_founded_once() {
     let data = tempfile::tempdir().unwrap();
@@ -461,7 +462,7 @@ async fn hold(cluster: &Cluster, at: usize, name: &str) -> Vec<(String, String)>
     held
 }
 
-/// R169: one node after the other is stopped in order and started again; each hands over first.
+/// R169: rolling restart; each node hands over its leaderships first.
 #[tokio::test]
 async fn a_rolling_restart_loses_nothing() {
     let mut cluster = three(8).await;
@@ -485,7 +486,7 @@ async fn a_rolling_restart_loses_nothing() {
     assert_held(&cluster, 1, &held).await;
 }
 
-/// Tokens that a new cluster gives out are beyond all that the old one can have given out.
+/// Fences of a new cluster are larger than all that the old one can have assigned.
 async fn assert_lifted(cluster: &Cluster, path: &str) {
     let mut client = cluster.client(0).await;
     let answer = acquire_soon(&mut client, "late", path).await;
@@ -493,7 +494,8 @@ async fn assert_lifted(cluster: &Cluster, path: &str) {
     assert!(answer.fencing_token > 1 << 40, "{answer:?}");
 }
 
-/// A backup of three nodes goes into a new cluster of one, which grows again; a damaged one goes nowhere.
+/// A backup of three nodes is restored into a cluster of one node, which grows again; a damaged
+/// backup is refused.
 #[tokio::test]
 async fn a_backup_is_restored_into_a_cluster_of_another_size() {
     let cluster = three(8).await;
@@ -536,7 +538,7 @@ async fn a_backup_is_restored_into_a_cluster_of_another_size() {
     assert!(!output.status.success() && !again.exists(), "{output:?}");
 }
 
-/// R164: two of three nodes are lost for good; an operator goes on with the one that is left.
+/// R164: two of three nodes are permanently lost; an operator continues with the remaining one.
 #[tokio::test]
 async fn a_lost_majority_is_given_up_on_an_operators_order() {
     let mut cluster = three(8).await;
@@ -559,7 +561,7 @@ async fn a_lost_majority_is_given_up_on_an_operators_order() {
     alone.nodes.push(cluster.nodes[2].take());
     assert_held(&alone, 0, &held).await;
     assert_lifted(&alone, "t3:/other").await;
-    // The old nodes are strangers to the new cluster: they are of another one.
+    // The old nodes belong to another cluster and cannot join the new one.
     alone.nodes[0].take().unwrap().kill();
     let said = command("", &["rejoin", "--data-dir", to]);
     assert!(said.contains("db.damaged.0"), "{said}");

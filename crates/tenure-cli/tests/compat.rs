@@ -1,8 +1,8 @@
-//! What releases leave behind: this one reads it, and finds in it what they knew.
+//! Compatibility with earlier releases: this one reads their files.
 //!
-//! `compat/<release>/` holds the data directory of a lone node (log and snapshots), a backup, and what
-//! the node answered when they were made. They are recorded once, when a release is made, by
-//! `cargo test -p tenure-cli --test compat -- --ignored record`, and never changed.
+//! `compat/<release>/` holds the data directory of a single node (log and snapshots), a backup, and
+//! the node's answers at that time. They are recorded once, when a release is made, by `cargo test
+//! -p tenure-cli --test compat -- --ignored record`, and never changed.
 
 #![allow(
     clippy::unwrap_used,
@@ -35,7 +35,7 @@ fn recorded() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../compat")
 }
 
-/// Every release that left something.
+/// Returns every recorded release.
 fn releases() -> Vec<PathBuf> {
     let entries = std::fs::read_dir(recorded()).unwrap();
     let mut all: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
@@ -60,7 +60,7 @@ fn acquire(daemon: &Daemon, owner: &str, path: &str, mode: &str) -> Value {
     call(daemon, "acquire", request)
 }
 
-/// Everything that this test knows how to ask, without what depends on the hour.
+/// Returns everything that this test can query, without values that depend on the time.
 fn content(daemon: &Daemon) -> Value {
     let mut paths = json!({});
     for path in PATHS {
@@ -117,7 +117,7 @@ fn copy(from: &Path, to: &Path) {
     }
 }
 
-/// A node goes on from the log and the snapshots of every release before it.
+/// A node continues from the log and the snapshots of every earlier release.
 #[test]
 fn the_log_of_every_release_is_read() {
     for release in releases() {
@@ -125,7 +125,7 @@ fn the_log_of_every_release_is_read() {
         copy(&release.join("node"), home.path());
         let daemon = Daemon::start_with(home.path(), &[NODE]);
         assert_eq!(content(&daemon), read_content(&release), "{release:?}");
-        // And it goes on: the next fence is beyond all that were given.
+        // The next fence is beyond all earlier ones.
         let answer = acquire(&daemon, "late", "plain:/given/late", "MODE_WRITE");
         let (fence, last) = (fence(&answer), last_fence(&read_content(&release)));
         assert!(fence > last, "{fence} after {last} in {release:?}");
@@ -157,7 +157,7 @@ fn the_backup_of_every_release_is_restored() {
     }
 }
 
-/// What a later release wrote is refused with a word about it, and left alone.
+/// The log of a later release is refused with a message and not changed.
 #[test]
 fn the_log_of_a_later_release_is_refused() {
     let home = tempfile::tempdir().unwrap();

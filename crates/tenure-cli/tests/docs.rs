@@ -1,4 +1,4 @@
-//! The guides' commands, in order, pasted as they are; and a reference that names every option.
+//! Runs the commands of the guides in order, and checks that the reference names every option.
 
 #![allow(
     clippy::unwrap_used,
@@ -81,8 +81,8 @@ fn the_deploy_lock() {
     );
 }
 
-/// The README's commands in order, but for those that build this very program: the newcomer's own
-/// programs stand in the directory, the daemon runs.
+/// Runs the commands of the README in order, except those that build this program: the reader's own
+/// programs are in the directory, and the daemon runs.
 #[test]
 fn the_readme() {
     let data = tempfile::tempdir().unwrap();
@@ -114,7 +114,7 @@ fn the_readme() {
     );
 }
 
-/// Every option of `run` stands in the reference.
+/// Every option of `run` is in the reference.
 #[test]
 fn the_reference_names_every_option() {
     let page = fs::read_to_string(docs().join("reference/cli.md")).unwrap();

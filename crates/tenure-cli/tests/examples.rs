@@ -1,4 +1,4 @@
-//! The shell examples, as a reader would start them.
+//! Runs the shell examples as a reader would.
 
 #![allow(
     clippy::unwrap_used,
@@ -38,7 +38,7 @@ fn output(command: &mut Command) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The first job tries to start a second one; that one goes home. The next run is as good as the first.
+/// The first job tries to start a second one, which exits. The next run works like the first.
 #[test]
 fn cron_singleton() {
     let dir = tempfile::tempdir().unwrap();
@@ -74,7 +74,7 @@ fn deploy_lock() {
             .env("TENURE_URL", format!("tenure://{}", daemon.grpc));
         command
     };
-    // A directory can be made once only: who finds one is not alone.
+    // `mkdir` succeeds only once: a deploy that finds the directory is not alone.
     let switch = "mkdir switching && echo $TENURE_FENCE $VERSION >> log && rmdir switching";
     std::thread::scope(|scope| {
         for version in ["1.0", "1.1", "1.2", "1.3"] {

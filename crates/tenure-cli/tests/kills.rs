@@ -1,8 +1,8 @@
 //! R152: `kill -9` at any moment loses nothing that was acknowledged.
 //!
-//! A client records every answer; the daemon is killed at a random moment and started again on the
-//! same directory; then what was acknowledged is compared with what is there. Tokens, places in
-//! line, policies and idempotency keys included.
+//! A client records every answer; the daemon is killed at a random moment and restarted on the same
+//! directory; then the acknowledged state is compared with the present one, including fences, queue
+//! positions, policies and idempotency keys.
 
 #![allow(
     clippy::unwrap_used,
@@ -19,7 +19,7 @@ use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
 
-/// How often the daemon is killed; more on request.
+/// Number of kills; more on request.
 fn kills() -> u32 {
     std::env::var("TENURE_KILLS")
         .ok()
@@ -65,7 +65,7 @@ async fn nothing_acknowledged_is_lost() {
     let mut known = Known::default();
     let mut counter = 0u64;
     let mut daemon = Daemon::start(data.path());
-    // One lock that is never released, and a line behind it that must keep its order.
+    // One lock that is never released, and a queue behind it that must keep its order.
     let mut client = connect(&daemon).await;
     client
         .acquire(acquire("keeper", "line:/a/b"))
@@ -74,7 +74,7 @@ async fn nothing_acknowledged_is_lost() {
     for round in 0..kills() {
         let deadline = Duration::from_millis(20 + u64::from(round * 37 % 150));
         let load = load(&mut client, &mut known, &mut counter, round);
-        // The load never ends by itself; whatever was not answered is not known.
+        // The load never ends by itself; unanswered calls are not recorded.
         let _ = tokio::time::timeout(deadline, load).await;
         daemon.kill();
         daemon = Daemon::start(data.path());
@@ -93,7 +93,7 @@ async fn nothing_acknowledged_is_lost() {
     assert!(counter > u64::from(kills()), "the load did nothing");
 }
 
-/// Acquires, releases, queues and sets policies for ever, writing down what was answered.
+/// Acquires, releases, queues and sets policies without end, and records the answers.
 async fn load(
     client: &mut PathLockClient<Channel>,
     known: &mut Known,
@@ -112,7 +112,7 @@ async fn load(
         algorithm,
         idempotency_key: String::new(),
     };
-    // Unknown while it is under way.
+    // Unknown while the call is running.
     known.policies.remove(&namespace);
     if client.set_namespace_policy(policy).await.is_ok() {
         known.policies.insert(namespace, algorithm);
@@ -216,7 +216,7 @@ async fn compare(client: &mut PathLockClient<Channel>, known: &Known, round: u32
             "round {round}: {key} was applied twice"
         );
     }
-    // The line: everybody who was queued is still there, in order.
+    // Every queued waiter is still there, in order.
     if let Some(last) = known.waiting.last() {
         let request = v1::ExplainRequest {
             path: "line:/a/b".into(),

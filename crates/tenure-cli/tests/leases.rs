@@ -1,4 +1,5 @@
-//! `run` and its sisters on the daemon: leases, the line, release requests, trees, permits, policies.
+//! `run` and related commands on the daemon: leases, the queue, release requests, trees, permits,
+//! policies.
 
 #![allow(
     clippy::unwrap_used,
@@ -74,7 +75,7 @@ fn hold(place: &RunFixture, arguments: &[&str]) -> Holder {
     Holder::start(run(place, &all))
 }
 
-/// C1, C2, C3: held is 75, in vain 124; the child finds fence, owner, mode and URL.
+/// C1, C2, C3: held is 75, timed out is 124; the child gets fence, owner, mode and URL.
 #[test]
 fn exclusive_and_the_environment() {
     let place = RunFixture::new();
@@ -101,7 +102,7 @@ fn exclusive_and_the_environment() {
     assert_eq!(words[3], url());
 }
 
-/// C1, E6: shared holders share; a shared tree keeps writers out of everything below.
+/// C1, E6: shared holders share; a shared tree excludes writers below it.
 #[test]
 fn shared_and_trees() {
     let place = RunFixture::new();
@@ -155,7 +156,8 @@ fn permits_and_policies() {
         json(&place, &["policy", "get", "--json", "pool:/p"])["explicit"],
         false
     );
-    // Elsewhere one of two would be the only one: refused, and nothing is left behind.
+    // In other namespaces one of two permits would be an exclusive lock: refused, and nothing is
+    // left behind.
     let (code, said) = tenure(
         &place,
         &["run", "--permits", "2", "pool:/q/x", "--", "true"],
@@ -169,7 +171,7 @@ fn permits_and_policies() {
     );
 }
 
-/// C1, C8: a waiter gets its turn, first come first served, and says for whom it waits.
+/// C1, C8: waiters are granted first come, first served, and show the holder.
 #[test]
 fn the_line_is_fair() {
     let place = RunFixture::new();
@@ -208,7 +210,7 @@ fn the_line_is_fair() {
     );
 }
 
-/// C1, C2: a release request: told with `notify`, ended with 121 with `term`.
+/// C1, C2: a release request is reported with `notify`, and ends the command with 121 with `term`.
 #[test]
 fn release_requests() {
     let place = RunFixture::new();
@@ -246,7 +248,7 @@ fn broken_holds() {
     assert_eq!(code(&place, &["-n", "b:/x", "--", "true"]), Some(0));
 }
 
-/// C13: a hold lives by its ttl, is renewed and given back by its word.
+/// C13: a hold ends with its ttl, and is renewed and released by its text form.
 #[test]
 fn holds_live_by_their_ttl() {
     let place = RunFixture::new();
@@ -259,7 +261,7 @@ fn holds_live_by_their_ttl() {
     assert_eq!(tenure(&place, &["unlock", hold]).0, Some(0));
     assert_eq!(code(&place, &["-n", "h:/x", "--", "true"]), Some(0));
     assert_ne!(tenure(&place, &["renew", hold]).0, Some(0));
-    // Nobody renews: it ends by itself.
+    // Without a renewal it ends by itself.
     assert_eq!(
         tenure(&place, &["lock", "--ttl", "200ms", "h:/y"]).0,
         Some(0)
@@ -267,7 +269,7 @@ fn holds_live_by_their_ttl() {
     assert_eq!(code(&place, &["-w", "60s", "h:/y", "--", "true"]), Some(0));
 }
 
-/// `fence check` inside: in force while held, not after somebody took it away.
+/// `fence check` inside `run`: valid while held, not after the hold was broken.
 #[test]
 fn fences_are_checked() {
     let place = RunFixture::new();
@@ -284,7 +286,7 @@ fn fences_are_checked() {
     assert_eq!(output.status.code(), Some(120));
 }
 
-/// What is held on the daemon, below a path and everywhere; nothing of others is shown.
+/// Lists the locks of the daemon, below a path and all; locks of other trees are left out.
 #[test]
 fn ls_lists_the_daemon() {
     let place = RunFixture::new();
@@ -302,7 +304,7 @@ fn ls_lists_the_daemon() {
     holder.end();
 }
 
-/// A watch tells grants, waiters and releases in order.
+/// A watch reports grants, waiters and releases in order.
 #[test]
 fn watch_tells_everything_in_order() {
     let place = RunFixture::new();
@@ -327,7 +329,7 @@ fn watch_tells_everything_in_order() {
     assert_eq!(next(), "released");
     assert_eq!(next(), "granted");
     assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
-    // A waiter may confirm its grant by asking once more.
+    // A waiter may confirm its grant by another request.
     let mut last = next();
     while last == "granted" {
         last = next();
@@ -360,8 +362,8 @@ fn several_at_once() {
     assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "12");
 }
 
-/// C6: paths of one namespace are one step: lists in any order beside commands that lock the whole tree, all of which
-/// would stand in each other's way if they came one after the other. Nobody is lost and everybody gets done.
+/// C6: paths of one namespace are one step. Lists in any order run beside commands that lock the
+/// whole tree; one after the other they would deadlock. All of them complete.
 #[test]
 fn several_beside_tree_locks() {
     let place = RunFixture::new();
@@ -388,7 +390,8 @@ fn several_beside_tree_locks() {
     assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "36");
 }
 
-/// C6: who does not get all of them leaves none, not even for the time of a lease: another gets the first at once.
+/// C6: a command that does not get all locks keeps none, not even for a lease: another one gets the
+/// first at once.
 #[test]
 fn what_was_taken_is_given_back() {
     let place = RunFixture::new();
@@ -404,7 +407,8 @@ fn what_was_taken_is_given_back() {
     holder.end();
 }
 
-/// A repository in a bucket, on a server that other people wrote: held, seen by others, lost to a break, given back.
+/// A repository in a bucket of an independent S3 server: held, seen by others, lost to a break,
+/// released.
 #[test]
 fn a_bucket() {
     let (place, moto) = (RunFixture::new(), Moto::start());
@@ -472,7 +476,7 @@ fn killing_tenure_ends_the_tree() {
     assert!(!shell::is_alive(member));
 }
 
-/// A waiter that a signal ends withdraws: nobody waits for a grant that nobody takes.
+/// A waiter that is killed by a signal withdraws, so the lock is not granted to a dead process.
 #[test]
 fn a_signal_while_waiting_leaves_no_place_in_line() {
     let place = RunFixture::new();
@@ -502,8 +506,8 @@ fn a_signal_while_waiting_leaves_no_place_in_line() {
     assert!(!place.file("ran").exists());
 }
 
-/// C19: a lease that would run out while the command is stopped is named, with the time left; the command
-/// is ended in time.
+/// C19: if the lease would expire while the command is stopped, the remaining time is shown; the
+/// command is ended in time.
 #[test]
 fn a_stopped_command_and_its_lease() {
     let place = RunFixture::new();
@@ -526,7 +530,7 @@ fn a_stopped_command_and_its_lease() {
     terminal.expect("code=120");
 }
 
-/// C2: nobody answers: 125, and nothing was run.
+/// C2: the daemon cannot be reached: 125, and nothing was run.
 #[test]
 fn no_daemon() {
     let place = RunFixture::new();
@@ -544,7 +548,7 @@ fn no_daemon() {
     assert_eq!(failed, Some(125), "{text}");
 }
 
-/// C1: options that the daemon does not know are refused before anything is touched.
+/// C1: options that the daemon does not support are refused before anything is changed.
 #[test]
 fn what_makes_no_sense_here() {
     let place = RunFixture::new();
@@ -562,7 +566,7 @@ fn what_makes_no_sense_here() {
     );
 }
 
-/// `doctor` tells what the daemon can do, and that it answers.
+/// `doctor` shows what the daemon supports, and that it answers.
 #[test]
 fn doctor_asks_the_daemon() {
     let place = RunFixture::new();

@@ -1,8 +1,8 @@
-//! C5, C17: on loss the whole tree is gone before the next holder starts.
+//! C5, C17: after a loss the whole tree has ended before the next holder starts.
 //!
-//! A holder with a tree that will not hear TERM and has left its group loses its lease: by a partition
-//! between it and the daemon, by SIGSTOP of its wrapper, or by SIGSTOP of the daemon. The next in line
-//! looks for survivors the moment it starts.
+//! The holder's tree ignores TERM and has left its group. Its lease is lost by a partition between
+//! it and the daemon, by SIGSTOP of its wrapper, or by SIGSTOP of the daemon. The next holder looks
+//! for survivors when it starts.
 
 #![allow(
     clippy::unwrap_used,
@@ -26,29 +26,30 @@ use support::Daemon;
 /// Short, so that many runs take little time.
 const TTL: &str = "5s";
 
-/// Deaf to TERM; one member in the group, one in a session of its own, one forked twice.
+/// Ignores TERM; one member in the group, one in its own session, one forked twice.
 const TREE: &str = "trap '' TERM; echo $$ >> pids; \
     sh -c 'echo $$ >> pids; exec sleep 1000' & \
     setsid sh -c 'echo $$ >> pids; exec sleep 1000' & \
     (setsid sh -c 'sh -c \"echo \\$\\$ >> pids; exec sleep 1000\" & exit 0' &); \
     while test $(wc -l < pids) -lt 4; do sleep 0.01; done; echo held; wait";
 
-/// The next one has a lease that a busy machine can hold. Looks for survivors first thing, then says when it started.
+/// The next holder has a lease that a busy machine can keep. It looks for survivors first, then
+/// prints its start time.
 const NEXT: &str =
     "for pid in $(cat pids); do test -e /proc/$pid/exe && echo alive $pid; done; date +%s%N";
 
-/// How the holder comes to lose its lease.
+/// How the holder loses its lease.
 #[derive(Clone, Copy, Debug)]
 enum LossCase {
     Partition,
     WrapperStopped,
 }
 
-/// How long before the start of the next holder the last of the tree was seen gone.
+/// The time between the end of the tree and the start of the next holder.
 type Margin = Duration;
 
-/// A holder behind a relay whose whole tree stands. On a machine that is too busy to hold a short lease at all,
-/// it tries again: that loss was a real one, but nobody was there to see it.
+/// Starts a holder behind a relay and waits for its whole tree. Retries if the machine is too busy
+/// to keep a short lease: that loss is real, but the test does not observe it.
 fn holder(daemon: SocketAddr, number: usize) -> (RunFixture, Relay, Holder) {
     for _ in 0..5 {
         let (place, relay) = (RunFixture::new(), Relay::to(daemon));
@@ -132,7 +133,7 @@ fn runs(daemon: SocketAddr, batches: usize, at_once: usize) -> Vec<Margin> {
     margins
 }
 
-/// C5: a hundred losses, and never a survivor when the next one starts.
+/// C5: a hundred losses without a survivor at the start of the next holder.
 #[test]
 fn a_hundred_losses_without_a_survivor() {
     let data = tempfile::tempdir().unwrap();
@@ -148,7 +149,7 @@ fn a_hundred_losses_without_a_survivor() {
     assert_eq!(margins.len(), 100);
 }
 
-/// C5: the daemon itself stands still: the trees end by their own deadline, while nobody could have told them.
+/// C5: the daemon is stopped: the trees end by their own deadline, without any message.
 #[test]
 fn a_daemon_that_stands_still() {
     let data = tempfile::tempdir().unwrap();
@@ -194,7 +195,7 @@ fn a_daemon_that_stands_still() {
     }
 }
 
-/// C5: `--on-lost notify` only tells; the fence is what protects then.
+/// C5: `--on-lost notify` only informs the command; then the fence protects the resource.
 #[test]
 fn a_partition_with_notify_only_tells() {
     let data = tempfile::tempdir().unwrap();
@@ -226,7 +227,7 @@ fn a_partition_with_notify_only_tells() {
     assert!(events[1].contains(r#""event":"lost""#), "{events:?}");
 }
 
-/// C5, C2: a partition that heals in time is not even noticed.
+/// C5, C2: a partition that heals in time has no effect.
 #[test]
 fn a_short_partition_does_no_harm() {
     let data = tempfile::tempdir().unwrap();

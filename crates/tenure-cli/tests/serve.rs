@@ -1,4 +1,4 @@
-//! The daemon as its clients meet it: real processes, real sockets.
+//! The daemon from the view of its clients: real processes, real sockets.
 
 #![allow(
     clippy::unwrap_used,
@@ -33,7 +33,7 @@ fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
     }
 }
 
-/// R145, R182: nothing configured but the ports, and it is ready.
+/// R145, R182: without configuration except for the ports, it is ready.
 #[tokio::test]
 async fn it_is_ready_at_once() {
     let data = tempfile::tempdir().unwrap();
@@ -51,7 +51,7 @@ async fn it_is_ready_at_once() {
     );
 }
 
-/// R62, R87, R119: a lock, a place in line, a release, a GRANT, over gRPC.
+/// R62, R87, R119: a lock, a queue entry, a release, a GRANT, over gRPC.
 #[tokio::test]
 async fn a_waiter_is_told_when_its_turn_comes() {
     let data = tempfile::tempdir().unwrap();
@@ -165,7 +165,7 @@ async fn bad_input_is_refused() {
     );
 }
 
-/// R18: chunks are one acquire, and a stream that breaks off is none.
+/// R18: chunks are one acquire, and an interrupted stream is none.
 #[tokio::test]
 async fn a_stream_of_chunks_is_one_acquire() {
     let data = tempfile::tempdir().unwrap();
@@ -201,7 +201,7 @@ async fn a_stream_of_chunks_is_one_acquire() {
     );
 }
 
-/// Every status of the facade that never reaches a handler, each with the JSON shape.
+/// Every error of the JSON transport that never reaches a handler, each with the JSON shape.
 #[test]
 fn the_facade_answers_in_json_whatever_comes() {
     let data = tempfile::tempdir().unwrap();
@@ -355,7 +355,8 @@ async fn a_session_answers_by_id_and_carries_events() {
     );
 }
 
-/// E10, R73: fence-checks of a session are each answered once and rightly, however many come together.
+/// E10, R73: every fence check of a session is answered once and correctly, however many are in
+/// flight.
 #[tokio::test]
 async fn fence_checks_of_a_session_say_what_is_so() {
     use v1::session_request::Op;
@@ -421,7 +422,7 @@ async fn fence_checks_of_a_session_say_what_is_so() {
     }
 }
 
-/// R169: a polite end is an end with 0, and everything is there at the next start.
+/// R169: a clean shutdown ends with 0, and everything is there at the next start.
 #[tokio::test]
 async fn a_stop_and_a_start_keep_everything() {
     let data = tempfile::tempdir().unwrap();
@@ -448,7 +449,7 @@ async fn a_stop_and_a_start_keep_everything() {
     assert_eq!(asserted.status(), v1::AssertStatus::Ok);
 }
 
-/// R161, R182: what cannot be is refused at the start, with all mistakes and what to do.
+/// R161, R182: an invalid configuration is refused at the start, with all errors and what to do.
 #[test]
 fn bad_configurations_do_not_start() {
     let data = tempfile::tempdir().unwrap();

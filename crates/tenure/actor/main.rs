@@ -1,4 +1,5 @@
-//! A process that holds a lock until it is killed: `tenure-actor WHERE [ttl in ms]`. Says `held` on stdout when it does.
+//! Test process that holds a lock until it is killed: `tenure-actor WHERE [ttl in ms]`. Prints
+//! `held` when it holds the lock.
 
 use std::io::Write;
 use std::time::Duration;
@@ -14,7 +15,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let guard = lock.acquire()?;
     writeln!(std::io::stdout(), "held")?;
     std::io::stdout().flush()?;
-    // Whoever started us ends us; the end of its pipe does, too.
+    // Waits for the parent: it kills this process or closes the pipe.
     std::io::read_to_string(std::io::stdin())?;
     guard.release()?;
     Ok(())

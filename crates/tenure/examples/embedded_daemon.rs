@@ -1,6 +1,7 @@
-//! A daemon inside a program of one's own: `embedded_daemon DATA_DIR ADDRESS [TOKEN]`, more keys as `TENURE_…` in the
-//! environment. Says `ready ADDRESS` on stdout, with its gossip address if it is one of several nodes, and serves until its
-//! standard input ends.
+//! A daemon embedded in another program: `embedded_daemon DATA_DIR ADDRESS [TOKEN]`.
+//!
+//! Further settings come from `TENURE_…` variables. Prints `ready ADDRESS` (and the gossip address
+//! of a cluster node) on stdout, and serves until its standard input is closed.
 
 use std::io::Write;
 

@@ -1,4 +1,4 @@
-//! Where a lock is: addresses as people type them, parsed once (C18).
+//! Lock addresses: parsing, normalization and lock order, C18 (address grammar).
 //!
 //! ```
 //! use tenure::Where;
@@ -24,9 +24,9 @@ use crate::error::{Error, InputError};
 
 /// The address of a lock.
 ///
-/// | text | is |
+/// | text | lock |
 /// |---|---|
-/// | `mem:jobs/nightly` | a lock of this process |
+/// | `mem:jobs/nightly` | a lock within this process |
 /// | `state.json`, `./a:b`, `sidecar:state.json` | `state.json.lock` beside the file |
 /// | `exclusive:.beads` | the exclusive lock of a database directory |
 /// | `upload:DIR/ID`, `upload:DIR#a/b` | the lock of one upload |
@@ -35,37 +35,37 @@ use crate::error::{Error, InputError};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
-    /// A lock of this process.
+    /// A lock within this process.
     Memory(MemoryName),
-    /// A lock file beside the file it protects.
+    /// A lock file beside the file that it protects.
     Sidecar(PathBuf),
-    /// The exclusive lock of a database's directory.
+    /// The exclusive lock of a database directory.
     Exclusive(PathBuf),
     /// The lock of one upload.
     Upload {
-        /// The directory of the uploads.
+        /// The directory of the upload locks.
         dir: PathBuf,
-        /// Which upload.
+        /// The id of the upload.
         id: UploadId,
     },
     /// A repository in a directory or a bucket.
     #[cfg(feature = "store")]
     Repository(tenure_store::RepositoryAddress),
-    /// A path of the daemon.
+    /// A path on the daemon.
     Daemon {
-        /// The nodes to try; none means those of the settings (`TENURE_URL`).
+        /// The nodes to try. Empty: the nodes of the settings (`TENURE_URL`).
         nodes: Vec<Endpoint>,
-        /// The path.
+        /// The path to lock.
         path: Path,
     },
 }
 
-/// The name of a lock in memory: `jobs/nightly`. A tree, as on the daemon.
+/// The name of a lock in memory, such as `jobs/nightly`. Names form a tree, as on the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct MemoryName(Path);
 
 impl MemoryName {
-    /// Takes a name: segments between single slashes, none of them `.` or `..`.
+    /// Parses a name: segments between single slashes, none of them `.` or `..`.
     pub fn new(name: &str) -> Result<MemoryName, Error> {
         let rooted = format!("mem:/{}", name.trim_start_matches('/'));
         match Path::parse(&rooted) {
@@ -88,7 +88,8 @@ impl MemoryName {
 }
 
 impl Address {
-    /// The backend's word: `mem`, `sidecar`, `exclusive`, `upload`, `repository`, `daemon`.
+    /// Returns the name of the backend: `mem`, `sidecar`, `exclusive`, `upload`, `repository` or
+    /// `daemon`.
     pub fn backend(&self) -> &'static str {
         match self {
             Address::Memory(_) => "mem",
@@ -101,7 +102,7 @@ impl Address {
         }
     }
 
-    /// Whether locks here live in files of this machine: no runtime and no thread is needed to take one.
+    /// Returns whether the lock is a lock file. Acquiring one needs no runtime and no thread.
     pub fn is_file(&self) -> bool {
         matches!(
             self,
@@ -109,7 +110,8 @@ impl Address {
         )
     }
 
-    /// The path in a tree of locks, where there is one: several of them can be taken in one step.
+    /// Returns the path if the backend is a tree of paths. Several paths of one tree can be
+    /// acquired in one step.
     pub(crate) fn path(&self) -> Option<&Path> {
         match self {
             Address::Memory(name) => Some(name.path()),
@@ -120,7 +122,7 @@ impl Address {
         }
     }
 
-    /// Whether both are paths of one tree, that of one daemon or of this process.
+    /// Returns whether both are paths of the same tree: of one daemon, or of this process.
     pub(crate) fn same_tree(&self, other: &Address) -> bool {
         match (self, other) {
             (Address::Memory(_), Address::Memory(_)) => true,
@@ -129,7 +131,8 @@ impl Address {
         }
     }
 
-    /// The same place with real, absolute paths, so that two spellings of one lock are equal (C6).
+    /// Returns the address with canonical, absolute file paths, so that two spellings of one lock
+    /// are equal: C6 (several locks at once).
     #[must_use]
     pub fn normalized(&self) -> Address {
         match self {
@@ -147,10 +150,13 @@ impl Address {
         }
     }
 
-    /// The fixed order in which several locks are taken (C6): by address, and in a tree a path before what is
-    /// below it, so that two commands with reversed lists cannot wait for each other.
+    /// Compares in the global lock order (C6): by address, and within a tree a path before its
+    /// descendants.
+    ///
+    /// Clients that lock in this order cannot deadlock each other.
     pub fn lock_order(&self, other: &Address) -> Ordering {
-        // A separator sorts before every other character: then byte order is the order of the tree.
+        // `/` is replaced by a byte that sorts before all others, so that byte order is tree order:
+        // `m`, `m/x`, `m-1`.
         let key = |place: &Address| place.to_string().replace('/', "\u{1}");
         key(self).cmp(&key(other))
     }
@@ -162,7 +168,8 @@ fn real(path: &FilePath) -> PathBuf {
         .unwrap_or_else(|_| path.to_owned())
 }
 
-/// The file itself may be missing, or a link that is not followed (S1).
+/// Resolves the directory only: the file may not exist, and a symlink as the last component is not
+/// followed, S1 (normalized target).
 fn real_file(file: &FilePath) -> PathBuf {
     let absolute = std::path::absolute(file).unwrap_or_else(|_| file.to_owned());
     match (absolute.parent(), absolute.file_name()) {
@@ -211,7 +218,7 @@ impl FromStr for Address {
     }
 }
 
-/// `host:port[,host:port…]/handler:/path`.
+/// Parses `host:port[,host:port…]/handler:/path`.
 fn daemon(text: &str, rest: &str) -> Result<Address, Error> {
     let (hosts, path) = rest
         .split_once('/')
@@ -230,7 +237,7 @@ fn daemon(text: &str, rest: &str) -> Result<Address, Error> {
     Ok(Address::Daemon { nodes, path })
 }
 
-/// U24: the last `#`, else the last `/`.
+/// Splits at the last `#`, otherwise at the last `/`: U24 (upload address and verbs).
 fn upload(text: &str, rest: &str) -> Result<Address, Error> {
     let (dir, id) = rest
         .rsplit_once('#')
@@ -238,7 +245,7 @@ fn upload(text: &str, rest: &str) -> Result<Address, Error> {
         .unwrap_or((".", rest));
     let id = UploadId::new(id).map_err(|error| input(text, error.to_string()))?;
     let dir = match dir {
-        // `upload:/7` is an upload in the root directory.
+        // `upload:/7` is the upload `7` in the root directory.
         "" => "/",
         dir => dir,
     };
@@ -276,7 +283,8 @@ impl fmt::Display for Address {
             #[cfg(feature = "store")]
             Address::Repository(address) => address.fmt(f),
             Address::Daemon { nodes, path } if nodes.is_empty() => {
-                // A handler with the name of a scheme needs the long form to be read back.
+                // A handler that is named like a scheme needs the long form, or it would be parsed
+                // as that scheme.
                 match path.handler() {
                     "sidecar" | "exclusive" | "upload" | "repo" | "mem" => {
                         write!(f, "tenure:///{}", path.as_str())
@@ -298,9 +306,13 @@ impl Serialize for Address {
     }
 }
 
-/// What can be taken for an address: text, a path of a file, or a [`Address`].
+/// Conversion into an [`Address`]: from text, or from the path of a file.
 pub trait IntoAddress {
-    /// The address, or what is wrong with it.
+    /// Converts into an address.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if the text is no valid address.
     fn into_where(self) -> Result<Address, Error>;
 }
 
@@ -334,21 +346,21 @@ impl IntoAddress for &String {
     }
 }
 
-/// A file, whatever its name looks like.
+/// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for &FilePath {
     fn into_where(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self.to_owned()))
     }
 }
 
-/// A file, whatever its name looks like.
+/// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for PathBuf {
     fn into_where(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self))
     }
 }
 
-/// A file, whatever its name looks like.
+/// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for &PathBuf {
     fn into_where(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self.clone()))
@@ -366,7 +378,7 @@ mod tests {
         }
     }
 
-    /// C18: the first match decides, and `./` always means a file.
+    /// C18: the first matching form decides, and `./` always means a file.
     #[test]
     fn addresses_are_read_in_the_order_of_the_rule() {
         for (text, want) in [
@@ -398,7 +410,7 @@ mod tests {
         }
     }
 
-    /// C18: an unknown scheme is a mistake, not a file; the message names the text and the way out.
+    /// C18: an unknown scheme is an error, not a file name; the message quotes the text.
     #[test]
     fn what_is_no_address_is_refused() {
         for text in [
@@ -422,7 +434,7 @@ mod tests {
         }
     }
 
-    /// C6: in a tree a path comes before all that is below it.
+    /// C6: in a tree, a path comes before its descendants.
     #[test]
     fn a_parent_is_locked_before_its_children_and_its_siblings() {
         let mut places: Vec<Address> = ["t:/m-1", "t:/m/x", "t:/m"]

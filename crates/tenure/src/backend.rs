@@ -1,4 +1,6 @@
-//! The backends: one file each, behind one enum. What is the same for all is decided before and above them.
+//! Dispatch to the backends: one module each, behind one enum.
+//!
+//! Everything that is the same for all backends is checked before this layer.
 
 #[cfg_attr(not(feature = "daemon"), path = "backend/no_daemon.rs")]
 pub(crate) mod daemon;
@@ -25,7 +27,7 @@ use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::values::{Class, Fence, HoldId, Mode, Wait};
 
-/// A guard's inside.
+/// The backend-specific part of a [`Guard`].
 pub(crate) enum BackendHold {
     Memory(memory::MemoryHold),
     Sidecar(tenure_files::sidecar::SidecarGuard),
@@ -53,7 +55,7 @@ impl BackendHold {
         }
     }
 
-    /// What is left of the lease, where the backend keeps that itself.
+    /// Returns the remaining validity, if the backend computes it itself.
     pub(crate) fn valid_for(&self) -> Option<Duration> {
         match self {
             BackendHold::Memory(_)
@@ -132,7 +134,7 @@ impl BackendHold {
         }
     }
 
-    /// Lets go without giving back (C13).
+    /// Detaches the hold without releasing it: C13 (holds for scripts).
     pub(crate) async fn leave(
         self,
         place: Address,
@@ -165,7 +167,7 @@ impl BackendHold {
     }
 }
 
-/// Takes a lock. A future that is dropped leaves nothing behind.
+/// Acquires a lock. Cancel safe: a dropped future leaves nothing behind.
 pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     request.check()?;
     match &request.place {
@@ -182,8 +184,10 @@ pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
     }
 }
 
-/// Takes several paths of one tree, all as `request` says, in as few steps as it allows (C6). All of them or none; the
-/// guards come in any order.
+/// Acquires several paths of one tree with the options of `request`, all or none: C6 (several locks
+/// at once).
+///
+/// Takes as few steps as the backend allows. The guards come in any order.
 pub(crate) async fn acquire_together(
     tenure: &Tenure,
     request: Request,
@@ -203,7 +207,8 @@ pub(crate) async fn acquire_together(
     }
 }
 
-/// The same on this thread. Lock files start no runtime and no thread before they are held (C7).
+/// Acquires a lock and blocks this thread. Lock files start no runtime and no thread: C7 (fast
+/// start).
 pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     if request.place.is_file() {
         request.check()?;
@@ -212,14 +217,15 @@ pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guar
     crate::runtime::block_on(acquire(tenure, request))
 }
 
-/// Gives back what was taken when the rest cannot be had. Waits for it: a program that is told so may end at once.
+/// Releases what was acquired when a later acquire fails. Waits for the releases, because the
+/// program may exit right after the error.
 pub(crate) async fn give_up(taken: Vec<Guard>) {
     for guard in taken.into_iter().rev() {
         let _ = guard.release().await;
     }
 }
 
-/// What is known of one place.
+/// Returns the state of one lock.
 pub(crate) async fn inspect(tenure: &Tenure, place: &Address) -> Result<LockState, Error> {
     match place {
         Address::Memory(name) => Ok(memory::inspect(place, name.path())),
@@ -234,7 +240,7 @@ pub(crate) async fn inspect(tenure: &Tenure, place: &Address) -> Result<LockStat
     }
 }
 
-/// Every lock at or below a place.
+/// Returns all locks at or below an address.
 pub(crate) async fn list(tenure: &Tenure, place: &Address) -> Result<Vec<LockState>, Error> {
     match place {
         Address::Memory(name) => Ok(memory::list(Some(name.path()))),
@@ -249,7 +255,7 @@ pub(crate) async fn list(tenure: &Tenure, place: &Address) -> Result<Vec<LockSta
     }
 }
 
-/// Asks the holders to let go. The answer is who was asked.
+/// Asks the holders to release. Returns the holders that were asked.
 pub(crate) async fn ask(
     tenure: &Tenure,
     place: &Address,
@@ -266,7 +272,7 @@ pub(crate) async fn ask(
     }
 }
 
-/// What to break, and how sure the caller is.
+/// What to break, and whether a live holder may be hit.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BreakRequest<'a> {
     pub(crate) id: Option<&'a HoldId>,
@@ -278,7 +284,7 @@ pub(crate) struct BreakRequest<'a> {
     pub(crate) reason: &'a str,
 }
 
-/// Breaks a hold, or all of them where no id is given.
+/// Breaks the hold with the id, or all blocking holds without one.
 pub(crate) async fn break_hold(
     tenure: &Tenure,
     place: &Address,
@@ -297,7 +303,7 @@ pub(crate) async fn break_hold(
     }
 }
 
-/// Everything that changes at or below a place, beginning with what is held.
+/// Returns a stream of changes that begins with the present holds.
 pub(crate) async fn watch(tenure: &Tenure, place: &Address) -> Result<WatchStream, Error> {
     match place {
         Address::Memory(name) => Ok(memory::watch(name.path())),
@@ -310,7 +316,7 @@ pub(crate) async fn watch(tenure: &Tenure, place: &Address) -> Result<WatchStrea
     }
 }
 
-/// Shows once more that a hold that was left is wanted (C13).
+/// Renews a detached hold (C13).
 pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
     match &hold.place {
         Address::Memory(_) => Err(not_held(hold)),
@@ -327,7 +333,7 @@ pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error
     }
 }
 
-/// Gives back a hold that was left (C13).
+/// Releases a detached hold (C13).
 pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
     match &hold.place {
         Address::Memory(_) => Err(not_held(hold)),
@@ -344,7 +350,8 @@ pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Err
     }
 }
 
-/// A turn in a session: one owner has one place in line (R83), so its requests come one after the other.
+/// Waits for the turn in a session. An owner has at most one queue entry, R83 (one pending entry
+/// per namespace), so the requests of a session run one after the other.
 async fn turn(turn: Arc<Turn<()>>, request: &Request) -> Result<OwnedMutexGuard<()>, Error> {
     let others = "another lock of this session is being waited for";
     let busy = || Box::new(Busy::new(&request.place, None, others));

@@ -1,5 +1,6 @@
-//! The same without `async`, for programs without a runtime. On lock files nothing is started before the lock is
-//! held: no runtime, no thread (C7).
+//! Blocking API for programs without an async runtime.
+//!
+//! Lock files start no runtime and no thread before the lock is held: C7 (fast start).
 //!
 //! ```
 //! # let temp = tempfile::tempdir()?;
@@ -28,17 +29,17 @@ use crate::signals::{HoldEvent, ReleaseRequest};
 use crate::tenure::Tenure;
 use crate::values::{Fence, Mode, Wait};
 
-/// Begins to lock `place`, with the settings of the environment where the daemon needs any.
+/// Returns a builder for a lock on `place`. See [`crate::lock()`].
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     crate::lock(place).map(Lock::from)
 }
 
-/// Waits on this thread for any of this crate's futures. They need no runtime.
+/// Runs a future of this crate and blocks this thread. Needs no runtime.
 pub fn wait<F: Future>(future: F) -> F::Output {
     crate::runtime::block_on(future)
 }
 
-/// A lock that is wanted; [`crate::Lock`] on this thread.
+/// A builder for one lock; the blocking form of [`crate::Lock`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked before `acquire`"]
 pub struct Lock(crate::Lock);
@@ -49,7 +50,7 @@ impl From<crate::Lock> for Lock {
     }
 }
 
-/// Passes a setter on to the lock beneath.
+/// Forwards setters to the inner [`crate::Lock`].
 macro_rules! forward {
     ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)+) => {
         impl Lock {
@@ -62,50 +63,52 @@ macro_rules! forward {
 }
 
 forward! {
-    /// Together with other shared holders.
+    /// Acquires in shared mode, together with other shared holders.
     shared();
-    /// Alone. This is the default.
+    /// Acquires in exclusive mode. This is the default.
     exclusive();
-    /// Shared, for the path and everything below it.
+    /// Acquires the path and everything below it in shared mode.
     shared_tree();
-    /// One of this many places. Everybody must name the same number.
+    /// Acquires one of `of` permits. All holders of a path must give the same number.
     permit(of: NonZeroU32);
-    /// In this mode.
+    /// Sets the mode.
     mode(mode: Mode);
-    /// Wait at most this long. Without a word it is for ever.
+    /// Sets the maximum time to wait. Default: no limit.
     wait(time: Duration);
-    /// At once or not at all.
+    /// Fails with [`Error::Busy`] instead of waiting.
     no_wait();
-    /// Wait as this says.
+    /// Sets whether and how long to wait.
     wait_limit(wait: Wait);
-    /// How long the lease lives without a renewal.
+    /// Sets the time after which the lease ends without a renewal. Tenure renews by itself.
     ttl(ttl: Duration);
-    /// Ask the holder to let go while waiting.
+    /// Asks the holder to release the lock while this request waits.
     ask();
-    /// What the lock is for; shown to those who wait.
+    /// Sets what the lock is for. Waiters see it.
     purpose(purpose: impl Into<String>);
-    /// Anything else that people should see, where the backend keeps it.
+    /// Adds a label for people. Backends without labels ignore it.
     label(key: impl Into<String>, value: impl Into<String>);
-    /// Take a fence with the lock, where that has to be asked for.
+    /// Requests a fence. Lock files assign one only on request; the other backends always do.
     fenced();
-    /// Refuse to wait in a circle of owners that wait for each other.
+    /// Fails instead of waiting if the wait would close a cycle of owners. Daemon only.
     refuse_deadlock();
-    /// What the caller cannot do without.
+    /// Requires a capability; see [`crate::Lock::require`].
     require(need: Need);
-    /// The hold outlives this process; see [`crate::Lock::follows`].
+    /// Makes a hold that outlives this process; see [`crate::Lock::follows`].
     follows(pid: u32);
-    /// Told while waiting: who has it, and the place in line.
+    /// Sets a callback that reports the blocker and the queue position while the request waits.
     on_wait(tell: impl Fn(&Busy) + Send + Sync + 'static);
 }
 
 impl Lock {
-    /// Takes the lock.
+    /// Acquires the lock. See [`crate::Lock::acquire`] for the errors.
     pub fn acquire(self) -> Result<Guard, Error> {
         self.0.acquire_blocking().map(Guard)
     }
 
-    /// Takes the lock, runs `body`, gives the lock back. Nothing can interrupt the body; if the lock was lost inside,
-    /// the answer is [`Error::Lost`] and not the body's value.
+    /// Acquires the lock, runs `body`, and releases the lock.
+    ///
+    /// A loss does not interrupt `body`. If the lock was lost meanwhile, the result is
+    /// [`Error::Lost`] and not the value of `body`.
     pub fn with<T, E: From<Error>>(
         self,
         body: impl FnOnce(&Guard) -> Result<T, E>,
@@ -120,102 +123,102 @@ impl Lock {
 }
 
 impl Tenure {
-    /// Begins to lock `place` on this thread.
+    /// Returns a builder for a lock on `place`, for blocking use.
     pub fn lock_blocking(&self, place: impl IntoAddress) -> Result<Lock, Error> {
         self.lock(place).map(Lock)
     }
 }
 
 impl crate::LockAll {
-    /// Takes all of them, or none, on this thread.
+    /// Acquires all locks or none. The blocking form of [`acquire`](crate::LockAll::acquire).
     pub fn acquire_all_blocking(self) -> Result<Vec<Guard>, Error> {
         let guards = self.acquire_blocking()?;
         Ok(guards.into_vec().into_iter().map(Guard).collect())
     }
 }
 
-/// A lock that is held; [`crate::Guard`] on this thread.
+/// A lock that is held; the blocking form of [`crate::Guard`].
 #[derive(Debug)]
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard(crate::Guard);
 
 impl Guard {
-    /// The guard for those who await.
+    /// Converts into the async guard.
     pub fn into_async(self) -> crate::Guard {
         self.0
     }
 
-    /// What is locked.
+    /// Returns the address of the lock.
     pub fn place(&self) -> &Address {
         self.0.place()
     }
 
-    /// How it is held.
+    /// Returns the mode of the hold.
     pub fn mode(&self) -> Mode {
         self.0.mode()
     }
 
-    /// The newest fence; none where the backend gave none.
+    /// Returns the newest fence, or `None` if the backend assigned none.
     pub fn fence(&self) -> Option<Fence> {
         self.0.fence()
     }
 
-    /// See [`crate::Guard::valid_for`].
+    /// Returns how long the protected work may continue. See [`crate::Guard::valid_for`].
     pub fn valid_for(&self) -> Option<Duration> {
         self.0.valid_for()
     }
 
-    /// The lease as last confirmed, where there is one.
+    /// Returns the lease of the last confirmed renewal, if there is one.
     pub fn lease(&self) -> Option<Lease> {
         self.0.lease()
     }
 
-    /// Who holds: the token on files, the owner in memory and on the daemon.
+    /// Returns the id of the holder. See [`crate::Guard::owner`].
     pub fn owner(&self) -> String {
         self.0.owner()
     }
 
-    /// The hold on disk, where the lock is a file.
+    /// Returns the hold on disk if the lock is a file.
     pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         self.0.file()
     }
 
-    /// Mine, right now?
+    /// Checks that the lock is held now. See [`crate::Guard::check`].
     pub fn check(&self) -> Result<(), Error> {
         wait(self.0.check())
     }
 
-    /// Whether the lock is known to be lost. Asks nobody.
+    /// Checks whether this process knows that the lock is lost. Does no I/O.
     pub fn still_held(&self) -> Result<(), Error> {
         self.0.still_held()
     }
 
-    /// Waits until the lock is lost.
+    /// Blocks until the lock is lost.
     pub fn lost(&self) -> LostLock {
         wait(self.0.lost())
     }
 
-    /// Who asked for the lock, if somebody did.
+    /// Returns the first release request, if there is one.
     pub fn requested(&self) -> Option<ReleaseRequest> {
         self.0.requested()
     }
 
-    /// Waits until somebody asks for the lock.
+    /// Blocks until another client asks for the lock.
     pub fn release_requested(&self) -> ReleaseRequest {
         wait(self.0.release_requested())
     }
 
-    /// See [`crate::Guard::listen`].
+    /// Calls `listener` for every event of the lock. See [`crate::Guard::listen`].
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
         self.0.listen(listener);
     }
 
-    /// Gives the lock back, or says why it was not ours any more.
+    /// Releases the lock. See [`crate::Guard::release`].
     pub fn release(self) -> Result<(), Error> {
         wait(self.0.release())
     }
 
-    /// Lets go without giving back; see [`crate::Guard::into_hold`].
+    /// Ends the guard without releasing the lock; see [`crate::Guard::into_hold`].
     pub fn into_hold(self) -> Result<Hold, Error> {
         wait(self.0.into_hold())
     }

@@ -1,5 +1,7 @@
-//! Waiting for a moment of `CLOCK_BOOTTIME`: time in which the machine slept counts, so a lease that ran out
-//! meanwhile is noticed on waking up. The executor's own timers would be late by the nap.
+//! Timer on `CLOCK_BOOTTIME` (timerfd).
+//!
+//! Suspended time counts, so a lease that ran out while the machine was suspended is noticed at
+//! once on resume. Tokio's timers use a clock that stops meanwhile.
 
 use std::os::fd::OwnedFd;
 use std::time::Duration;
@@ -13,7 +15,8 @@ use tokio::io::unix::AsyncFd;
 
 use crate::lease::Lease;
 
-/// Resolves at this moment of [`Lease::now`]; at once if it has passed. Runs on the runtime thread.
+/// Completes at `moment` of [`Lease::now`]; immediately if it has passed. Must run on the runtime
+/// thread.
 pub(crate) async fn until(moment: Duration) {
     if moment <= Lease::now() {
         return;
@@ -21,7 +24,7 @@ pub(crate) async fn until(moment: Duration) {
     let armed = armed(moment).and_then(registered);
     match armed {
         Ok(timer) => drop(timer.readable().await),
-        // No descriptor left: look often instead.
+        // No descriptor is available: poll instead.
         Err(_) => {
             while Lease::now() < moment {
                 let left = moment.saturating_sub(Lease::now());
@@ -36,8 +39,8 @@ pub(crate) async fn until(moment: Duration) {
     reason = "registering a descriptor is unsafe for those who may close it meanwhile"
 )]
 fn registered(timer: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the `OwnedFd` goes into the `AsyncFd`, which hands it out to nobody here: the descriptor stays open, and
-    // the same, for as long as it is registered.
+    // SAFETY: the `OwnedFd` moves into the `AsyncFd`, which never gives it out here. The descriptor
+    // stays open and unchanged as long as it is registered.
     let registered = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
     registered.map_err(std::io::Error::from)
 }

@@ -1,4 +1,4 @@
-//! What each backend can promise. A call that needs more is refused before anything is touched.
+//! Capabilities of the backends. A request that needs more is refused before anything is changed.
 
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -10,27 +10,27 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::values::{Mode, span, whole_millis};
 
-/// What a place can do.
+/// What the backend of an address supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Capabilities {
-    /// Which modes it has.
+    /// The modes.
     pub modes: Modes,
-    /// Who is next.
+    /// The order in which waiters are granted the lock.
     pub order: Order,
-    /// Whether there are fences.
+    /// Whether holders get fences.
     pub fence: Fencing,
-    /// How long leases may be; none where a lock lasts as long as its holder.
+    /// The allowed lease times; `None` if a lock lasts as long as its holder.
     #[serde(serialize_with = "lease_millis")]
     pub lease: Option<RangeInclusive<Duration>>,
-    /// How the death of a holder is noticed.
+    /// How the end of a dead holder's lock is determined.
     pub liveness: Liveness,
-    /// Whether a holder can be asked to let go.
+    /// Whether a holder can be asked to release.
     pub ask: bool,
-    /// How far the lock is seen.
+    /// Which processes see the lock.
     pub across: Across,
 }
 
-/// Modes beyond exclusive, which every backend has.
+/// The modes of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Modes {
@@ -38,72 +38,72 @@ pub enum Modes {
     Exclusive,
     /// Exclusive and shared.
     Shared,
-    /// Exclusive, shared, shared trees, permits.
+    /// Exclusive, shared, shared trees and permits.
     All,
 }
 
-/// Who gets a lock next.
+/// The order among waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Order {
-    /// Who came first.
+    /// First come, first served.
     Fair,
-    /// Who is quickest.
+    /// No order: waiters poll, and the first to notice acquires the lock.
     None,
 }
 
-/// Whether holders get a growing number.
+/// Which holders get a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Fencing {
     /// Every exclusive holder.
     Always,
-    /// Those who ask for it.
+    /// Holders that request one.
     OnRequest,
 }
 
-/// How the death of a holder is noticed.
+/// How a dead holder is detected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Liveness {
-    /// It cannot die without the lock: they live in one process.
+    /// Not needed: lock and holder are in the same process.
     Shared,
-    /// By the kernel's lock on a local disk, else by its process, else by age.
+    /// By the kernel lock on a local disk, otherwise by the process, otherwise by age.
     Kernel,
     /// By the end of its lease.
     Lease,
 }
 
-/// How far a lock is seen.
+/// Which processes see a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Across {
-    /// In this process.
+    /// This process.
     Process,
-    /// On this machine, and wherever the directory is mounted.
+    /// All processes on this machine, and all machines that mount the directory.
     Machine,
-    /// Wherever the store is.
+    /// All clients of the store.
     Store,
-    /// Wherever the daemon is.
+    /// All clients of the daemon.
     Cluster,
 }
 
-/// Something a caller cannot do without.
+/// A capability that a caller requires; see [`Lock::require`](crate::Lock::require).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Need {
-    /// A fence with the lock. Lock files take one when this is asked for.
+    /// A fence. Lock files assign one because of this request.
     Fence,
     /// First come, first served.
     FairOrder,
-    /// The end of a dead holder is noticed by a lease, wherever it was.
+    /// A lease, so that the lock of a dead holder ends wherever that holder ran.
     Lease,
-    /// A holder can be asked to let go.
+    /// Release requests to the holder.
     Ask,
 }
 
 impl Capabilities {
-    /// What the backend of this place can do. Nothing is touched to find out.
+    /// Returns what the backend of `place` supports. Does no I/O.
     pub fn of(place: &Address) -> Capabilities {
         let file = Capabilities {
             modes: Modes::Exclusive,
@@ -147,7 +147,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether this mode exists here.
+    /// Returns whether the backend has this mode.
     pub fn allows(&self, mode: Mode) -> bool {
         match mode {
             Mode::Exclusive => true,
@@ -156,7 +156,7 @@ impl Capabilities {
         }
     }
 
-    /// Whether this need is met here.
+    /// Returns whether the backend has this capability.
     pub fn meets(&self, need: Need) -> bool {
         match need {
             Need::Fence => true,
@@ -208,7 +208,7 @@ impl Capabilities {
 }
 
 impl fmt::Display for Capabilities {
-    /// One line for each capability, as `tenure doctor` prints them.
+    /// Formats one line per capability, as `tenure doctor` prints them.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let modes = match self.modes {
             Modes::Exclusive => "exclusive",

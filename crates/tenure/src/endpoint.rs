@@ -1,22 +1,22 @@
-//! A node of the daemon: host and port.
+//! Host and port of a daemon node.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::error::{Error, InputError};
 
-/// Where a node listens. Without a port it is the daemon's own, 50051.
+/// The address of a daemon node. Default port: 50051.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Endpoint {
     host: String,
     port: u16,
 }
 
-/// The daemon's port.
+/// The default port of the daemon.
 const PORT: u16 = 50051;
 
 impl Endpoint {
-    /// A node by host and port. An IPv6 address comes without brackets.
+    /// Creates an endpoint. An IPv6 address has no brackets here.
     pub fn new(host: impl Into<String>, port: u16) -> Endpoint {
         Endpoint {
             host: host.into(),
@@ -24,17 +24,17 @@ impl Endpoint {
         }
     }
 
-    /// The host, without brackets.
+    /// Returns the host, without brackets.
     pub fn host(&self) -> &str {
         &self.host
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Whether it is on this machine: no TLS is asked for then.
+    /// Returns whether the node is on this machine. TLS is not required then.
     pub fn is_loopback(&self) -> bool {
         self.host == "localhost"
             || self
@@ -43,7 +43,11 @@ impl Endpoint {
                 .is_ok_and(|address| address.is_loopback())
     }
 
-    /// Several nodes, separated by commas: `TENURE_URL` and the host part of an address.
+    /// Parses a comma-separated list of nodes, as in `TENURE_URL` and in addresses.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if a node is no valid `host:port`.
     pub fn list(text: &str) -> Result<Vec<Endpoint>, Error> {
         let text = ["tenure://", "http://", "https://"]
             .iter()
@@ -55,7 +59,7 @@ impl Endpoint {
 }
 
 impl Default for Endpoint {
-    /// The daemon of this machine.
+    /// Returns the daemon on this machine, 127.0.0.1:50051.
     fn default() -> Endpoint {
         Endpoint::new("127.0.0.1", PORT)
     }

@@ -1,5 +1,7 @@
-//! How things end when they do not end well: one error for every backend, with the holder, the reason, the place
-//! in line and the next step. Programs match on it; people read `Display`. Both come from the same values.
+//! The error type of all backends.
+//!
+//! An error carries the holder, the reason, the queue position and the next step. Programs match on
+//! the variants; `Display` and `to_json` are made from the same values.
 
 use std::fmt;
 use std::io;
@@ -11,43 +13,43 @@ use tenure_files::error::{Decision, printable};
 use crate::address::Address;
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis, span};
 
-/// Why a lock was not taken, kept, given back or looked at.
+/// The reason why an operation on a lock failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Held, and the caller did not want to wait.
+    /// The lock is held, and the caller did not want to wait.
     #[error("{0}")]
     Busy(Box<Busy>),
-    /// Held, and still held when the time was up.
+    /// The lock was still held when the time limit ended.
     #[error("{0}")]
     TimedOut(Box<Busy>),
-    /// It was held, and is not any more.
+    /// The lock was held and is lost.
     #[error("{0}")]
     Lost(Box<LostLock>),
-    /// A refusal that no waiting cures.
+    /// The request was refused, and waiting does not help.
     #[error("{0}")]
     Refused(Box<Refusal>),
-    /// An argument that makes no sense. Nothing was touched.
+    /// An argument is invalid. Nothing was changed.
     #[error("{0}")]
     Input(InputError),
-    /// The backend cannot do what was asked of it. Nothing was touched.
+    /// The backend does not support the request. Nothing was changed.
     #[error("{0}")]
     Unsupported(Box<Unsupported>),
-    /// Nobody could be asked; later it may work.
+    /// The daemon or the store could not be reached. A retry may succeed.
     #[error("{0}")]
     Unavailable(Box<Unavailable>),
-    /// The caller may not do this.
+    /// The caller is not authorized.
     #[error("{place}: not allowed: {what}")]
     Denied {
-        /// Where.
+        /// The address.
         place: Box<Address>,
-        /// What the other side said.
+        /// The message of the other side.
         what: String,
     },
 }
 
 impl Error {
-    /// What kind of failure it is, for programs (K2).
+    /// Returns the class of the failure, for programs: K2 (one class per failure).
     pub fn class(&self) -> Class {
         match self {
             Error::Busy(busy) => busy.class,
@@ -60,12 +62,12 @@ impl Error {
         }
     }
 
-    /// Whether somebody else has it: waiting may help.
+    /// Returns whether the lock is held by another owner, so that waiting may help.
     pub fn is_busy(&self) -> bool {
         matches!(self, Error::Busy(_) | Error::TimedOut(_))
     }
 
-    /// Who is in the way, if somebody is.
+    /// Returns the blocker and the queue position of a busy error.
     pub fn busy(&self) -> Option<&Busy> {
         match self {
             Error::Busy(busy) | Error::TimedOut(busy) => Some(busy),
@@ -73,7 +75,7 @@ impl Error {
         }
     }
 
-    /// The exit code of a command that ends with it (C2, C15, C16).
+    /// Returns the exit code of a command that fails with this error: C2 (exit codes), C15, C16.
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Busy(_) => 75,
@@ -84,7 +86,7 @@ impl Error {
         }
     }
 
-    /// The same as values, for `--json`: `class`, `message`, and what is known of the blocker.
+    /// Returns the error as JSON for `--json`: `class`, `message`, and `busy` with the blocker.
     pub fn to_json(&self) -> serde_json::Value {
         let mut json = serde_json::json!({
             "class": self.class().name(),
@@ -117,7 +119,8 @@ impl Error {
         }))
     }
 
-    /// An error of the lock files, in the words of all backends (C15: the decision counts more than the class).
+    /// Converts an error of the lock files. The decision counts more than the class: C15 (exit code
+    /// follows the decision).
     pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
             Some(os) => format!("{}: {os}", error.what()),
@@ -147,24 +150,25 @@ impl Error {
     }
 }
 
-/// Who is in the way of a request, and what to do about it.
+/// Why a request has to wait, and what the caller can do about it.
 #[derive(Clone, Debug, Serialize)]
 pub struct Busy {
-    /// What was wanted.
+    /// The requested address.
     pub place: Address,
-    /// Who has it, as far as is known.
+    /// The blocker, if it is known.
     pub blocker: Option<Blocker>,
-    /// The place in line, counted from 1, where there is a line.
+    /// The queue position, counted from 1, if the backend has a queue.
     pub position: Option<u32>,
-    /// Owners that wait for each other in a circle with this request, where that was looked for (E5).
+    /// The cycle of waiting owners that includes this request, if the request asked for the check:
+    /// E5 (refuse on deadlock).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deadlock: Vec<String>,
-    /// `Held`, or why it counts as held.
+    /// `Held`, or the reason why the lock counts as held.
     #[serde(serialize_with = "class_name")]
     pub class: Class,
-    /// The fact, where no blocker tells it.
+    /// What is wrong. `Display` shows it if there is no blocker.
     pub what: String,
-    /// What a person can do now.
+    /// The next step for a person.
     pub next: String,
 }
 
@@ -217,38 +221,38 @@ impl fmt::Display for Busy {
     }
 }
 
-/// A hold that is in the way, or is shown: who, how, since when, and how its life was judged.
+/// A hold, or an earlier waiter, that blocks a request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Blocker {
-    /// What is held: it may lie above or below what was wanted.
+    /// The held address. It may be an ancestor or a descendant of the requested one.
     pub place: Address,
-    /// Who holds it.
+    /// The holder.
     pub holder: Holder,
-    /// Whether it holds, or came earlier and waits.
+    /// Whether it holds the lock or waits for it.
     pub standing: BlockerKind,
-    /// How.
+    /// Its mode.
     pub mode: Mode,
-    /// For how long.
+    /// The time since it acquired the lock.
     #[serde(serialize_with = "millis", rename = "held_ms")]
     pub held_for: Option<Duration>,
-    /// What is left of its lease; none where there are no leases.
+    /// The remaining lease; `None` if the backend has no leases.
     #[serde(serialize_with = "millis", rename = "lease_left_ms")]
     pub lease_left: Option<Duration>,
     /// Its fence.
     pub fence: Option<Fence>,
-    /// Whether it lives, and how we know.
+    /// Whether the holder is alive, with the evidence.
     pub verdict: Verdict,
-    /// Names this hold and no later one.
+    /// The id of exactly this hold.
     pub id: Option<HoldId>,
 }
 
-/// How somebody is in the way.
+/// The kind of a blocker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum BlockerKind {
-    /// It holds.
+    /// It holds the lock.
     Holds,
-    /// It does not hold yet, but came earlier.
+    /// It waits, and came earlier.
     Waits,
 }
 
@@ -258,7 +262,8 @@ impl Blocker {
         Blocker {
             place: place.clone(),
             holder: Holder {
-                // A lock file has one text for people; it says what for, except where a tool signs with its name.
+                // A lock file has one text for people. It is the purpose, except in exclusive
+                // locks, where a tool writes its name.
                 purpose: match place {
                     Address::Exclusive(_) => String::new(),
                     _ => blocker.name.clone().unwrap_or_default(),
@@ -281,7 +286,7 @@ impl Blocker {
         }
     }
 
-    /// What a person can do about it.
+    /// Returns the next step for a person.
     fn next_step(&self) -> String {
         let place = &self.place;
         match (place, self.verdict.life) {
@@ -312,16 +317,16 @@ impl fmt::Display for Blocker {
     }
 }
 
-/// A lock that was held and is gone. The work that it protected must stop.
+/// A lock that was held and is lost. The work that it protected must stop.
 #[derive(Clone, Debug, Serialize)]
 pub struct LostLock {
-    /// Which lock.
+    /// The address of the lock.
     pub place: Address,
-    /// What kind of end it was.
+    /// How it was lost.
     pub cause: LostCause,
-    /// What was seen.
+    /// What was observed.
     pub what: String,
-    /// When it was noticed.
+    /// When this process noticed it.
     #[serde(skip)]
     pub seen: SystemTime,
 }
@@ -330,15 +335,16 @@ pub struct LostLock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum LostCause {
-    /// The lease ran out.
+    /// The lease expired.
     Expired,
-    /// No renewal was confirmed in time: it may still be ours, and nobody may believe so.
+    /// No renewal was confirmed in time. The lock may still be held, but the holder must not rely
+    /// on it.
     Unconfirmed,
-    /// Somebody broke it.
+    /// Another process broke it.
     Broken,
-    /// The daemon took it away: a forced release or a policy change.
+    /// The daemon ended it: a forced release or a policy change.
     Killed,
-    /// Another's record stands in its place.
+    /// Another record replaced it.
     Overwritten,
 }
 
@@ -372,18 +378,18 @@ impl From<LostLock> for Error {
     }
 }
 
-/// A refusal that no waiting cures.
+/// A refusal that waiting does not cure.
 #[derive(Debug)]
 pub struct Refusal {
-    /// Where.
+    /// The address.
     pub place: Address,
-    /// Its class.
+    /// The class of the failure.
     pub class: Class,
     /// What is wrong.
     pub what: String,
-    /// What to do about it, where that is known.
+    /// The next step, if it is known.
     pub next: Option<String>,
-    /// The error of the operating system beneath.
+    /// The error of the operating system, if there is one.
     pub source: Option<io::Error>,
 }
 
@@ -397,17 +403,17 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// An argument that makes no sense.
+/// An invalid argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InputError {
-    /// What was given.
+    /// The argument.
     pub about: String,
     /// What is wrong with it.
     pub what: String,
 }
 
 impl InputError {
-    /// `about` is what was given; `what` completes the sentence.
+    /// `about` is the argument; `what` continues the sentence.
     pub(crate) fn new(about: impl Into<String>, what: impl Into<String>) -> InputError {
         InputError {
             about: about.into(),
@@ -422,12 +428,12 @@ impl fmt::Display for InputError {
     }
 }
 
-/// What a backend cannot do.
+/// A request that the backend does not support.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// Where.
+    /// The address.
     pub place: Address,
-    /// What it cannot do.
+    /// What is not supported.
     pub what: String,
 }
 
@@ -441,14 +447,14 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Nobody could be asked.
+/// The daemon or the store could not be reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
-    /// Where.
+    /// The address.
     pub place: Address,
     /// What happened.
     pub what: String,
-    /// When another try makes sense.
+    /// When a retry makes sense.
     pub retry_after: Duration,
 }
 
@@ -488,7 +494,8 @@ mod tests {
         }
     }
 
-    /// C8: what, who, what for, since when, lease left, place in line, and the next step.
+    /// C8 (message when busy): what, who, purpose, since when, remaining lease, queue position,
+    /// next step.
     #[test]
     fn busy_says_who_since_when_and_what_to_do() {
         let place: Address = "tenant:/acme".parse().unwrap();
@@ -502,7 +509,7 @@ mod tests {
         );
     }
 
-    /// C8: what others wrote cannot move the cursor of whoever reads it.
+    /// C8: text of other processes cannot send control characters to a terminal.
     #[test]
     fn foreign_text_is_escaped() {
         let place: Address = "tenant:/acme".parse().unwrap();
@@ -512,7 +519,7 @@ mod tests {
         assert!(!text.contains('\u{1b}'), "{text:?}");
     }
 
-    /// The fields are stable for programs: durations are milliseconds, places are addresses.
+    /// The fields are stable for programs: durations are in milliseconds, places are addresses.
     #[test]
     fn json_carries_the_fields() {
         let place: Address = "tenant:/acme".parse().unwrap();

@@ -1,4 +1,4 @@
-//! The guard: a lock in the hands of the program that took it.
+//! RAII guards of held locks: [`Guard`] for one, [`Guards`] for several.
 
 use std::fmt;
 use std::future::{Future, poll_fn};
@@ -15,16 +15,19 @@ use crate::lease::Lease;
 use crate::signals::{HoldEvent, ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Mode};
 
-/// A lock that is held. Dropping it gives it back: at once on files and in memory, in the background elsewhere;
-/// only [`release`](Guard::release) can say how that went.
+/// A lock that is held.
 ///
-/// A copy that came over `fork` is inert: only the process that acquired acts (K36).
+/// Dropping the guard releases the lock: immediately on files and in memory, in the background on
+/// other backends. Only [`release`](Guard::release) reports whether that succeeded.
+///
+/// A copy in a child of `fork` does nothing: only the process that acquired the lock may use it,
+/// K36 (idempotent release).
 #[must_use = "a guard that is dropped gives the lock back"]
 pub struct Guard {
     place: Address,
     mode: Mode,
     signals: Arc<Signals>,
-    /// `None` once it was given back or left.
+    /// `None` after `release` or `into_hold`.
     held: Option<BackendHold>,
     process: u32,
 }
@@ -51,7 +54,7 @@ impl Guard {
             .expect("a guard has its hold until it is given back")
     }
 
-    /// Only the process that acquired acts (K36).
+    /// Fails in a child of `fork` (K36).
     fn must_be_ours(&self) -> Result<(), Error> {
         if self.process == std::process::id() {
             return Ok(());
@@ -60,24 +63,26 @@ impl Guard {
         Err(Error::refused(&self.place, Class::NotHeld, what))
     }
 
-    /// What is locked.
+    /// Returns the address of the lock.
     pub fn place(&self) -> &Address {
         &self.place
     }
 
-    /// How it is held.
+    /// Returns the mode of the hold.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The newest fence; none where the backend gave none.
+    /// Returns the newest fence, or `None` if the backend assigned none.
     pub fn fence(&self) -> Option<Fence> {
         self.held().fence()
     }
 
-    /// How long the work may go on without a newer renewal: to 80 % of the lease, counted from the *sending* of
-    /// the last good renewal, on a clock that runs on while the machine sleeps. Zero when it is used up. `None`:
-    /// there is no lease, and the lock is held as long as this process lives.
+    /// Returns how long the protected work may continue without another renewal.
+    ///
+    /// This is 80 % of the lease, counted from the *sending* of the last confirmed renewal on a
+    /// clock that includes suspended time. It is zero when the lock is lost. Returns `None` if
+    /// there is no lease: then the lock is held until it is released or this process ends.
     pub fn valid_for(&self) -> Option<Duration> {
         if self.signals.loss().is_some() {
             return Some(Duration::ZERO);
@@ -87,22 +92,30 @@ impl Guard {
             .or_else(|| self.signals.lease().map(|lease| lease.valid_for()))
     }
 
-    /// The lease as last confirmed, where there is one.
+    /// Returns the lease of the last confirmed renewal, if there is one.
     pub fn lease(&self) -> Option<Lease> {
         self.held().lease().or_else(|| self.signals.lease())
     }
 
-    /// Who holds: the token on files, the owner in memory and on the daemon.
+    /// Returns the id of the holder: the token in a lock file or repository, the owner in memory
+    /// and on the daemon.
     pub fn owner(&self) -> String {
         self.held().owner()
     }
 
-    /// The hold on disk, where the lock is a file: its path, descriptor (K38) and pulse.
+    /// Returns the hold on disk if the lock is a file: path, descriptor and heartbeat. See K38
+    /// (inherit the locked descriptor).
     pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         self.held().file()
     }
 
-    /// Mine, right now? Asks the daemon or the store; looks at the file. Local and instant on files and in memory.
+    /// Checks that the lock is held now.
+    ///
+    /// Queries the daemon or the store; reads the lock file; in memory it is a lookup.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock is lost. Other errors mean that the state is unknown.
     pub async fn check(&self) -> Result<(), Error> {
         self.must_be_ours()?;
         self.still_held()?;
@@ -110,12 +123,13 @@ impl Guard {
         if let Err(Error::Lost(lost)) = &checked {
             self.signals.lose(lost.cause, lost.what.clone());
         }
-        // A lease that ran out while nobody answered is a loss, whatever else went wrong.
+        // The lease may have run out while the query had no answer. A loss outweighs the error of
+        // the query.
         self.still_held()?;
         checked
     }
 
-    /// Whether the lock is known to be lost. Asks nobody.
+    /// Checks whether this process knows that the lock is lost. Does no I/O.
     pub fn still_held(&self) -> Result<(), Error> {
         match self.signals.loss() {
             Some(lost) => Err(lost.into()),
@@ -123,24 +137,29 @@ impl Guard {
         }
     }
 
-    /// Resolves when the lock is lost, at once if it was before, and never after
-    /// [`valid_for`](Guard::valid_for) is zero. The work must have stopped by then.
+    /// Completes when the lock is lost; immediately if it is lost already.
+    ///
+    /// On a backend with leases this happens at the latest when [`valid_for`](Guard::valid_for)
+    /// reaches zero. The protected work must have stopped by then.
     pub async fn lost(&self) -> LostLock {
         self.signals.lost().await
     }
 
-    /// Resolves when somebody asks for the lock, at once if somebody did before. Nothing is taken away.
+    /// Completes when another client asks for the lock; immediately if one has asked already. The
+    /// lock stays held.
     pub async fn release_requested(&self) -> ReleaseRequest {
         self.signals.release_requested().await
     }
 
-    /// Who asked for the lock, if somebody did.
+    /// Returns the first release request, if there is one.
     pub fn requested(&self) -> Option<ReleaseRequest> {
         self.signals.asked()
     }
 
-    /// Calls `listener` for everything that happens to the lock from now on, and for what stands already. It runs
-    /// on a thread of Tenure's: it must not take long, and must not panic.
+    /// Calls `listener` for every event of the lock from now on, and once for each present fact
+    /// (lease, release request, loss).
+    ///
+    /// The listener runs on a thread of Tenure. It must return quickly and must not panic.
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
         if let Some(lease) = self.held().lease() {
             listener(&HoldEvent::Renewed(lease));
@@ -148,19 +167,26 @@ impl Guard {
         self.signals.listen(Box::new(listener));
     }
 
-    /// Gives the lock back, or says why it was not ours any more.
+    /// Releases the lock.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Lost`] if the lock was lost before.
     pub async fn release(mut self) -> Result<(), Error> {
         self.must_be_ours()?;
         match (self.signals.loss(), self.held.take()) {
-            // What may be left of it goes in the background: whoever took it away may be out of reach.
+            // Dropping the hold releases what the backend may still have of it, in the background:
+            // the backend may be unreachable.
             (Some(lost), _) => Err(lost.into()),
             (None, Some(held)) => held.release(&self.place).await,
             (None, None) => Ok(()),
         }
     }
 
-    /// Lets go without giving back, for a lock that was taken with
-    /// [`follows`](crate::Lock::follows): it lives on, and the word lets another process renew or release it.
+    /// Ends the guard without releasing the lock, which must have been acquired with
+    /// [`follows`](crate::Lock::follows).
+    ///
+    /// Another process can renew or release the lock with the returned [`Hold`].
     pub async fn into_hold(mut self) -> Result<Hold, Error> {
         self.must_be_ours()?;
         self.still_held()?;
@@ -172,11 +198,11 @@ impl Guard {
         held.leave(self.place.clone(), self.mode, ttl).await
     }
 
-    /// Runs `work` until it is done or the lock is lost, whichever comes first.
+    /// Runs `work` until it completes or the lock is lost.
     pub(crate) async fn while_held<T>(&self, work: impl Future<Output = T>) -> Result<T, LostLock> {
         let (mut work, mut lost) = (pin!(work), pin!(self.lost()));
         poll_fn(|context| {
-            // Loss first: what the work does after it does not count.
+            // Poll the loss first: results of work after the loss must not count.
             if let Poll::Ready(lost) = lost.as_mut().poll(context) {
                 return Poll::Ready(Err(lost));
             }
@@ -188,8 +214,8 @@ impl Guard {
 
 impl Drop for Guard {
     fn drop(&mut self) {
-        // A copy that came over fork. Files know that by themselves; the others would use locks and threads that the
-        // fork has cut in the middle.
+        // In a child of `fork`, mutexes and threads of the parent are in an undefined state, so
+        // nothing may run. File holds check the process id themselves.
         if self.process != std::process::id() && !self.place.is_file() {
             std::mem::forget(self.held.take());
         }
@@ -206,7 +232,7 @@ impl fmt::Debug for Guard {
     }
 }
 
-/// Several locks, held together and lost as one.
+/// Several locks that are held together. The loss of one is the loss of all.
 #[derive(Debug)]
 #[must_use = "guards that are dropped give the locks back"]
 pub struct Guards {
@@ -218,17 +244,17 @@ impl Guards {
         Guards { guards }
     }
 
-    /// The guards, in the order in which the places were given. The same lock twice is there once.
+    /// Returns the guards in the order of the requested addresses. Duplicates appear once.
     pub fn iter(&self) -> impl Iterator<Item = &Guard> {
         self.guards.iter()
     }
 
-    /// The shortest time that one of them is still good for.
+    /// Returns the shortest [`Guard::valid_for`] of all guards.
     pub fn valid_for(&self) -> Option<Duration> {
         self.guards.iter().filter_map(Guard::valid_for).min()
     }
 
-    /// Resolves when one of them is lost.
+    /// Completes when one of the locks is lost.
     pub async fn lost(&self) -> LostLock {
         let mut waits: Vec<_> = self
             .guards
@@ -247,7 +273,7 @@ impl Guards {
         .await
     }
 
-    /// Whether all of them are ours right now.
+    /// Checks that all locks are held now. See [`Guard::check`].
     pub async fn check(&self) -> Result<(), Error> {
         for guard in &self.guards {
             guard.check().await?;
@@ -255,8 +281,9 @@ impl Guards {
         Ok(())
     }
 
-    /// Gives all of them back, the last one taken first; the first trouble is reported, and the others are given
-    /// back all the same.
+    /// Releases all locks in reverse order.
+    ///
+    /// Tries all of them and returns the first error.
     pub async fn release(self) -> Result<(), Error> {
         let mut result = Ok(());
         for guard in self.guards.into_iter().rev() {
@@ -266,7 +293,7 @@ impl Guards {
         result
     }
 
-    /// The guards, one by one.
+    /// Returns the single guards.
     pub fn into_vec(self) -> Vec<Guard> {
         self.guards
     }

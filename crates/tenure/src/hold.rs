@@ -1,5 +1,7 @@
-//! A hold that outlives its process, as one word (C13): where, and the secret that proves it ours. Nothing else is
-//! kept anywhere.
+//! Serialized holds that outlive their process: C13 (holds for scripts).
+//!
+//! The text form contains the address and the secret that proves ownership. There is no other
+//! state.
 
 use std::fmt;
 use std::str::FromStr;
@@ -9,11 +11,12 @@ use crate::address::Address;
 use crate::error::Error;
 use crate::values::{Fence, Mode};
 
-/// A lock that was left held: what `tenure lock` prints, and `renew` and `unlock` take.
+/// A hold that outlives its process: the output of `tenure lock` and the input of `renew` and
+/// `unlock`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hold {
     pub(crate) place: Address,
-    /// The token on files, the ticket in a repository, the owner on the daemon.
+    /// The token in a lock file, the ticket of a repository, the owner on the daemon.
     pub(crate) secret: String,
     pub(crate) mode: Mode,
     pub(crate) ttl: Option<Duration>,
@@ -21,28 +24,29 @@ pub struct Hold {
 }
 
 impl Hold {
-    /// What is held.
+    /// Returns the address of the lock.
     pub fn place(&self) -> &Address {
         &self.place
     }
 
-    /// How.
+    /// Returns the mode of the hold.
     pub fn mode(&self) -> Mode {
         self.mode
     }
 
-    /// The lease's length, where there is one.
+    /// Returns the lease time, if there is a lease.
     pub fn ttl(&self) -> Option<Duration> {
         self.ttl
     }
 
-    /// The fence, where there is one.
+    /// Returns the fence, if there is one.
     pub fn fence(&self) -> Option<Fence> {
         self.fence
     }
 }
 
-/// `tenure-hold:<secret>,<mode>,<ttl>,<fence>,<address>`; what would end a word is written as `%XX`.
+/// Format: `tenure-hold:<secret>,<mode>,<ttl>,<fence>,<address>`. All other bytes are
+/// percent-encoded, so that a shell sees one word.
 const PREFIX: &str = "tenure-hold:";
 
 impl fmt::Display for Hold {
@@ -103,7 +107,7 @@ fn escape(text: &str) -> String {
         match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' => word.push(char::from(byte)),
             b'.' | b'-' | b'_' | b'/' | b':' | b'@' | b'#' => word.push(char::from(byte)),
-            // Writing to a string cannot fail.
+            // Writing to a `String` cannot fail.
             other => drop(write!(word, "%{other:02x}")),
         }
     }
@@ -130,7 +134,7 @@ fn unescape(word: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    /// C13: one word, alone on a line, that carries everything.
+    /// C13: the text is a single word and carries all fields.
     #[test]
     fn a_hold_is_one_word_and_comes_back_whole() {
         let hold = Hold {

@@ -1,5 +1,6 @@
-//! Looking at locks without taking them: who holds, who waits, what changes. `why`, `ls`, `watch`, `ask` and
-//! `break` are made of these.
+//! Inspection of locks: holders, waiters, changes.
+//!
+//! The commands `why`, `ls`, `watch`, `ask` and `break` use these types.
 
 use std::fmt;
 use std::time::Duration;
@@ -11,25 +12,25 @@ use crate::address::Address;
 use crate::error::{Blocker, Error};
 use crate::values::{Fence, Holder, Mode, millis, span};
 
-/// What is known of one place.
+/// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct LockState {
-    /// Which place.
+    /// The address.
     pub place: Address,
     /// Whether an exclusive request would be granted now.
     pub free: bool,
-    /// Those whose holds are in the way of an exclusive request.
+    /// The holds that block an exclusive request.
     pub holders: Vec<Blocker>,
-    /// Those who wait, in order, where there is a line.
+    /// The waiters in queue order, if the backend has a queue.
     pub waiters: Vec<QueuedWaiter>,
-    /// The last fence given out, where it is known without a holder.
+    /// The last assigned fence, if the backend stores it without a holder.
     pub fence: Option<Fence>,
-    /// The rule in force, where a namespace decides it.
+    /// The conflict rule of the namespace, if the backend has namespaces.
     pub rule: Option<String>,
-    /// Owners that wait for each other in a circle.
+    /// Owners that wait for each other in a cycle.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub deadlock: Vec<String>,
-    /// What else a person should know.
+    /// Further notes for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
 }
@@ -50,7 +51,7 @@ impl LockState {
 }
 
 impl fmt::Display for LockState {
-    /// In sentences, as `tenure why` prints it.
+    /// Formats the state as `tenure why` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (self.free, self.holders.is_empty()) {
             (true, true) => write!(f, "{} is free", self.place)?,
@@ -86,16 +87,16 @@ impl fmt::Display for LockState {
     }
 }
 
-/// One who waits in line.
+/// A waiter in the queue.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct QueuedWaiter {
-    /// What it waits for.
+    /// The address that it waits for.
     pub place: Address,
-    /// Who it is, for people.
+    /// Its description, for people.
     pub holder: Holder,
-    /// The id under which it would hold.
+    /// Its owner id.
     pub owner: String,
-    /// How it wants it.
+    /// The requested mode.
     pub mode: Mode,
     /// How long it has waited.
     #[serde(serialize_with = "millis", rename = "waited_ms")]
@@ -116,69 +117,70 @@ impl fmt::Display for QueuedWaiter {
     }
 }
 
-/// Whether a live lock may be broken.
+/// Whether the lock of a live holder may be broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Force {
-    /// Only what is dead or stale.
+    /// Breaks only dead or stale holds.
     No,
-    /// Whatever stands there, as long as it is what was named.
+    /// Breaks any hold that the request names.
     Yes,
 }
 
-/// What was broken.
+/// The result of a break.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Broken {
-    /// Whose hold it was, as far as is known.
+    /// The broken holds, as far as they are known.
     pub victims: Vec<Blocker>,
-    /// The fence from which on the victim is shut out, where fences are in use (C16).
+    /// The newest fence of the lock, if the backend reports one: C16 (details of codes and break).
+    /// On the daemon it is the largest fence of the broken holds.
     pub fence: Option<Fence>,
 }
 
-/// Something that happened below a place that is watched.
+/// A change at or below a watched address.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ChangeEvent {
     /// What happened.
     pub kind: ChangeKind,
-    /// To which lock.
+    /// The address of the lock.
     pub place: Address,
-    /// Whose hold or place in line.
+    /// The owner id of the hold or waiter.
     pub owner: String,
-    /// Who that is, for people.
+    /// Its description, for people.
     pub holder: Holder,
-    /// In which mode.
+    /// Its mode.
     pub mode: Mode,
-    /// At which fence.
+    /// Its fence.
     pub fence: Option<Fence>,
 }
 
-/// What happened to a hold or a place in line.
+/// The kind of a [`ChangeEvent`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ChangeKind {
-    /// Held when the watch began.
+    /// The hold existed when the watch began.
     Present,
-    /// All that was there when the watch began has been told.
+    /// End of the initial list of holds.
     PresentEnd,
-    /// Held now.
+    /// A hold began.
     Granted,
-    /// Waits now.
+    /// A request was queued.
     Queued,
-    /// Given back.
+    /// A hold was released.
     Released,
-    /// The lease ran out.
+    /// A lease expired.
     Expired,
-    /// Taken away.
+    /// A hold was broken or ended by force.
     Killed,
-    /// Left the line without a grant.
+    /// A waiter left the queue without a grant.
     Dequeued,
-    /// Asked to let go.
+    /// A holder was asked to release.
     Asked,
-    /// The namespace has another policy.
+    /// The policy of the namespace changed.
     Policy,
 }
 
 impl ChangeKind {
-    /// The word as JSON has it.
+    /// Returns the name in JSON.
     pub fn name(self) -> &'static str {
         match self {
             ChangeKind::Present => "present",
@@ -196,7 +198,7 @@ impl ChangeKind {
 }
 
 impl ChangeEvent {
-    /// The change that ends the list of what was there.
+    /// Returns the event that ends the initial list.
     pub(crate) fn present_end(place: &Address) -> ChangeEvent {
         ChangeEvent {
             kind: ChangeKind::PresentEnd,
@@ -208,7 +210,7 @@ impl ChangeEvent {
         }
     }
 
-    /// A hold as a change.
+    /// Converts a hold into an event.
     pub(crate) fn of(kind: ChangeKind, hold: &Blocker) -> ChangeEvent {
         ChangeEvent {
             kind,
@@ -224,8 +226,10 @@ impl ChangeEvent {
     }
 }
 
-/// A stream of changes. It begins with what is held, and ends when it is dropped, or with an error when nothing
-/// more can be seen; watch again then.
+/// A stream of lock changes.
+///
+/// It begins with the present holds and ends when it is dropped. After an error it ends, too: start
+/// a new watch then.
 #[derive(Debug)]
 pub struct WatchStream {
     changes: mpsc::UnboundedReceiver<Result<ChangeEvent, Error>>,
@@ -239,12 +243,12 @@ impl WatchStream {
         (sender, WatchStream { changes })
     }
 
-    /// The next change; `None` when it is over.
+    /// Returns the next change, or `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Result<ChangeEvent, Error>> {
         self.changes.recv().await
     }
 
-    /// The same, waiting on this thread.
+    /// Returns the next change and blocks this thread. See [`next`](WatchStream::next).
     pub fn next_blocking(&mut self) -> Option<Result<ChangeEvent, Error>> {
         crate::runtime::block_on(self.next())
     }

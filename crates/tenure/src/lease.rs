@@ -1,41 +1,46 @@
-//! How long a holder may believe (leases.md): from the *sending* of the last good renewal, on a clock that also
-//! counts suspended time, to 80 % of the ttl. The last fifth belongs to slow clocks.
+//! Client-side lease arithmetic (leases.md).
+//!
+//! A holder may rely on a lease for 80 % of its ttl, counted from the *sending* of the last
+//! confirmed renewal, on a clock that includes suspended time. The last 20 % allow for clocks of
+//! different speed.
 
 use std::time::Duration;
 
 use tenure_files::clock::boottime;
 
-/// What a renewal that was confirmed allows.
+/// The lease that a confirmed renewal grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lease {
-    /// When the request was sent, by `CLOCK_BOOTTIME`.
+    /// When the request was sent (`CLOCK_BOOTTIME`).
     pub sent: Duration,
-    /// The lease's length.
+    /// The length of the lease.
     pub ttl: Duration,
 }
 
 impl Lease {
-    /// A lease whose request was sent at this moment of [`now`](Lease::now).
+    /// Creates a lease for a request that was sent at `sent`, a time of [`now`](Lease::now).
     pub fn new(sent: Duration, ttl: Duration) -> Lease {
         Lease { sent, ttl }
     }
 
-    /// The clock: time since the machine started, suspended or not.
+    /// Returns the time since boot, including suspended time (`CLOCK_BOOTTIME`).
     pub fn now() -> Duration {
         boottime()
     }
 
-    /// The moment by which all work must have stopped.
+    /// Returns the time by which the protected work must have stopped: 80 % of the ttl after the
+    /// sending.
     pub fn safe_until(&self) -> Duration {
         self.sent + self.ttl * 4 / 5
     }
 
-    /// What is left until then; zero when it is used up.
+    /// Returns the time until [`safe_until`](Lease::safe_until), or zero if it has passed.
     pub fn valid_for(&self) -> Duration {
         self.safe_until().saturating_sub(Lease::now())
     }
 
-    /// When the next renewal is due: a third of the ttl after the last was sent.
+    /// Returns when the next renewal is due: a third of the ttl after the sending. This leaves time
+    /// for retries.
     pub fn renew_at(&self) -> Duration {
         self.sent + self.ttl / 3
     }
@@ -45,7 +50,7 @@ impl Lease {
 mod tests {
     use super::*;
 
-    /// The last fifth is left unused, and nothing is left of a lease that was sent long ago.
+    /// A lease is good for 80 % of its ttl from its sending, and for zero time after that.
     #[test]
     fn a_lease_is_good_for_four_fifths_from_its_sending() {
         let ttl = Duration::from_secs(10);

@@ -1,5 +1,8 @@
-//! One lock for everything that is shared: a file on one machine, a repository in a bucket, a tree of resources
-//! across a fleet. The same words at every backend: holder, lease, fence, queue, release request.
+//! Locks for files, repositories and clusters behind one API.
+//!
+//! A lock protects a file on one machine, a repository in a bucket, or a path in a tree of
+//! resources that a daemon serves to a whole fleet. Every backend uses the same terms: holder,
+//! lease, fence, queue, release request.
 //!
 //! ```
 //! use std::time::Duration;
@@ -17,15 +20,16 @@
 //! # tenure::blocking::wait(example()).unwrap();
 //! ```
 //!
-//! You start with a lock file and end on a replicated cluster by changing one address ([`Address`]). What a backend
-//! cannot do it declares ([`Capabilities`]); a call that needs it is refused before anything is touched.
+//! To move from a lock file to a replicated cluster, change the address ([`Address`]). Each backend
+//! declares what it supports ([`Capabilities`]). A call that needs more fails with
+//! [`Error::Unsupported`] before it changes anything.
 //!
 //! ```text
-//!   Tenure ── Lock ── Guard ── blocking          what a program uses
-//!   State  Watch  Broken  Hold                   what `why`, `watch`, `break` and `lock` are made of
-//!   Where  Mode  Wait  Fence  Holder  Error      values
-//!   reach: memory  sidecar  exclusive  upload  repository  daemon
-//!   signals  lease  keeper                       held: renewed, asked for, lost
+//!   Tenure ── Lock ── Guard ── blocking             the API of most programs
+//!   LockState  WatchStream  Broken  Hold            behind `why`, `watch`, `break` and `lock`
+//!   Address  Mode  Wait  Fence  Holder  Error       values
+//!   backend: memory  sidecar  exclusive  upload  repository  daemon
+//!   signals  lease  runtime                         while held: renewals, release requests, loss
 //! ```
 
 mod address;
@@ -76,10 +80,18 @@ pub use values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wa
 
 pub use crate::tenure::{Builder, Tenure};
 
-/// Begins to lock `address`, with the settings of the environment.
+/// Returns a builder for a lock on `place`, with the settings of the environment.
+///
+/// Nothing is locked before [`Lock::acquire`]. Only a daemon address reads the environment
+/// ([`Tenure::from_env`]).
+///
+/// # Errors
+///
+/// [`Error::Input`] if `place` is no valid address, or a variable of the environment is wrong.
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     let place = place.into_where()?;
-    // A file needs no settings, and none of them can be wrong.
+    // Only the daemon has settings in the environment. Files must stay lockable when they are
+    // wrong.
     static PLAIN: LazyLock<Tenure> = LazyLock::new(Tenure::default);
     match place {
         Address::Daemon { .. } => shared()?.lock(place),
@@ -87,8 +99,9 @@ pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
     }
 }
 
-/// Takes the lock of `address`, runs `body`, gives it back. On loss `body` is dropped at its next await; see
-/// [`Lock::with`].
+/// Acquires the lock of `place`, runs `body`, and releases the lock.
+///
+/// If the lock is lost, `body` is dropped at its next await. See [`Lock::with`].
 ///
 /// ```
 /// # async fn example() -> Result<(), tenure::Error> {
@@ -107,7 +120,9 @@ pub async fn with<T, E: From<Error>>(
     lock(place)?.with(body).await
 }
 
-/// One for the process, so that connections are shared.
+/// Returns the process-wide instance, so that all callers share connections.
+///
+/// A failure is not kept: the next call reads the environment again.
 fn shared() -> Result<Tenure, Error> {
     static SHARED: Mutex<Option<Tenure>> = Mutex::new(None);
     let mut shared = SHARED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -119,7 +134,7 @@ fn shared() -> Result<Tenure, Error> {
     Ok(tenure)
 }
 
-/// The guide's examples are tests.
+/// Runs the examples of the guide as doctests.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/guides/library.md")]
 struct Guide;

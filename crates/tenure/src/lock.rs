@@ -1,4 +1,5 @@
-//! How a lock is wanted: a builder, the same for every backend.
+//! Builders for locks, the same for every backend: one lock ([`Lock`]) or several at once
+//! ([`LockAll`]).
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -16,7 +17,9 @@ use crate::runtime;
 use crate::tenure::Tenure;
 use crate::values::{Mode, Wait};
 
-/// A lock that is wanted. What the backend cannot do is refused by `acquire`, before anything is touched.
+/// A builder for one lock.
+///
+/// `acquire` refuses options that the backend does not support before it changes anything.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked before `acquire`"]
 pub struct Lock {
@@ -24,7 +27,7 @@ pub struct Lock {
     request: Request,
 }
 
-/// Several locks that are wanted together.
+/// A builder for several locks that are acquired all or none.
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked before `acquire`"]
 pub struct LockAll {
@@ -32,67 +35,70 @@ pub struct LockAll {
     requests: Vec<Request>,
 }
 
-/// The setters of a [`Lock`] and of its siblings: each changes every request that it is about.
+/// The setters that [`Lock`] and [`LockAll`] share. Each setter changes all requests of the
+/// builder.
 macro_rules! setters {
     ($type:ty) => {
         impl $type {
-            /// Together with other shared holders.
+            /// Acquires in shared mode, together with other shared holders.
             pub fn shared(self) -> Self {
                 self.mode(Mode::Shared)
             }
 
-            /// Alone. This is the default.
+            /// Acquires in exclusive mode. This is the default.
             pub fn exclusive(self) -> Self {
                 self.mode(Mode::Exclusive)
             }
 
-            /// Shared, for the path and everything below it.
+            /// Acquires the path and everything below it in shared mode.
             pub fn shared_tree(self) -> Self {
                 self.mode(Mode::SharedTree)
             }
 
-            /// One of this many places. Everybody must name the same number.
+            /// Acquires one of `of` permits. All holders of a path must give the same number.
             pub fn permit(self, of: NonZeroU32) -> Self {
                 self.mode(Mode::Permit(of))
             }
 
-            /// In this mode.
+            /// Sets the mode.
             pub fn mode(self, mode: Mode) -> Self {
                 self.each(|request| request.mode = mode)
             }
 
-            /// Wait at most this long. Without a word it is for ever.
+            /// Sets the maximum time to wait. Default: no limit.
             pub fn wait(self, time: Duration) -> Self {
                 self.wait_limit(Wait::For(time))
             }
 
-            /// At once or not at all.
+            /// Fails with [`Error::Busy`] instead of waiting.
             pub fn no_wait(self) -> Self {
                 self.wait_limit(Wait::No)
             }
 
-            /// Wait as this says.
+            /// Sets whether and how long to wait.
             pub fn wait_limit(self, wait: Wait) -> Self {
                 self.each(|request| request.wait = wait)
             }
 
-            /// How long the lease lives without a renewal. For leases only; renewals come by themselves.
+            /// Sets the time after which the lease ends without a renewal. Tenure renews by itself.
+            ///
+            /// `acquire` fails with [`Error::Unsupported`] where the backend has no leases.
             pub fn ttl(self, ttl: Duration) -> Self {
                 self.each(|request| request.ttl = Some(ttl))
             }
 
-            /// Ask the holder to let go while waiting.
+            /// Asks the holder to release the lock while this request waits.
             pub fn ask(self) -> Self {
                 self.each(|request| request.ask = true)
             }
 
-            /// What the lock is for; shown to those who wait.
+            /// Sets what the lock is for. Waiters see it.
             pub fn purpose(self, purpose: impl Into<String>) -> Self {
                 let purpose = purpose.into();
                 self.each(|request| request.holder.purpose.clone_from(&purpose))
             }
 
-            /// Anything else that people should see, where the backend keeps it.
+            /// Adds a label for people. Backends without labels ignore it.
             pub fn label(self, key: impl Into<String>, value: impl Into<String>) -> Self {
                 let (key, value) = (key.into(), value.into());
                 self.each(|request| {
@@ -100,17 +106,20 @@ macro_rules! setters {
                 })
             }
 
-            /// Take a fence with the lock, where that has to be asked for.
+            /// Requests a fence. Lock files assign one only on request; the other backends always
+            /// do.
             pub fn fenced(self) -> Self {
                 self.each(|request| request.fenced = true)
             }
 
-            /// Refuse to wait in a circle of owners that wait for each other (E5). The daemon's locks only.
+            /// Fails instead of waiting if the wait would close a cycle of owners: E5 (refuse on
+            /// deadlock). Daemon only.
             pub fn refuse_deadlock(self) -> Self {
                 self.each(|request| request.refuse_deadlock = true)
             }
 
-            /// What the caller cannot do without: refused at once where the backend does not have it.
+            /// Requires a capability. `acquire` fails with [`Error::Unsupported`] if the backend
+            /// does not have it.
             pub fn require(self, need: Need) -> Self {
                 self.each(|request| {
                     request.needs.push(need);
@@ -118,13 +127,16 @@ macro_rules! setters {
                 })
             }
 
-            /// The hold outlives this process (C13): a lock file follows the life of process `pid`, elsewhere it
-            /// lives by its ttl alone. See [`Guard::into_hold`].
+            /// Makes a hold that outlives this process: C13 (holds for scripts).
+            ///
+            /// A lock file is then bound to the process `pid`; on other backends the hold ends with
+            /// its ttl. See [`Guard::into_hold`].
             pub fn follows(self, pid: u32) -> Self {
                 self.each(|request| request.follows = Some(pid))
             }
 
-            /// Told while waiting: who has it, and the place in line.
+            /// Sets a callback that reports the blocker and the queue position while the request
+            /// waits.
             pub fn on_wait(self, tell: impl Fn(&Busy) + Send + Sync + 'static) -> Self {
                 let tell: crate::request::OnWait = Arc::new(tell);
                 self.each(|request| request.on_wait = Some(Arc::clone(&tell)))
@@ -141,7 +153,7 @@ impl Lock {
         Lock { tenure, request }
     }
 
-    /// What is wanted.
+    /// Returns the address to lock.
     pub fn place(&self) -> &Address {
         &self.request.place
     }
@@ -151,8 +163,10 @@ impl Lock {
         self
     }
 
-    /// This lock and one more, held together: for a move from one backend to another, while some programs still look at
-    /// the old place (`--also`).
+    /// Adds a second lock; both are held together (`--also`).
+    ///
+    /// This supports the migration from one backend to another while some programs still use the
+    /// old address.
     ///
     /// ```
     /// # async fn example() -> Result<(), tenure::Error> {
@@ -169,18 +183,29 @@ impl Lock {
         Ok(LockAll::new(self.tenure, requests))
     }
 
-    /// Takes the lock. A future that is dropped leaves nothing behind: no record, no request, no place in line.
+    /// Acquires the lock.
+    ///
+    /// Cancel safe: a future that is dropped leaves no record, no pending request and no queue
+    /// entry.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Busy`] or [`Error::TimedOut`] if the lock is held; [`Error::Unsupported`] or
+    /// [`Error::Input`] if the backend does not support the options; [`Error::Unavailable`] if the
+    /// daemon or the store cannot be reached.
     pub async fn acquire(self) -> Result<Guard, Error> {
         backend::acquire(&self.tenure, self.request).await
     }
 
-    /// Takes the lock on this thread.
+    /// Acquires the lock and blocks this thread. Lock files need no runtime.
     pub(crate) fn acquire_blocking(self) -> Result<Guard, Error> {
         backend::acquire_blocking(&self.tenure, self.request)
     }
 
-    /// Takes the lock, runs `body`, gives the lock back. On loss `body` is dropped at its next await, and the answer
-    /// is [`Error::Lost`], never the body's value.
+    /// Acquires the lock, runs `body`, and releases the lock.
+    ///
+    /// If the lock is lost, `body` is dropped at its next await and the result is [`Error::Lost`],
+    /// never the value of `body`.
     ///
     /// ```
     /// # async fn example() -> Result<(), tenure::Error> {
@@ -203,7 +228,8 @@ impl Lock {
             Err(lost) => Err(E::from(lost.into())),
             Ok(result) => match guard.release().await {
                 Err(lost @ Error::Lost(_)) => Err(E::from(lost)),
-                // Done under the lock; what could not be given back ends by itself.
+                // The work was done under the lock, so its result counts. A hold that could not be
+                // released ends with its lease or its process.
                 Ok(()) | Err(_) => result,
             },
         }
@@ -220,12 +246,14 @@ impl LockAll {
         self
     }
 
-    /// Takes all of them, or none: in the order of their addresses, so that two callers with reversed lists cannot
-    /// wait for each other. The same lock twice is one lock (C6). Who waits does so for all of them together.
+    /// Acquires all locks or none: C6 (several locks at once).
     ///
-    /// Paths of one daemon and namespace, and names in memory, are taken in one step: nobody sees some of them taken and
-    /// others not, and no tree lock that waits in between can stand in the way. Paths of several namespaces are taken
-    /// namespace by namespace, in the order of the namespaces' names.
+    /// The locks are acquired in the order of their addresses, so two callers with reversed lists
+    /// cannot deadlock. Duplicates count once. The time limit applies to all locks together.
+    ///
+    /// Paths of one namespace of a daemon, and names in memory, are acquired in one step: no other
+    /// client sees a part of them taken. Paths of several namespaces are acquired namespace by
+    /// namespace, in the order of the namespaces' names.
     pub async fn acquire(self) -> Result<Guards, Error> {
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
         let wait_limit = SharedDeadline::new(&steps);
@@ -254,7 +282,7 @@ impl LockAll {
         if !self.requests.iter().all(is_file) {
             return runtime::block_on(self.acquire());
         }
-        // Without a runtime and without a thread (C7).
+        // Lock files only: no runtime and no thread, C7 (fast start).
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
         let wait_limit = SharedDeadline::new(&steps);
         let mut taken = TakenLocks::default();
@@ -271,12 +299,14 @@ impl LockAll {
         Ok(Guards::new(taken.guards()))
     }
 
-    /// The steps in the order in which they are made, all of them checked before the first.
+    /// Returns the acquire steps in lock order. Checks all requests before the first step runs, so
+    /// that a bad request leaves nothing locked.
     fn in_order(self) -> Result<Vec<AcquireStep>, Error> {
         let mut wanted: Vec<(usize, Address, Request)> = Vec::new();
         for (number, mut request) in self.requests.into_iter().enumerate() {
             request.place = request.place.normalized();
             let place = self.tenure.resolved(&request.place);
+            // Two spellings of one lock would block each other: keep the first.
             if !wanted.iter().any(|(_, other, _)| *other == place) {
                 wanted.push((number, place, request));
             }
@@ -285,6 +315,7 @@ impl LockAll {
         for (.., request) in &wanted {
             request.check()?;
         }
+        // Address order equals tree order (see `lock_order`), so paths of one tree are adjacent.
         wanted.sort_by(|(_, one, _), (_, two, _)| one.lock_order(two));
         let mut steps: Vec<AcquireStep> = Vec::new();
         let mut last: Option<Address> = None;
@@ -303,11 +334,11 @@ impl LockAll {
     }
 }
 
-/// What is taken in one step: one place, or several of one tree.
+/// Addresses that are acquired in one step: a single one, or several of one tree.
 struct AcquireStep {
-    /// With their places in the caller's list.
+    /// The addresses with their indexes in the caller's list.
     places: Vec<(usize, Address)>,
-    /// How; the place in it is the first.
+    /// The options of the step. Its `place` is the first address.
     request: Request,
 }
 
@@ -317,7 +348,7 @@ impl AcquireStep {
     }
 }
 
-/// What was taken so far, with the places in the caller's list.
+/// The guards so far, with the indexes of their addresses in the caller's list.
 #[derive(Default)]
 struct TakenLocks(Vec<(usize, Guard)>);
 
@@ -330,15 +361,19 @@ impl TakenLocks {
         }
     }
 
-    /// In the order of the caller's list.
+    /// Returns the guards in the order of the caller's list.
     fn guards(mut self) -> Vec<Guard> {
         self.0.sort_by_key(|(number, _)| *number);
         self.0.into_iter().map(|(_, guard)| guard).collect()
     }
 }
 
-/// What is wanted of all is wanted of those that have it, if one of them does; and paths of one tree get one owner: a
-/// parent that is ours must not keep us out of its child.
+/// Adapts the options, which the builder set for all addresses alike, to the single backends.
+///
+/// - `ttl` and `ask` are dropped where the backend lacks them, if another address of the list has
+///   them. If none has them they stay, and the check refuses them.
+/// - Several paths of trees get one common owner. Otherwise the lock on a parent would block the
+///   lock on its child.
 fn share(requests: Vec<&mut Request>) {
     let has_lease = |request: &Request| Capabilities::of(&request.place).meets(Need::Lease);
     let can_ask = |request: &Request| Capabilities::of(&request.place).meets(Need::Ask);
@@ -361,7 +396,7 @@ fn share(requests: Vec<&mut Request>) {
     }
 }
 
-/// The time that several locks share.
+/// A deadline that several acquires share.
 struct SharedDeadline {
     until: Option<Instant>,
 }

@@ -1,4 +1,4 @@
-//! Policies of the daemon's namespaces: how locks conflict there.
+//! Policies of daemon namespaces: how their locks conflict.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,24 +7,24 @@ use serde::Serialize;
 
 use crate::error::Error;
 
-/// How locks of a namespace conflict.
+/// The conflict rule of a namespace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Algorithm {
-    /// Shared points, exclusive subtrees. The usual one.
+    /// Shared locks on single paths, exclusive locks on subtrees. This is the default.
     RecursiveRw,
-    /// Shared points, exclusive points.
+    /// Shared and exclusive locks on single paths.
     PointRw,
-    /// Exclusive subtrees only.
+    /// Exclusive locks on subtrees, no shared locks.
     RecursiveWrite,
-    /// Exclusive points only.
+    /// Exclusive locks on single paths, no shared locks.
     PointWrite,
-    /// Permits: up to a number of holders of one path.
+    /// Permits: up to a given number of holders per path.
     Semaphore,
 }
 
 impl Algorithm {
-    /// The word for it.
+    /// Returns the name, such as `recursive_rw`.
     pub fn name(self) -> &'static str {
         match self {
             Algorithm::RecursiveRw => "recursive_rw",
@@ -70,8 +70,8 @@ impl FromStr for Algorithm {
 pub struct Policy {
     /// The namespace.
     pub namespace: String,
-    /// Its algorithm.
+    /// Its conflict rule.
     pub algorithm: Algorithm,
-    /// Whether somebody set it; otherwise it is the cluster's default.
+    /// Whether it was set for this namespace. Otherwise it is the default of the cluster.
     pub explicit: bool,
 }

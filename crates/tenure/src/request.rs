@@ -1,4 +1,4 @@
-//! What a caller wants, complete and checked, as the backends get it.
+//! An acquire request with all options, as the backends receive it.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,10 +10,10 @@ use crate::error::{Busy, Error};
 use crate::tuning::Tuning;
 use crate::values::{Holder, Mode, Wait};
 
-/// Told while a lock is waited for: who has it, and the place in line.
+/// A callback for waiting requests: gets the blocker and the queue position.
 pub type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
 
-/// One wanted lock.
+/// A request for one lock.
 #[derive(Clone)]
 pub(crate) struct Request {
     pub(crate) place: Address,
@@ -24,9 +24,10 @@ pub(crate) struct Request {
     pub(crate) ask: bool,
     pub(crate) refuse_deadlock: bool,
     pub(crate) fenced: bool,
-    /// The hold outlives this process (C13): on files it follows this one.
+    /// The hold outlives this process and is bound to this pid on lock files: C13 (holds for
+    /// scripts).
     pub(crate) follows: Option<u32>,
-    /// The owner of a session; without one each lock has its own.
+    /// The owner of a session. Without one, each lock gets its own owner.
     pub(crate) owner: Option<String>,
     pub(crate) needs: Vec<Need>,
     pub(crate) on_wait: Option<OnWait>,
@@ -52,7 +53,7 @@ impl Request {
         }
     }
 
-    /// Refuses what the backend cannot do, before anything is touched.
+    /// Refuses what the backend does not support, before anything is changed.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let here = Capabilities::of(&self.place);
         here.require_mode(&self.place, self.mode)?;
@@ -72,7 +73,7 @@ impl Request {
         Ok(())
     }
 
-    /// What the lock is for, where there is one text for people.
+    /// Returns the purpose, if it is not empty.
     pub(crate) fn purpose(&self) -> Option<String> {
         Some(self.holder.purpose.clone()).filter(|purpose| !purpose.is_empty())
     }

@@ -1,6 +1,7 @@
-//! The runtime thread: one thread of our own for what must go on while the program does something else: renewals, timers,
-//! connections. A busy or blocked executor does not lose a lock. It starts when it is first needed; lock files
-//! never need it.
+//! Background tokio runtime on one thread: renewals, timers, connections.
+//!
+//! It is separate from the executor of the program, so a busy or blocked executor does not lose a
+//! lock. It starts on demand; lock files never need it.
 
 use std::future::Future;
 use std::pin::pin;
@@ -12,14 +13,15 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Handle};
 use tokio::task::AbortHandle;
 
-/// Of which process, and how to reach it: a child of `fork` has no threads of its parent.
+/// The runtime and the process that it belongs to. A child of `fork` has no threads of its parent
+/// and starts its own.
 static SHARED_RUNTIME: Mutex<Option<(u32, Handle)>> = Mutex::new(None);
 
-/// The runtime thread's runtime.
+/// Returns the handle of the runtime; starts it if necessary.
 ///
 /// # Panics
 ///
-/// If the process can have no more threads or descriptors.
+/// If the process cannot create another thread or descriptor.
 pub(crate) fn handle() -> Handle {
     let mut shared_runtime = SHARED_RUNTIME
         .lock()
@@ -43,14 +45,14 @@ pub(crate) fn handle() -> Handle {
     handle
 }
 
-/// Sleeps, in whatever executor the caller runs in, or in none.
+/// Sleeps on the runtime thread, so that the caller may run in any executor or in none.
 pub(crate) async fn sleep(time: Duration) {
     let task = handle().spawn(async move { tokio::time::sleep(time).await });
     let _ends_with_us = AbortOnDrop(task.abort_handle());
     let _ = task.await;
 }
 
-/// Runs `work` on the runtime thread and waits for it. Dropping the future ends the work.
+/// Runs `work` on the runtime thread and waits for it. Dropping the future aborts the work.
 #[cfg(feature = "daemon")]
 pub(crate) async fn run<T: Send + 'static>(
     work: impl Future<Output = T> + Send + 'static,
@@ -68,7 +70,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-/// Waits on this thread. Nothing here needs a runtime of the caller's.
+/// Polls a future on this thread and parks between wake-ups. Needs no runtime.
 pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = pin!(future);
     let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));

@@ -1,5 +1,6 @@
-//! What happens to a lock while it is held: renewed, asked for, lost. The backends report here; guards wait here,
-//! and listeners are told.
+//! Events of a held lock: renewed, release requested, lost.
+//!
+//! Backends report here. Guards wait here, and listeners are called from here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,24 +13,24 @@ use crate::error::{LostCause, LostLock};
 use crate::lease::Lease;
 use crate::values::Holder;
 
-/// Something that happened to a lock while it was held.
+/// An event of a lock that is held.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum HoldEvent {
     /// A renewal was confirmed.
     Renewed(Lease),
-    /// Somebody asks for the lock.
+    /// Another client asks for the lock.
     Asked(ReleaseRequest),
-    /// The lock is gone.
+    /// The lock is lost.
     Lost(LostLock),
 }
 
-/// Who asks for a lock, as far as is known.
+/// A request to the holder to release.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct ReleaseRequest {
-    /// Who asks.
+    /// The requester, as far as it is known.
     pub by: Holder,
-    /// What for. Written by others: escape it before printing; `Display` does.
+    /// The reason. Untrusted text of another process: `Display` escapes it.
     pub reason: Option<String>,
 }
 
@@ -48,7 +49,7 @@ impl fmt::Display for ReleaseRequest {
 
 type SignalListener = Box<dyn Fn(&HoldEvent) + Send + Sync>;
 
-/// The board of one hold.
+/// The state of one hold, shared by the backend, the guard and the listeners.
 pub(crate) struct Signals {
     place: Address,
     update: watch::Sender<SignalState>,
@@ -71,7 +72,7 @@ impl Signals {
         })
     }
 
-    /// The lock is gone. The first cause stands.
+    /// Records the loss. Only the first cause counts.
     pub(crate) fn lose(&self, cause: LostCause, what: impl Into<String>) {
         let lost = LostLock::new(&self.place, cause, what);
         let is_first = self.update.send_if_modified(|update| {
@@ -84,7 +85,7 @@ impl Signals {
         }
     }
 
-    /// Somebody asks. The first one stands.
+    /// Records a release request. Only the first one counts.
     pub(crate) fn ask(&self, request: &ReleaseRequest) {
         let is_first = self.update.send_if_modified(|update| {
             let is_first = update.asked.is_none();
@@ -96,7 +97,7 @@ impl Signals {
         }
     }
 
-    /// A renewal was confirmed.
+    /// Records a confirmed renewal. Ignored after a loss.
     pub(crate) fn renew(&self, lease: Lease) {
         let is_held = self.update.send_if_modified(|update| {
             let is_held = update.lost.is_none();
@@ -110,13 +111,16 @@ impl Signals {
         }
     }
 
-    /// A renewal was confirmed by a backend that counts its lease itself.
+    /// Notifies listeners of a renewal. For backends that keep the lease themselves.
     #[cfg(feature = "store")]
     pub(crate) fn tell_renewed(&self, lease: Lease) {
         self.tell(&HoldEvent::Renewed(lease));
     }
 
-    /// How it was lost, if it was. A lease that is used up is lost, whether or not anybody has noticed yet.
+    /// Returns the loss, if there is one.
+    ///
+    /// A used-up lease counts as lost even if no timer has fired yet, so a guard never reports a
+    /// lock as held too long.
     pub(crate) fn loss(&self) -> Option<LostLock> {
         let (lost, lease) = {
             let update = self.update.borrow();
@@ -137,7 +141,7 @@ impl Signals {
         self.update.borrow().asked.clone()
     }
 
-    /// Resolves with the loss; at once if it was before.
+    /// Completes with the loss; immediately if there is one already.
     pub(crate) async fn lost(&self) -> LostLock {
         let mut update = self.update.subscribe();
         loop {
@@ -145,12 +149,12 @@ impl Signals {
             if let Some(lost) = self.loss() {
                 return lost;
             }
-            // The sender is ours, so this cannot fail.
+            // The sender is in `self`, so this cannot fail.
             let _ = update.changed().await;
         }
     }
 
-    /// Resolves with the first request; at once if there was one before.
+    /// Completes with the first request; immediately if there is one already.
     pub(crate) async fn release_requested(&self) -> ReleaseRequest {
         let mut update = self.update.subscribe();
         loop {
@@ -162,7 +166,9 @@ impl Signals {
         }
     }
 
-    /// Tells `listener` of everything from now on, and of what stands already.
+    /// Adds a listener and calls it once for each present fact.
+    ///
+    /// It is registered first, so that no event is lost in between; an event may be reported twice.
     pub(crate) fn listen(&self, listener: SignalListener) {
         let listener = Arc::new(listener);
         self.lock().push(Arc::clone(&listener));
@@ -175,7 +181,7 @@ impl Signals {
         stands.iter().flatten().for_each(|event| listener(event));
     }
 
-    /// A listener may well ask the guard about itself, so none is called under the mutex.
+    /// Calls the listeners outside the mutex: a listener may call the guard, which locks it.
     fn tell(&self, event: &HoldEvent) {
         let listeners = self.lock().clone();
         listeners.iter().for_each(|listener| listener(event));

@@ -1,4 +1,7 @@
-//! The way in: settings once, then locks. Nothing is connected before it is needed.
+//! Entry point: settings are given once, then locks are made from them.
+//!
+//! Clients of the daemon and of repositories are created at their first use and shared by all
+//! clones.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -20,7 +23,9 @@ use crate::request::Request;
 use crate::tuning::Tuning;
 use crate::values::{HoldId, Holder};
 
-/// Locks of every backend, with one set of settings. Cheap to clone; connections are shared.
+/// A factory for locks of every backend, with one set of settings.
+///
+/// Cheap to clone; clones share connections.
 ///
 /// ```
 /// use tenure::Tenure;
@@ -40,7 +45,7 @@ pub struct Tenure {
     owner: Option<Arc<str>>,
 }
 
-/// What a [`Tenure`] was built from.
+/// The settings of a [`Tenure`], and the clients that were created from them.
 pub(crate) struct TenureSettings {
     pub(crate) nodes: Vec<Endpoint>,
     pub(crate) holder: Holder,
@@ -50,7 +55,7 @@ pub(crate) struct TenureSettings {
     repositories: Mutex<HashMap<(String, Duration), tenure_store::Repository>>,
 }
 
-/// How the daemon knows us, and we it.
+/// Credentials for the daemon: token, TLS roots, client certificate.
 #[derive(Clone, Default)]
 pub(crate) struct DaemonAccess {
     pub(crate) token: Option<String>,
@@ -59,7 +64,7 @@ pub(crate) struct DaemonAccess {
     pub(crate) tls: bool,
 }
 
-/// Settings for a [`Tenure`].
+/// A builder for [`Tenure`].
 #[derive(Default)]
 #[must_use = "settings do nothing until they are built"]
 pub struct Builder {
@@ -70,30 +75,44 @@ pub struct Builder {
 }
 
 impl Tenure {
-    /// The settings of the environment.
+    /// Creates an instance with the settings of the environment.
     ///
-    /// | variable | means |
+    /// | variable | meaning |
     /// |---|---|
     /// | `TENURE_URL` | the daemon's nodes, `tenure://host:port,host:port`; default 127.0.0.1:50051 |
     /// | `TENURE_CLIENT_AUTH_TOKEN`, `TENURE_CLIENT_AUTH_TOKEN_FILE` | the credential |
-    /// | `TENURE_CA_FILE` | whose certificates to trust; turns TLS on |
-    /// | `TENURE_CLIENT_CERT_FILE`, `TENURE_CLIENT_KEY_FILE` | who we are, for mutual TLS |
-    /// | `TENURE_NAME` | what this holder calls itself |
+    /// | `TENURE_CA_FILE` | PEM file with the certificate authorities to trust; enables TLS |
+    /// | `TENURE_CLIENT_CERT_FILE`, `TENURE_CLIENT_KEY_FILE` | the client certificate for mutual TLS |
+    /// | `TENURE_NAME` | the name of this holder |
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if a variable has no valid value, or a file that it names cannot be read.
     pub fn from_env() -> Result<Tenure, Error> {
         Builder::from_env()?.build()
     }
 
-    /// Settings of one's own.
+    /// Returns a builder that ignores the environment.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Begins to lock `place`: an address as text, or a [`Address`].
+    /// Returns a builder for a lock on `place`: an address as text, the path of a file, or an
+    /// [`Address`].
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if `place` is no valid address.
     pub fn lock(&self, place: impl IntoAddress) -> Result<Lock, Error> {
         Ok(Lock::new(self.clone(), self.request(place.into_where()?)))
     }
 
-    /// Begins to lock several places: all or none, in a fixed order (C6).
+    /// Returns a builder for several locks that are acquired all or none, in a fixed order: C6
+    /// (several locks at once).
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if one of `places` is no valid address.
     pub fn lock_all(
         &self,
         places: impl IntoIterator<Item = impl IntoAddress>,
@@ -105,8 +124,9 @@ impl Tenure {
         Ok(LockAll::new(self.clone(), requests))
     }
 
-    /// The same with one owner for all its locks: they never exclude each other, and on the daemon they share leases
-    /// and renewals.
+    /// Returns a copy whose locks all belong to the owner `owner`.
+    ///
+    /// Locks of one owner never exclude each other. On the daemon they share leases and renewals.
     #[must_use]
     pub fn session(&self, owner: &str) -> Tenure {
         Tenure {
@@ -115,27 +135,35 @@ impl Tenure {
         }
     }
 
-    /// What a place can do.
+    /// Returns what the backend of `place` supports. Does no I/O.
     pub fn capabilities<P>(&self, place: impl IntoAddress) -> Result<Capabilities, Error> {
         Ok(Capabilities::of(&place.into_where()?))
     }
 
-    /// Who holds a place, who waits, and under which rule. Takes nothing, removes nothing.
+    /// Returns who holds `place`, who waits for it, and which conflict rule applies.
+    ///
+    /// Changes nothing.
     pub async fn inspect(&self, place: impl IntoAddress) -> Result<LockState, Error> {
         backend::inspect(self, &place.into_where()?).await
     }
 
-    /// Every lock at or below a place: a directory, a tree, a repository.
+    /// Returns all locks at or below `place`: in a directory, in a tree of paths, or of a
+    /// repository.
     pub async fn list(&self, place: impl IntoAddress) -> Result<Vec<LockState>, Error> {
         backend::list(self, &place.into_where()?).await
     }
 
-    /// Every lock of the daemon.
+    /// Returns all locks of the configured daemon.
     pub async fn list_all(&self) -> Result<Vec<LockState>, Error> {
         backend::daemon::list(&self.client(&[])?, &[], None).await
     }
 
-    /// Asks the holders of a place to let go. The answer is who was asked; nobody, if nobody holds it.
+    /// Asks the holders of `place` to release it. Returns the holders that were asked; the list is
+    /// empty if the place is free.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Unsupported`] where the backend has no release requests ([`Capabilities::ask`]).
     pub async fn ask(
         &self,
         place: impl IntoAddress,
@@ -144,8 +172,9 @@ impl Tenure {
         backend::ask(self, &place.into_where()?, reason).await
     }
 
-    /// Breaks the hold `id` of a place, or whatever is held there without one. `reason` goes to the audit log, where
-    /// there is one.
+    /// Breaks the hold `id` of `place`; without an `id`, all holds that block `place`.
+    ///
+    /// `reason` goes to the audit log of the daemon; other backends ignore it.
     pub async fn break_hold(
         &self,
         place: impl IntoAddress,
@@ -157,17 +186,17 @@ impl Tenure {
         backend::break_hold(self, &place.into_where()?, breaking).await
     }
 
-    /// Everything that changes at or below a place, beginning with what is held.
+    /// Returns a stream of the changes at or below `place`. It begins with the present holds.
     pub async fn watch(&self, place: impl IntoAddress) -> Result<WatchStream, Error> {
         backend::watch(self, &place.into_where()?).await
     }
 
-    /// Shows once more that a hold that was left is wanted (C13).
+    /// Renews the lease of a hold that outlives its process: C13 (holds for scripts).
     pub async fn renew_hold(&self, hold: &Hold) -> Result<(), Error> {
         backend::renew_hold(self, hold).await
     }
 
-    /// Gives back a hold that was left (C13).
+    /// Releases a hold that outlives its process (C13).
     pub async fn release_hold(&self, hold: &Hold) -> Result<(), Error> {
         backend::release_hold(self, hold).await
     }
@@ -186,7 +215,8 @@ impl Tenure {
         request
     }
 
-    /// The repository of a place. What its store can do is found out once.
+    /// Returns the repository at `place`. It is cached, so that the store is probed for conditional
+    /// writes only once.
     #[cfg(feature = "store")]
     pub(crate) fn repository(
         &self,
@@ -207,7 +237,8 @@ impl Tenure {
         Ok(repository)
     }
 
-    /// The place with nothing left to settings and spellings, to compare it with others (C6).
+    /// Returns a form of `place` that is equal for all spellings of one lock, with the nodes of the
+    /// settings filled in (C6).
     pub(crate) fn resolved(&self, place: &Address) -> Address {
         match place.normalized() {
             Address::Daemon { nodes, path } if nodes.is_empty() => Address::Daemon {
@@ -218,7 +249,8 @@ impl Tenure {
         }
     }
 
-    /// The client of these nodes, or of the configured ones. Connects when it is first used.
+    /// Returns the client of `nodes`, or of the configured nodes if `nodes` is empty. It connects
+    /// at its first call.
     pub(crate) fn client(
         &self,
         nodes: &[Endpoint],
@@ -242,7 +274,7 @@ impl Tenure {
 }
 
 impl Default for Tenure {
-    /// Without looking at the environment: the daemon of this machine.
+    /// Ignores the environment. Daemon addresses without a host mean 127.0.0.1:50051.
     fn default() -> Tenure {
         let settings = TenureSettings {
             nodes: vec![Endpoint::default()],
@@ -261,7 +293,7 @@ impl Default for Tenure {
 }
 
 impl fmt::Debug for Tenure {
-    /// Without credentials.
+    /// Leaves out credentials.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tenure")
             .field("nodes", &self.settings.nodes)
@@ -272,7 +304,7 @@ impl fmt::Debug for Tenure {
 }
 
 impl Builder {
-    /// Begins with the environment; see [`Tenure::from_env`].
+    /// Creates a builder with the settings of the environment; see [`Tenure::from_env`].
     pub fn from_env() -> Result<Builder, Error> {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut builder = Builder::default();
@@ -307,13 +339,13 @@ impl Builder {
         }
     }
 
-    /// The daemon's nodes: any of them will do.
+    /// Sets the nodes of the daemon. Any node serves any client; the others are for failover.
     pub fn nodes(mut self, nodes: impl IntoIterator<Item = Endpoint>) -> Builder {
         self.nodes = nodes.into_iter().collect();
         self
     }
 
-    /// What this holder calls itself; the program's name unless said otherwise.
+    /// Sets the name of this holder. Default: the name of the program.
     pub fn name(mut self, name: impl Into<String>) -> Builder {
         let mut holder = self.holder.unwrap_or_else(Holder::here);
         holder.name = name.into();
@@ -321,33 +353,33 @@ impl Builder {
         self
     }
 
-    /// The credential for the daemon.
+    /// Sets the bearer token for the daemon.
     pub fn token(mut self, token: impl Into<String>) -> Builder {
         self.access.token = Some(token.into());
         self
     }
 
-    /// Speak TLS, and trust the certificates that this file's vouch for.
+    /// Enables TLS and trusts the certificate authorities in the PEM file `authority`.
     pub fn trust(mut self, authority: impl Into<PathBuf>) -> Builder {
         self.access.authority = Some(authority.into());
         self.access.tls = true;
         self
     }
 
-    /// Who we are, for a daemon that asks for a certificate: two PEM files.
+    /// Enables TLS and sets the client certificate and its key, two PEM files.
     pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Builder {
         self.access.identity = Some((certificate.into(), key.into()));
         self.access.tls = true;
         self
     }
 
-    /// Settings of single protocols.
+    /// Sets options that only single protocols have.
     pub fn tuning(mut self, tuning: Tuning) -> Builder {
         self.tuning = tuning;
         self
     }
 
-    /// Checks the settings. Nothing is connected yet.
+    /// Creates the instance. Does not connect.
     pub fn build(self) -> Result<Tenure, Error> {
         let plain = Tenure::default();
         let settings = TenureSettings {

@@ -1,4 +1,6 @@
-//! Locks whose fate is scripted, so that programs can test what they do when a lock is busy, asked for or lost.
+//! Scripted locks for tests: busy, asked for, or lost on command.
+//!
+//! They test how a program reacts without a daemon and without waiting.
 //!
 //! ```
 //! use tenure::testing::Script;
@@ -30,18 +32,18 @@ use crate::signals::ReleaseRequest;
 use crate::tenure::Tenure;
 use crate::values::Holder;
 
-/// The fate of one lock in memory, which nobody else knows by name.
+/// A lock in memory with a random name, controlled by a test.
 #[derive(Debug)]
 pub struct Script {
     name: MemoryName,
 }
 
 impl Script {
-    /// A lock of its own.
+    /// Creates a free lock.
     ///
     /// # Panics
     ///
-    /// Never: the name that it makes is one.
+    /// Never: the generated name is valid.
     pub fn new() -> Script {
         let name = format!("testing/{}", Token::random());
         Script {
@@ -49,12 +51,13 @@ impl Script {
         }
     }
 
-    /// The address to hand to the program under test.
+    /// Returns the address for the program under test.
     pub fn place(&self) -> Address {
         Address::Memory(self.name.clone())
     }
 
-    /// Somebody else has the lock until the guard is dropped: acquires find it busy, or wait.
+    /// Acquires the lock as another owner until the returned guard is dropped. Meanwhile the
+    /// program under test finds the lock busy.
     pub fn occupy(&self, purpose: &str) -> Result<Guard, Error> {
         let stranger = Tenure::builder().name("somebody else").build()?;
         stranger
@@ -63,12 +66,13 @@ impl Script {
             .acquire()
     }
 
-    /// Whoever holds the lock loses it, for this reason; others can have it from now on. Says how many held it.
+    /// Makes the holders lose the lock with this cause; afterwards the lock is free. Returns the
+    /// number of holders.
     pub fn lose(&self, cause: LostCause, what: &str) -> usize {
         memory::lose(self.name.path(), cause, what)
     }
 
-    /// Somebody asks the holder to let go.
+    /// Sends a release request to the holders.
     pub fn ask(&self, reason: &str) {
         let request = ReleaseRequest {
             by: Holder {
@@ -82,8 +86,9 @@ impl Script {
         }
     }
 
-    /// The holder has a lease of this length from now on, as if it had just been renewed. Nobody renews it further: a
-    /// guard that is looked at after 80 % of it has lost the lock.
+    /// Gives the holders a lease of this length, as if it had just been renewed.
+    ///
+    /// It is not renewed again: a guard that checks after 80 % of the ttl reports the lock as lost.
     pub fn lease(&self, ttl: Duration) {
         let lease = Lease::new(Lease::now(), ttl);
         for signals in memory::signals_at(self.name.path()) {
@@ -91,7 +96,7 @@ impl Script {
         }
     }
 
-    /// Whether anybody holds the lock.
+    /// Returns whether the lock is held.
     pub fn is_held(&self) -> bool {
         !memory::signals_at(self.name.path()).is_empty()
     }

@@ -1,109 +1,117 @@
-//! Settings of one protocol only (C11, C12, C20). The defaults suit everybody; a backend ignores what is not its own.
+//! Options of single protocols: C11 (reclaim policy), C12 (data key of a repository), C20 (options
+//! of one protocol).
+//!
+//! The defaults suit most users. A backend ignores options of other protocols.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Everything that only some protocols know.
+/// Options that only some protocols have.
 #[derive(Clone, Debug, Default)]
 pub struct Tuning {
-    /// Lock files of every kind.
+    /// Options of all lock files.
     pub files: FileTuning,
-    /// The exclusive lock of a database.
+    /// Options of exclusive locks.
     pub exclusive: ExclusiveTuning,
-    /// Repositories.
+    /// Options of repositories.
     #[cfg(feature = "store")]
     pub repository: RepositoryTuning,
 }
 
-/// Lock files.
+/// Options of all lock files.
 #[derive(Clone, Debug, Default)]
 pub struct FileTuning {
-    /// What to do with a lock that is not shown to be alive.
+    /// What to do with a lock whose holder is not proven to be alive.
     pub reclaim: Reclaim,
-    /// The age at which a lock may be called stale; none is the protocol's.
+    /// The age from which a lock may count as stale. Default: that of the protocol.
     pub stale: Option<Duration>,
-    /// How often a holder shows that it lives; none is the protocol's.
+    /// The interval of the holder's heartbeat. Default: that of the protocol.
     pub heartbeat: Option<Duration>,
-    /// Whether the lock must survive a power cut.
+    /// Whether the lock must survive a power failure.
     pub durability: Durability,
-    /// Believe a bare pid without a host name: no containers share the directory (S19).
+    /// Trusts a pid without a host name. Set it only if no containers share the directory: S19
+    /// (order of sidecar tests).
     pub trust_pid: bool,
-    /// Process ids in records may belong to other containers of the same host name (X12, U13).
+    /// Pids in records may belong to other containers with the same host name: X12 (order of
+    /// exclusive tests), U13 (order of upload tests).
     pub foreign_pids: bool,
-    /// Another lock file than the target's own (S2).
+    /// Replaces the default lock path of the target: S2 (lock path).
     pub lock_path: Option<PathBuf>,
 }
 
-/// When a lock file that is not shown to be alive may be removed (C11).
+/// When a lock file may be removed whose holder is not proven to be alive (C11).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reclaim {
-    /// On proof, or where the protocol's own rule says so.
+    /// On proof of death, or where the rules of the protocol allow it.
     #[default]
     Proof,
-    /// By age alone, too.
+    /// Also by age alone.
     Age,
-    /// Never; that is left to `tenure break`.
+    /// Never. Only `tenure break` removes it.
     Never,
 }
 
-/// Whether a record is synced to disk before it counts (K19).
+/// Whether a record is synced to disk before the lock counts as held: K19 (durable records and torn
+/// records).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
-    /// Yes.
+    /// Synced.
     #[default]
     Durable,
-    /// No: faster, and forgotten in a power cut.
+    /// Not synced: faster, but lost in a power failure.
     Fast,
 }
 
-/// The exclusive lock of a database.
+/// Options of exclusive locks.
 #[derive(Clone, Debug, Default)]
 pub struct ExclusiveTuning {
-    /// Only our own user may read the record (X6).
+    /// Makes the record readable by its owner only: X6 (block and file mode).
     pub private: bool,
-    /// The tool's version, for the record.
+    /// The version of the tool, for the record.
     pub holder_version: Option<String>,
-    /// Sleep this long before the lock counts, for servers that know no gate (X19).
+    /// The time to wait before the lock counts as held, for servers without a gate file: X19
+    /// (settle time for servers).
     pub settle: Duration,
     /// Whether to wait for running cycles of the server.
     pub quiesce: Quiesce,
 }
 
-/// Whether to wait for cycles of the server that began before the lock (X20).
+/// Whether to wait for server cycles that began before the lock: X20 (the gate file).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Quiesce {
-    /// 30 s.
+    /// Waits up to 30 s.
     #[default]
     Usual,
-    /// This long.
+    /// Waits up to this time.
     For(Duration),
-    /// Not at all.
+    /// Does not wait.
     Skip,
 }
 
-/// Repositories.
+/// Options of repositories.
 #[cfg(feature = "store")]
 #[derive(Clone, Default)]
 pub struct RepositoryTuning {
-    /// The repository's data key, to read what is sealed (C12).
+    /// The data key of the repository, to read sealed records (C12).
     pub key: Option<tenure_store::DataKey>,
-    /// Whether to seal our own records.
+    /// Whether to seal new records.
     pub seal: tenure_store::Seal,
-    /// Whether the store must have conditional writes (`--require-cas`).
+    /// Whether the store must support conditional writes (`--require-cas`).
     pub demand: tenure_store::Demand,
-    /// Only Tenure uses this store: there is nobody to wait for (`--tenure-only`).
+    /// Only Tenure uses this store, so the waiting times for other programs are skipped
+    /// (`--tenure-only`).
     pub tenure_only: bool,
-    /// How long to wait for late writers; none is the protocol's.
+    /// How long to wait for late writers. Default: that of the protocol.
     pub settle: Option<Duration>,
-    /// A shared holder that sees an intruder gives the lock up for lost (`--strict`).
+    /// A shared holder treats the lock as lost when it sees a conflicting one (`--strict`).
     pub strict: bool,
-    /// Settings of the store's client, on top of the environment: `aws_endpoint`, …
+    /// Options of the store's client, in addition to the environment: `aws_endpoint`, …
     pub config: Vec<(String, String)>,
 }
 
 #[cfg(feature = "store")]
 impl std::fmt::Debug for RepositoryTuning {
-    /// Without the values of `config`: secrets are among them.
+    /// Leaves out the values of `config`: they may be secrets.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let config: Vec<_> = self.config.iter().map(|(key, _)| key).collect();
         f.debug_struct("RepositoryTuning")

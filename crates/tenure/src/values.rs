@@ -1,4 +1,4 @@
-//! The words of a lock: mode, wait, fence, holder, verdict. Plain values, the same at every backend.
+//! Value types that all backends share: mode, fence, holder, verdict, hold id.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,22 +9,22 @@ use serde::{Serialize, Serializer};
 use tenure_files::error::printable;
 pub use tenure_files::{Class, Wait};
 
-/// How a lock is wanted or held.
+/// The mode in which a lock is requested or held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Mode {
-    /// Alone.
+    /// The only holder.
     #[default]
     Exclusive,
     /// Together with other shared holders.
     Shared,
     /// Shared, for a path and everything below it.
     SharedTree,
-    /// One of this many places.
+    /// One of this many permits.
     Permit(NonZeroU32),
 }
 
 impl Mode {
-    /// The word that programs see: `exclusive`, `shared`, `shared-tree`, `permit`.
+    /// Returns the name for programs: `exclusive`, `shared`, `shared-tree` or `permit`.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Exclusive => "exclusive",
@@ -50,18 +50,19 @@ impl Serialize for Mode {
     }
 }
 
-/// The number that grows with every exclusive holder. Whatever the lock protects refuses smaller ones.
+/// A fencing token: a number that grows with every exclusive grant. The protected resource must
+/// refuse smaller ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct Fence(NonZeroU64);
 
 impl Fence {
-    /// A fence from a number; none for zero.
+    /// Creates a fence; `None` for zero.
     pub fn new(number: u64) -> Option<Fence> {
         NonZeroU64::new(number).map(Fence)
     }
 
-    /// The plain number.
+    /// Returns the number.
     pub fn get(self) -> u64 {
         self.0.get()
     }
@@ -79,28 +80,30 @@ impl fmt::Display for Fence {
     }
 }
 
-/// Who holds, for people. Written by others where it is read: `Display` escapes it.
+/// The description of a holder, for people.
+///
+/// Other processes write it, so it is untrusted text; `Display` escapes it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Holder {
-    /// What the holder calls itself.
+    /// The name of the holder.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// The machine it runs on.
+    /// The host it runs on.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub host: String,
-    /// Its process there.
+    /// Its process id on that host.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// What it holds the lock for.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub purpose: String,
-    /// Anything else.
+    /// Additional labels.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
 impl Holder {
-    /// This process: its program's name, host and pid.
+    /// Describes this process: program name, host and pid.
     pub fn here() -> Holder {
         let program = std::env::args_os().next().map(std::path::PathBuf::from);
         let name = program
@@ -136,24 +139,24 @@ impl fmt::Display for Holder {
     }
 }
 
-/// Whether a holder lives.
+/// Whether a holder is alive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum HolderLiveness {
-    /// It runs, or its lease does.
+    /// Its process runs, or its lease has not ended.
     Alive,
     /// It cannot run any more.
     Dead,
-    /// Neither can be shown from here.
+    /// There is no proof of either.
     Unknown,
 }
 
-/// What was concluded about a holder's life, and from what.
+/// Whether a holder is alive, with the evidence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Verdict {
     /// The conclusion.
     pub life: HolderLiveness,
-    /// What it rests on: `its kernel lock is held`, `its lease runs`, …
+    /// The evidence: `its kernel lock is held`, `its lease runs`, …
     pub because: String,
 }
 
@@ -174,7 +177,7 @@ impl From<tenure_files::liveness::Verdict> for Verdict {
             Files::Dead(_) => HolderLiveness::Dead,
             Files::Unknown(_) => HolderLiveness::Unknown,
         };
-        // "alive (its process runs)": the reason stands in brackets.
+        // The text has the form "alive (its process runs)".
         let text = verdict.to_string();
         let because = text
             .split_once('(')
@@ -194,24 +197,26 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// Names one hold, so that it and no later one is broken: a token on files, an object in a repository,
-/// owner and fence on the daemon.
+/// The id of one hold.
+///
+/// It makes sure that a break hits this hold and no later one: the token of a lock file, the object
+/// in a repository, owner and fence on the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
 #[serde(transparent)]
 pub struct HoldId(String);
 
 impl HoldId {
-    /// The id as [`State`](crate::LockState) shows it.
+    /// Creates an id from the text that [`LockState`](crate::LockState) shows.
     pub fn new(text: impl Into<String>) -> HoldId {
         HoldId(text.into())
     }
 
-    /// Owner and fence: this hold, and none that the same owner takes later.
+    /// Builds an id from owner and fence. A later hold of the same owner has another fence.
     pub(crate) fn of(owner: &str, fence: Option<Fence>) -> HoldId {
         HoldId(format!("{owner}@{}", fence.map_or(0, Fence::get)))
     }
 
-    /// The text of it.
+    /// Returns the text of the id.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -223,7 +228,7 @@ impl fmt::Display for HoldId {
     }
 }
 
-/// A duration as people read it: `850 ms`, `3 s`, `12 min`, `5 h`, `2 days`.
+/// Formats a duration for people: `850 ms`, `3 s`, `12 min`, `5 h`, `2 days`.
 pub(crate) fn span(duration: Duration) -> String {
     match (duration.as_millis(), duration.as_secs()) {
         (millis, 0) => format!("{millis} ms"),
@@ -234,7 +239,7 @@ pub(crate) fn span(duration: Duration) -> String {
     }
 }
 
-/// Durations in JSON are milliseconds.
+/// Serializes a duration as milliseconds.
 pub(crate) fn millis<S: Serializer>(
     duration: &Option<Duration>,
     serializer: S,
@@ -253,7 +258,7 @@ pub(crate) fn whole_millis(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    /// C8: name, pid, host and purpose, as far as they are known, and nothing that moves a cursor.
+    /// C8: shows the name, pid, host and purpose that are known, without control characters.
     #[test]
     fn a_holder_is_named_as_far_as_it_is_known() {
         let mut holder = Holder::default();

@@ -1,4 +1,5 @@
-//! What is the same for all backends, shown in memory; what starts and what does not; and the scripted lock.
+//! Behaviour that all backends share, tested in memory; what starts a thread and what does not;
+//! scripted locks.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -13,7 +14,7 @@ use tenure::blocking::wait;
 use tenure::testing::Script;
 use tenure::{Error, HoldEvent, LostCause, Mode, Need, Tenure};
 
-/// Sets its flag when it is dropped: shows that a body was.
+/// Sets its flag when it is dropped, to show that a body was dropped.
 struct Dropped(Arc<AtomicBool>);
 
 impl Drop for Dropped {
@@ -22,7 +23,8 @@ impl Drop for Dropped {
     }
 }
 
-/// On loss the body is dropped at its await, and its value does not count; this works in a task of any runtime.
+/// On loss the body is dropped at its await, and its value does not count; this works in a task of
+/// any runtime.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_body_of_with_ends_with_the_lock() {
     let script = Arc::new(Script::new());
@@ -48,7 +50,7 @@ async fn the_body_of_with_ends_with_the_lock() {
     assert!(!script.is_held());
 }
 
-/// A body that ends well gives its value, one that fails its error, and the lock is given back both times.
+/// `with` returns the value or the error of its body, and releases the lock in both cases.
 #[test]
 fn the_body_of_with_decides_its_result() {
     let script = Script::new();
@@ -95,7 +97,7 @@ fn a_script_decides_what_happens() {
     assert!(matches!(guard.release(), Err(Error::Lost(_))));
 }
 
-/// Late listeners hear what stands already, and nothing is told after the loss.
+/// Late listeners get the present facts, and no event comes after the loss.
 #[test]
 fn listeners_hear_what_stands_already() {
     let script = Script::new();
@@ -118,7 +120,7 @@ fn listeners_hear_what_stands_already() {
     assert_eq!(told.iter().collect::<Vec<_>>(), ["asked", "lost"]);
 }
 
-/// A listener may look at the very lock that it is told about.
+/// A listener may call the guard of its own lock.
 #[test]
 fn a_listener_may_look_at_its_lock() {
     let script = Script::new();
@@ -138,7 +140,7 @@ fn a_listener_may_look_at_its_lock() {
     drop(guard);
 }
 
-/// What a backend cannot do is refused before anything is touched.
+/// A request that the backend does not support is refused before anything is changed.
 #[test]
 fn needs_are_checked_first() {
     let temp = tempfile::tempdir().unwrap();
@@ -161,7 +163,8 @@ fn needs_are_checked_first() {
     assert!(guard.fence().is_some());
 }
 
-/// Permits and trees in memory, by the rules of the daemon; permits and locks of one name exclude each other.
+/// Permits and trees in memory follow the rules of the daemon; permits and locks of one name
+/// exclude each other.
 #[test]
 fn permits_and_trees_in_memory() {
     let tenure = Tenure::default();
@@ -194,7 +197,8 @@ fn permits_and_trees_in_memory() {
     drop(parent);
 }
 
-/// C6: all or none, for one patience; a parent and its child go together; what only one of them has is asked of it.
+/// C6: all or none within one time limit; a parent and its child together; options apply only to
+/// the backends that have them.
 #[test]
 fn several_locks_are_one() {
     let temp = tempfile::tempdir().unwrap();
@@ -224,7 +228,7 @@ fn several_locks_are_one() {
     drop(held);
 }
 
-/// C7: a lock file needs no runtime: the process that holds it has no thread but the heart's.
+/// C7: a lock file needs no runtime: its process has only the heartbeat thread besides its own.
 #[test]
 fn a_lock_file_starts_no_runtime() {
     let temp = tempfile::tempdir().unwrap();

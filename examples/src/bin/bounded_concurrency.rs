@@ -1,11 +1,12 @@
-//! Bounded concurrency: however many jobs on however many machines, at most so many run at once.
+//! Distributed semaphore: limits how many jobs run at once on all machines.
 //!
 //! ```sh
 //! TENURE_URL=127.0.0.1:50051 bounded_concurrency 2 6 jobs.log
 //! ```
 //!
-//! A namespace of the daemon with the policy `semaphore` gives out permits instead of locks. Everybody names the same
-//! number. A job that dies gives its permit back when its lease has run out, so none is ever lost.
+//! A namespace with the policy `semaphore` grants permits instead of locks. All jobs must give the
+//! same number. The permit of a job that dies becomes free when its lease expires, so no permit is
+//! lost.
 
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
@@ -31,7 +32,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let (permits, jobs): (NonZeroU32, u32) = (permits.parse()?, jobs.parse()?);
 
     let tenure = Tenure::from_env()?;
-    // An operator does this once: `tenure policy set pool:/converters semaphore`.
+    // In production, an operator does this once: `tenure policy set pool:/converters semaphore`.
     tenure.set_policy(NAMESPACE, Algorithm::Semaphore).await?;
 
     let mut running = JoinSet::new();
@@ -54,7 +55,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The work; it says when it begins and when it ends.
+/// The work. It logs its begin and its end.
 async fn convert(job: u32, log: &Path) -> std::io::Result<()> {
     let mut log = OpenOptions::new().append(true).create(true).open(log)?;
     log.write_all(format!("begin {} {job}\n", std::process::id()).as_bytes())?;

@@ -1,12 +1,14 @@
-//! Read, change, write back an object in a store, so that no change is lost and no late writer spoils it.
+//! Read-modify-write of an object in a store, protected by a lock and its fence.
 //!
 //! ```sh
 //! guarded_object mem:objects/counter                        # or objects:/counters/one on a daemon
 //! ```
 //!
-//! The lock makes conflicts rare; the fence makes them harmless. A program can be paused between its last look at the
-//! lock and its write, for longer than any lease. So each object carries the fence of its last writer, and who comes
-//! with a smaller one is refused. The store's conditional write makes "look and write" one step.
+//! The lock makes conflicts rare; the fence makes them harmless.
+//!
+//! A program can be paused between its last check of the lock and its write, for longer than any
+//! lease. So each object stores the fence of its last writer, and a writer with a smaller fence is
+//! refused. The store's conditional write makes check and write atomic.
 
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
@@ -16,7 +18,7 @@ use object_store::{ObjectStore, ObjectStoreExt, PutMode, PutOptions, UpdateVersi
 use serde::{Deserialize, Serialize};
 use tenure::{Fence, Force, Tenure};
 
-/// What is stored.
+/// The stored object.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct Counter {
     fence: u64,
@@ -37,7 +39,7 @@ enum Failed {
     NoFence,
 }
 
-/// Adds one, on behalf of the holder with this fence.
+/// Increments the counter for the holder of this fence.
 async fn add_one(store: &dyn ObjectStore, object: &Path, fence: Fence) -> Result<u64, Failed> {
     loop {
         let (mut counter, mode) = match store.get(object).await {
@@ -64,7 +66,7 @@ async fn add_one(store: &dyn ObjectStore, object: &Path, fence: Fence) -> Result
             .await
         {
             Ok(_) => return Ok(counter.count),
-            // Somebody wrote in between: perhaps one with a greater fence. Look again.
+            // Another writer was faster, possibly with a larger fence. Read again.
             Err(
                 object_store::Error::Precondition { .. }
                 | object_store::Error::AlreadyExists { .. },
@@ -89,7 +91,8 @@ async fn main() -> Result<(), Failed> {
         .await?;
     }
 
-    // What no lease prevents: a holder is paused, somebody breaks its lock and goes on; then it wakes up in the middle of its work.
+    // The case that no lease prevents: a holder is paused, its lock is broken and acquired by
+    // another, and then the first holder resumes in the middle of its work.
     let paused = tenure.lock(&place)?.fenced().acquire().await?;
     let old = paused.fence().ok_or(Failed::NoFence)?;
     tenure

@@ -1,12 +1,15 @@
-//! Leader election: of all processes that run this, one leads, and the others stand in line.
+//! Leader election: one of the processes leads, the others wait in a queue.
 //!
 //! ```sh
 //! TENURE_URL=127.0.0.1:50051 leader_election anna
 //! ```
 //!
-//! The lock is the office, its fence the number of the term. A leader that crashes or is cut off is replaced when its
-//! lease has run out; one that is asked (`tenure ask election:/billing/leader`) steps down at once. Whatever a leader
-//! writes should carry its term, so that a leader of yesterday that wakes up late is refused by what it writes to.
+//! The holder of the lock is the leader, and the fence is its term. A leader that crashes or loses
+//! its connection is replaced when its lease expires. A leader that gets a release request (`tenure
+//! ask election:/billing/leader`) steps down at once.
+//!
+//! Everything that a leader writes should carry its term, so that the store refuses a former leader
+//! that resumes late.
 
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
@@ -35,13 +38,13 @@ async fn main() -> Result<(), Error> {
     }
 }
 
-/// Leads until the office is lost or somebody asks for it.
+/// Leads until the lock is lost or another process asks for it.
 async fn serve_a_term(name: &str, office: Guard) -> Result<(), Error> {
     let term = office.fence();
     println!("{name} leads, term {}", term.map_or(0, Fence::get));
     tokio::select! {
         never = lead(term) => match never {},
-        // By now nobody else leads yet: there is time to stop.
+        // No other process leads yet at this point: there is time to stop.
         lost = office.lost() => {
             println!("{name} is deposed: {lost}");
             Ok(())
@@ -53,7 +56,7 @@ async fn serve_a_term(name: &str, office: Guard) -> Result<(), Error> {
     }
 }
 
-/// What only one may do. It ends by being dropped, at any of its awaits.
+/// The work of the leader. It is cancelled at any of its awaits.
 async fn lead(_term: Option<Fence>) -> std::convert::Infallible {
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;

@@ -1,12 +1,15 @@
-//! A virtual file system with subtree locks: the paths are rows of a table, and moving a directory is many small steps
-//! that nobody may see half done.
+//! Subtree locks for a virtual file system.
+//!
+//! The paths are rows of a table. A directory is moved in many small steps, and no other client may
+//! see a part of them.
 //!
 //! ```sh
 //! TENURE_URL=127.0.0.1:50051 virtual_files
 //! ```
 //!
-//! On the daemon an exclusive lock covers a path and everything below it, a shared one the path, a shared tree again
-//! everything below. Who works elsewhere in the tree is never in the way.
+//! On the daemon, an exclusive lock covers a path and everything below it, a shared lock only the
+//! path, and a shared tree lock everything below it. Work in other parts of the tree is not
+//! blocked.
 
 #![allow(clippy::print_stdout, reason = "an example talks to people")]
 
@@ -17,7 +20,7 @@ use std::time::Duration;
 
 use tenure::{Error, Tenure};
 
-/// The table: it keeps single rows consistent, and nothing else.
+/// The table. Only single rows are updated atomically.
 type Rows = BTreeMap<String, String>;
 
 #[derive(Clone)]
@@ -31,7 +34,7 @@ impl Files {
         step(&mut self.rows.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Writes one file; others of the same directory stay open to everybody.
+    /// Writes one file. Other files of the directory are not blocked.
     async fn write(&self, path: &str, text: &str) -> Result<(), Error> {
         let lock = self.tenure.lock(place(path))?.no_wait();
         lock.with(async |_| {
@@ -41,14 +44,16 @@ impl Files {
         .await
     }
 
-    /// All names below a directory, as they are at one moment.
+    /// Returns all names below a directory, as of one moment.
     async fn list(&self, directory: &str) -> Result<Vec<String>, Error> {
         let lock = self.tenure.lock(place(directory))?.shared_tree();
         lock.with(async |_| Ok(self.below(directory).await)).await
     }
 
-    /// Moves a directory with everything in it. One lock on the nearest directory above both ends covers them, and
-    /// leaves no order in which two moves could wait for each other.
+    /// Moves a directory with its contents.
+    ///
+    /// One lock on the nearest common ancestor covers source and target. With a single lock, two
+    /// moves cannot deadlock.
     async fn rename(&self, from: &str, to: &str) -> Result<(), Error> {
         let lock = self.tenure.lock(place(above(from, to)))?;
         lock.with(async |_| {
@@ -62,7 +67,7 @@ impl Files {
         .await
     }
 
-    /// A slow walk over the table: each step is a query of its own.
+    /// Lists the names step by step; each step is a query.
     async fn below(&self, directory: &str) -> Vec<String> {
         let mut at = format!("{directory}/");
         let mut names = Vec::new();
@@ -78,12 +83,12 @@ impl Files {
     }
 }
 
-/// How long a step takes where the table is a database.
+/// Simulates the latency of a database query.
 async fn query() {
     tokio::time::sleep(Duration::from_millis(1)).await;
 }
 
-/// The next name in order.
+/// Returns the next name in order.
 fn after(rows: &Rows, name: &str) -> Option<String> {
     let beyond = (Bound::Excluded(name), Bound::Unbounded);
     rows.range::<str, _>(beyond)
@@ -91,14 +96,14 @@ fn after(rows: &Rows, name: &str) -> Option<String> {
         .map(|(next, _)| next.clone())
 }
 
-/// The nearest directory above both.
+/// Returns the nearest common ancestor.
 fn above<'a>(one: &'a str, other: &str) -> &'a str {
     let parents = one.rmatch_indices('/').map(|(end, _)| &one[..end]);
     let mut shared = parents.filter(|parent| other.starts_with(&format!("{parent}/")));
     shared.next().unwrap_or("")
 }
 
-/// Where a path is locked.
+/// Returns the lock address of a path.
 fn place(path: &str) -> String {
     format!("files:/home{path}")
 }
@@ -125,7 +130,7 @@ async fn main() -> Result<(), Error> {
         let names = files.list("/docs").await?;
         lists += 1;
         torn += u32::from(names.len() != 20);
-        // Not below `/docs`: this never waits.
+        // Not below `/docs`, so this does not wait.
         files.write("/pictures/cat.png", "…").await?;
     }
     moves.await.expect("no move panics")?;

@@ -1,4 +1,4 @@
-//! A real daemon, in this process, on a port that the system chooses.
+//! A real daemon in this process, on a free port.
 
 use tempfile::TempDir;
 use tenure::{Endpoint, Tenure};
@@ -7,7 +7,7 @@ use tenure_server::daemon;
 use tenure_server::telemetry::otlp::Signals;
 use tokio::runtime::{Builder, Runtime};
 
-/// It ends when it is dropped.
+/// The daemon. It stops on drop.
 pub(crate) struct Daemon {
     /// For `TENURE_URL`.
     pub(crate) url: String,
@@ -50,7 +50,7 @@ impl Daemon {
         }
     }
 
-    /// A client of its own connection.
+    /// Returns a client with its own connection.
     #[allow(dead_code, reason = "not every test program looks for itself")]
     pub(crate) fn client(&self) -> Tenure {
         let nodes = Endpoint::list(&self.url).unwrap();

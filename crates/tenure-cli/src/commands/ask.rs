@@ -1,4 +1,4 @@
-//! `tenure ask`: a release request to the holder.
+//! `tenure ask`: sends a release request to the holder.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `tenure bench`: load for a daemon, with a table of throughput and latency.
+//! `tenure bench`: load generator with a table of throughput and latency.
 
 use std::net::SocketAddr;
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! `tenure break`: take a lock away from its holder.
+//! `tenure break`: removes a lock of another holder.
 
 use std::io::BufRead;
 use std::process::ExitCode;
@@ -71,7 +71,7 @@ impl BreakCommand {
             refuse_living(&place, &victims)?;
             confirm(&place, &victims)?;
         }
-        // Whoever came in between is not meant.
+        // A single victim is named by its id, so that a later holder is not hit.
         let id = match (self.all, &self.id, victims.as_slice()) {
             (true, _, _) => None,
             (_, Some(id), _) => Some(HoldId::new(id.clone())),
@@ -94,7 +94,8 @@ impl BreakCommand {
         OutputFormat::of(self.json).answer(text, &json)
     }
 
-    /// A guard has no holder whose life could be judged, so only a person can say that it was left behind (S22).
+    /// Removes a reclaim guard. It has no holder that could be checked, so only a person can decide
+    /// that it is a leftover: S22 (guards of crashed reclaimers).
     fn remove_guard(&self, place: &Address) -> Result<(), CommandFailure> {
         let Address::Sidecar(file) = place else {
             return Err(CommandFailure::usage(
@@ -113,7 +114,7 @@ impl BreakCommand {
         OutputFormat::of(self.json).answer(text, &json)
     }
 
-    /// The holds that will go.
+    /// Returns the holds to remove.
     fn victims(&self, state: &LockState) -> Result<Vec<Blocker>, CommandFailure> {
         let place = &state.place;
         let named = |hold: &&Blocker| match (&self.id, &hold.id) {
@@ -124,7 +125,8 @@ impl BreakCommand {
         let mut victims: Vec<Blocker> = state.holders.iter().filter(named).cloned().collect();
         let is_repository = matches!(place, Address::Repository(_));
         if is_repository && self.id.is_none() && !self.all && !victims.is_empty() {
-            // C16: a repository has many holders; which one is meant must be said, unless it is dead.
+            // C16 (details of codes and break): a repository may have many holders, so a live one
+            // must be named.
             victims.retain(|hold| hold.verdict.life == HolderLiveness::Dead);
             if victims.is_empty() {
                 return Err(CommandFailure::new(
@@ -157,7 +159,7 @@ fn describe(hold: &Blocker) -> String {
     }
 }
 
-/// C16: a live lock is not removed by answering a question.
+/// C16: an answer to the prompt is not enough to remove a live lock.
 fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), CommandFailure> {
     match victims
         .iter()

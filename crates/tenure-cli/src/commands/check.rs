@@ -1,4 +1,5 @@
-//! `tenure check`: the server's side of an exclusive lock: may I work on this database now?
+//! `tenure check`: the server's side of an exclusive lock; reports whether the server may use its
+//! database now.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};
@@ -57,7 +58,7 @@ impl CheckCommand {
         }
         if let Some((program, arguments)) = self.command.split_first() {
             return match server.begin_cycle() {
-                // The gate is shared until the cycle is dropped, after the command has ended.
+                // The gate stays shared until the cycle is dropped, after the command has ended.
                 Ok(_cycle) => cycle(program, arguments),
                 Err(answer) => {
                     eprintln!("tenure: {}", reason(&answer));

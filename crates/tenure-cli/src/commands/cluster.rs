@@ -1,4 +1,4 @@
-//! `tenure cluster`: how an operator looks at a cluster and changes it.
+//! `tenure cluster`: status and administration of a cluster.
 
 use std::process::ExitCode;
 use std::time::Duration;
@@ -166,7 +166,7 @@ fn said(status: tonic::Status) -> String {
     status.message().to_owned()
 }
 
-/// A daemon that was reached.
+/// A connected client of the admin service.
 struct AdminClient {
     inner: ClusterClient<InterceptedService<Channel, Credentials>>,
 }
@@ -193,7 +193,7 @@ impl DaemonAddress {
         self.client_at(&self.url).await
     }
 
-    /// Another node of the same cluster.
+    /// Connects to another node of the same cluster.
     async fn client_at(&self, url: &str) -> Result<AdminClient, String> {
         let http = match url.strip_prefix("tenure://") {
             Some(rest) => format!("http://{rest}"),
@@ -227,7 +227,7 @@ impl AdminClient {
         Ok(answer.into_inner())
     }
 
-    /// Waits until a draining node has no replica left.
+    /// Waits until a draining node has no replica.
     async fn until_empty(&mut self, name: &str) -> Result<(), String> {
         loop {
             let node = self.find(name).await?;
@@ -238,7 +238,7 @@ impl AdminClient {
         }
     }
 
-    /// The node of this name.
+    /// Returns the node with this name.
     async fn find(&mut self, name: &str) -> Result<Node, String> {
         let status = self.status().await?;
         let known: Vec<String> = status.nodes.iter().map(|node| node.name.clone()).collect();

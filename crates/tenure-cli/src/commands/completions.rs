@@ -1,4 +1,4 @@
-//! `tenure completions` and `tenure manual`: what shells and `man` want to know about this command.
+//! `tenure completions` and `tenure manual`: shell completions and manual pages.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -56,7 +56,7 @@ impl Manual {
     }
 }
 
-/// A reader that has seen enough is no failure.
+/// Writes to standard output. A closed pipe is no failure.
 fn write(bytes: &[u8]) -> Result<(), CommandFailure> {
     match io::stdout().write_all(bytes) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),

@@ -1,4 +1,4 @@
-//! `tenure doctor`: what a place can promise.
+//! `tenure doctor`: shows what the backend of an address supports, and checks it.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -36,7 +36,7 @@ pub(crate) struct Doctor {
     place: String,
 }
 
-/// What was found out: a name, a sentence for people, a value for programs.
+/// A finding: a name, a sentence for people, a value for programs.
 type DoctorFinding = (&'static str, String, Value);
 
 impl Doctor {
@@ -54,7 +54,7 @@ impl Doctor {
             Address::Exclusive(dir) | Address::Upload { dir, .. } => directory(dir)?,
             Address::Repository(address) => store(address)?,
             Address::Daemon { nodes, .. } => {
-                // First: a daemon that does not serve says why.
+                // First, because a daemon that does not serve says why.
                 let health = blocking::wait(tenure.health_of(nodes))?;
                 let state = blocking::wait(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
@@ -100,7 +100,7 @@ fn parent(file: &Path) -> &Path {
     }
 }
 
-/// What the file system proves (K31).
+/// Reports what the file system supports: K31 (local file systems).
 fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
@@ -122,7 +122,8 @@ fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     )])
 }
 
-/// What the store does with conditions (P26). Writes a scratch object to find out.
+/// Reports the store's conditional writes: P26 (levels of conditional writes). Writes a scratch
+/// object to test them.
 fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let failed = |error: tenure_store::Error| CommandFailure::own(error.to_string());
     let repository =

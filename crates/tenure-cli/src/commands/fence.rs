@@ -1,4 +1,4 @@
-//! `tenure fence check`: is the hold still in force?
+//! `tenure fence check`: checks whether a hold is still valid.
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -76,7 +76,7 @@ impl FenceCheckCommand {
 
     fn is_in_force(&self, state: &LockState) -> bool {
         let is_ours = |hold: &Blocker| {
-            // On the daemon an id is owner@fence; an owner alone is meant, too.
+            // On the daemon an id is `owner@fence`; the caller may also give the owner alone.
             let id = hold.id.as_ref().map_or("", |id| id.as_str());
             let owner = id.rsplit_once('@').map_or(id, |(owner, _)| owner);
             (id == self.owner || owner == self.owner) && hold.verdict.life != HolderLiveness::Dead
@@ -92,8 +92,10 @@ impl FenceCheckCommand {
     }
 }
 
-/// The place of C3's variables. A relative name may have been typed in another directory; the path of
-/// the lock file has not.
+/// Returns the address from the variables of `tenure run`: C3 (environment of the child).
+///
+/// TENURE_WHERE may be relative to another directory, so the absolute path of the lock file is
+/// preferred.
 fn from_environment() -> Result<Address, CommandFailure> {
     let missing = || CommandFailure::usage("say which lock, or run this under `tenure run`");
     let place: Address = std::env::var("TENURE_WHERE")

@@ -1,4 +1,5 @@
-//! `tenure lock`, `renew`, `unlock`: for scripts that cannot nest (C13).
+//! `tenure lock`, `renew`, `unlock`: C13 (holds for scripts), for scripts that cannot wrap their
+//! work in one command.
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -68,7 +69,7 @@ impl LockCommand {
     }
 
     fn take(&self) -> Result<(), CommandFailure> {
-        // A hold that is used from another directory must still mean the same place.
+        // The hold may be used from another directory, so it needs an absolute address.
         let place = self.place.parse::<Address>()?.normalized();
         let tenure = self.protocol.tenure(std::slice::from_ref(&place))?;
         let shown = Arc::new(crate::progress::WaitProgress::new());
@@ -95,6 +96,8 @@ impl LockCommand {
         if self.fence {
             lock = lock.fenced();
         }
+        // A waiter for a lock file may simply be killed. On other backends a signal must first
+        // withdraw the request.
         let guard = match place.is_file() {
             true => Ok(blocking::Lock::from(lock)
                 .acquire()

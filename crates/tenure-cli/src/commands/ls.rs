@@ -1,4 +1,4 @@
-//! `tenure ls`: what is held.
+//! `tenure ls`: lists locks.
 
 use std::process::ExitCode;
 
@@ -49,7 +49,7 @@ impl Ls {
     }
 }
 
-/// What `ls` and `top` look at.
+/// The scope of `ls` and `top`.
 pub(crate) struct ListScope {
     place: Option<Address>,
     tenure: Tenure,

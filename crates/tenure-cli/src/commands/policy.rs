@@ -1,4 +1,4 @@
-//! `tenure policy`: how locks of the daemon's namespaces conflict.
+//! `tenure policy`: conflict rules of the daemon's namespaces.
 
 use std::process::ExitCode;
 

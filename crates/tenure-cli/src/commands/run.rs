@@ -148,13 +148,14 @@ impl RunCommand {
             .ok_or_else(|| CommandFailure::usage("no command was given"))?;
         let task = self.task(&terminal)?;
         terminal.manage();
-        // A file's waiter leaves nothing behind when a signal ends it; others must withdraw first.
+        // A waiter for a lock file leaves nothing behind when a signal kills it. Other waiters must
+        // withdraw first.
         let mut interrupts = match places.iter().all(Address::is_file) {
             true => None,
             false => Some(Interrupts::catch()?),
         };
-        // A command that is over at once goes without a heart. Of several locks, the first may be held for long
-        // before the last is had.
+        // A short command needs no heartbeat thread. With several locks, the first may be held for
+        // long before the last is acquired, so its heartbeat must run.
         let mut rest = (places.len() == 1).then(heartbeat::rest);
         let waiting = Arc::new(WaitProgress::new());
         let taken = take(
@@ -189,12 +190,13 @@ impl RunCommand {
             wrapper::supervise(supervisor, start, &inbox, &mut terminal, early, &mut rest)?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(supervisor);
-        // What it kept from beginning has nothing left to look after.
+        // Ends the pause only now, after the release: otherwise the heartbeat thread would start
+        // for nothing.
         drop(rest);
         Ok(code(&outcome, lost, program))
     }
 
-    /// What the supervisor has to know.
+    /// Returns the task for the supervisor.
     fn task(&self, terminal: &Terminal) -> Result<SupervisorTask, CommandFailure> {
         let words = u32::try_from(self.command.len());
         Ok(SupervisorTask {
@@ -218,7 +220,7 @@ impl RunCommand {
         })
     }
 
-    /// All the locks, as they are wanted.
+    /// Returns a builder for all locks with the options.
     fn wanted(
         &self,
         tenure: &Tenure,
@@ -257,7 +259,8 @@ impl RunCommand {
         }
     }
 
-    /// Giving way is the protocol of uploads; elsewhere it is the command's own decision.
+    /// Upload locks end the command by default, because release requests are part of their
+    /// protocol. For other locks the command decides.
     fn on_ask(&self, place: &Address) -> OnAsk {
         match (self.on_ask, place) {
             (Some(OnAskOption::Term), _) | (None, Address::Upload { .. }) => OnAsk::Term,
@@ -266,7 +269,8 @@ impl RunCommand {
         }
     }
 
-    /// `-E` replaces 75 and 124 (C16), and `-q` is told by the code alone.
+    /// Returns the exit code of a lock that was not acquired. `-E` replaces 75 and 124, C16
+    /// (details of codes and break); with `-q` there is no message.
     fn not_had(&self, error: Error) -> Result<u8, CommandFailure> {
         let is_busy = error.is_busy();
         let mut failed = CommandFailure::from(error);
@@ -280,7 +284,7 @@ impl RunCommand {
     }
 }
 
-/// Takes the locks on this thread, or says which signal came first.
+/// Acquires the locks on this thread. Returns the signal if one arrives first.
 fn take(
     lock: LockAll,
     interrupts: Option<&mut Interrupts>,
@@ -317,8 +321,9 @@ fn notice(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<LockNotice>
     }
 }
 
-/// Gives the locks back and says whether one of them had been lost. One that is known to be lost is let
-/// go: who took it away need not be asked, and may be out of reach.
+/// Releases the locks. Returns whether one of them was lost.
+///
+/// After a known loss, leases are dropped without waiting: their backend may be unreachable.
 fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
     let known = matches!(
         outcome,
@@ -338,14 +343,14 @@ fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
     lost
 }
 
-/// The places with the words that were typed for them.
+/// Returns the addresses with the texts that the user typed for them.
 fn named<'a>(texts: &[&'a String], places: &[Address]) -> Vec<(&'a str, Address)> {
     let texts = texts.iter().map(|text| text.as_str());
     texts.zip(places.iter().map(Address::normalized)).collect()
 }
 
-/// What the child finds in its environment (C3): plain names for the first lock, numbered ones for the
-/// others, and nothing left of an outer run.
+/// Returns the environment of the child, C3 (environment of the child): plain names for the first
+/// lock, numbered names for the others. Removes the variables of an outer run.
 fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
     let mut variables: Variables = vec![("TENURE_HELD".into(), VariableValue::Text("1".into()))];
     for (number, guard) in guards.iter().enumerate() {
@@ -357,6 +362,8 @@ fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
         let mut set = |name: &str, value: VariableValue| {
             variables.push((format!("TENURE_{name}{suffix}").into(), value));
         };
+        // The child gets the address as the user typed it. Guards carry normalized addresses, so
+        // compare in that form.
         let place = guard.place().normalized();
         let typed = named.iter().find(|(_, known)| *known == place);
         let typed = typed.map_or_else(|| place.to_string(), |(text, _)| (*text).to_owned());
@@ -404,7 +411,7 @@ fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
     variables
 }
 
-/// Numbered variables of an outer run with more locks.
+/// Returns the numbered variables of an outer run with more locks.
 fn left_over(locks: usize) -> Vec<(OsString, VariableValue)> {
     let ours = |name: &str| {
         let (rest, number) = name.strip_prefix("TENURE_")?.rsplit_once('_')?;
@@ -427,7 +434,7 @@ fn left_over(locks: usize) -> Vec<(OsString, VariableValue)> {
         .collect()
 }
 
-/// The exit code for how it ended (C2, C14).
+/// Returns the exit code: C2 (exit codes), C14 (lost before the end).
 fn code(outcome: &RunOutcome, lost: bool, program: &OsStr) -> u8 {
     match outcome {
         RunOutcome::LostBefore(how) => {

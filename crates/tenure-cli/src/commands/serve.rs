@@ -1,4 +1,4 @@
-//! `tenure serve`: the daemon.
+//! `tenure serve`: runs the daemon.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -121,7 +121,7 @@ impl Serve {
     }
 }
 
-/// Every connection is a file: as many as the system allows.
+/// Raises the limit of open files to the maximum, because every connection needs a descriptor.
 fn raise_file_limit() {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
@@ -131,13 +131,16 @@ fn raise_file_limit() {
     }
 }
 
-/// The C library learns from the first large buffer that is freed to take such buffers from the heap, where each
-/// leaves a hole: two minutes of load would take an eighth more memory. It is told not to.
+/// Fixes the mmap threshold of glibc.
+///
+/// By default glibc raises it when a large buffer is freed, and then takes such buffers from the
+/// heap, where they leave holes: after two minutes of load the process used an eighth more memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[allow(unsafe_code, reason = "there is no other way to say it from within")]
 fn keep_large_buffers_apart() {
     const LARGE: libc::c_int = 1 << 20;
-    // SAFETY: no other thread allocates yet; both settings are plain numbers, and one that is refused changes nothing.
+    // SAFETY: no other thread allocates yet. Both settings are plain numbers; a refused one changes
+    // nothing.
     unsafe {
         libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
         libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
@@ -147,7 +150,7 @@ fn keep_large_buffers_apart() {
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 fn keep_large_buffers_apart() {}
 
-/// What this machine offers where nothing is configured.
+/// Returns the defaults of this machine.
 fn machine() -> MachineDefaults {
     let system = std::path::Path::new("/var/lib/tenure");
     let writable = std::fs::create_dir_all(system).is_ok()

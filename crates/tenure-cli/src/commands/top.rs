@@ -1,4 +1,4 @@
-//! `tenure top`: a live view of what is held and who waits.
+//! `tenure top`: live view of holders and waiters.
 
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -38,12 +38,12 @@ pub(crate) struct Top {
     place: Option<String>,
 }
 
-/// What is on the screen.
+/// The state of the screen.
 #[derive(Default)]
 struct TopView {
     states: Vec<LockState>,
     selected: TableState,
-    /// What was last done, or what went wrong.
+    /// The result of the last action, or the last error.
     message: String,
 }
 
@@ -61,7 +61,7 @@ impl Top {
         let scope = ListScope::new(self.place.as_deref(), &self.inspect_options)?;
         let mut view = TopView::default();
         view.look(&scope);
-        // Restores the terminal on panic, too.
+        // `try_init` also restores the terminal on a panic.
         let mut terminal = ratatui::try_init()?;
         let result = self.keep_showing(&mut terminal, &scope, &mut view);
         ratatui::restore();
@@ -116,7 +116,7 @@ impl TopView {
         }
     }
 
-    /// The place of the chosen row.
+    /// Returns the lock of the selected row.
     fn chosen(&self) -> Option<&LockState> {
         let mut at = self.selected.selected()?;
         for state in &self.states {
@@ -187,7 +187,7 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    /// An empty view says so, and how to leave.
+    /// An empty view says so, and how to quit.
     #[test]
     fn an_empty_view_is_drawn() {
         let mut terminal = Terminal::new(TestBackend::new(70, 10)).unwrap();
@@ -198,7 +198,7 @@ mod tests {
         assert!(screen.contains("q leave"), "{screen}");
     }
 
-    /// The chosen row shows who waits for it, in order.
+    /// The selected row shows its waiters in order.
     #[test]
     fn holders_and_waiters_are_drawn() {
         let held = blocking::wait(async {

@@ -1,4 +1,4 @@
-//! `tenure try`: is it free?
+//! `tenure try`: reports by its exit code whether a lock is free.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `tenure watch`: what happens, as it happens.
+//! `tenure watch`: prints lock changes as they happen.
 
 use std::process::ExitCode;
 

@@ -1,4 +1,4 @@
-//! `tenure why`: who holds it, who waits, under which rule, and what to do.
+//! `tenure why`: explains who holds a lock, who waits, which rule applies, and what to do.
 
 use std::process::ExitCode;
 
@@ -43,7 +43,7 @@ impl WhyCommand {
     }
 }
 
-/// The state, and the next step of C8.
+/// Formats the state and the next step: C8 (message when busy).
 fn sentences(state: &LockState) -> String {
     let mut text = state.to_string();
     for step in next_steps(state) {

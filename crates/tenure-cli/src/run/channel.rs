@@ -1,6 +1,7 @@
-//! What wrapper and supervisor tell each other, over a pair of sockets that keeps messages whole.
+//! Messages between wrapper and supervisor over a `SOCK_SEQPACKET` pair, which keeps message
+//! boundaries.
 //!
-//! The end of the other side is news too: [`Channel::receive`] returns `None`.
+//! If the other process has ended, [`Channel::receive`] returns `None`.
 
 use std::ffi::OsString;
 use std::io;
@@ -20,46 +21,47 @@ use super::process_tree::ProcessEnd;
 use super::schedule::ChildLease;
 use super::task::SupervisorTask;
 
-/// The longest message: the child's extra environment is the only long one.
+/// Limit for one message. Only the additional environment of the child is long.
 const LONGEST: usize = 256 << 10;
-/// The most descriptors that come with one message, and so the most lock files of one run.
+/// The most descriptors per message, and so the most locks per run.
 pub(crate) const MOST_DESCRIPTORS: usize = 64;
 
-/// From the wrapper to the supervisor.
+/// Messages from the wrapper to the supervisor.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorCommand {
-    /// All locks are held: start the child with these variables. The locked descriptors of lock files
-    /// come along (K38).
+    /// All locks are held: start the child with these variables. The message carries the locked
+    /// descriptors of lock files: K38 (inherit the locked descriptor).
     Start(SupervisorTask, Variables),
-    /// Pass this signal on: TERM, INT, HUP and QUIT to the group, the others to the child (C3).
+    /// Forward this signal: TERM, INT, HUP and QUIT to the process group, others to the child: C3
+    /// (environment of the child).
     Signal(i32),
-    /// Let a stopped group go on; it gets the terminal back where the wrapper has it.
+    /// Continue a stopped process group.
     Continue,
     /// A renewal was confirmed.
     Lease(ChildLease),
-    /// The lock is lost: the text says how.
+    /// The lock is lost, with a description.
     Lost(String),
-    /// Somebody asks for the lock: what to do about it, and who and why in words.
+    /// Another client asks for the lock: the action, and a description.
     Asked(OnAsk, String),
-    /// All is over; leave what is left alone.
+    /// The run has ended. The supervisor exits and leaves other processes alone.
     Done,
 }
 
 /// Variables of the child's environment, in the order in which they are set.
 pub(crate) type Variables = Vec<(OsString, VariableValue)>;
 
-/// What a variable of the child becomes.
+/// The value of a variable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum VariableValue {
-    /// This.
+    /// This text.
     Text(OsString),
-    /// Nothing: an inherited value must not be mistaken for ours.
+    /// Unset: an inherited value must not be mistaken for one of this run.
     Removed,
-    /// The number of the next descriptor that came along.
+    /// The number of the next descriptor in the message.
     Descriptor,
 }
 
-/// What happens to the child when somebody asks for the lock.
+/// What happens to the child when another client asks for the lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnAsk {
     Term,
@@ -67,29 +69,29 @@ pub(crate) enum OnAsk {
     Ignore,
 }
 
-/// From the supervisor to the wrapper.
+/// Messages from the supervisor to the wrapper.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum SupervisorReport {
-    /// The child runs.
+    /// The child runs, with its pid.
     Started(u32),
-    /// It could not be started: the operating system's error.
+    /// The child could not be started, with the `errno`.
     Failed(i32),
-    /// It was stopped by this signal (C19).
+    /// The child was stopped by this signal: C19 (job control on terminals).
     Stopped(i32),
-    /// The end of the tree was begun because no renewal came in time, or was ordered.
+    /// The supervisor has begun to end the tree.
     Ending(ChildEndCause),
-    /// It is over: how the child ended, and why.
+    /// The run has ended: how the child ended, and why.
     Over(ProcessEnd, ChildEndCause),
 }
 
 /// Why the child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ChildEndCause {
-    /// By itself.
+    /// It ended by itself.
     Itself,
     /// The lock was lost.
     Lost,
-    /// It gave way to a release request.
+    /// A release request ended it.
     GaveWay,
 }
 
@@ -105,7 +107,7 @@ impl AsFd for Channel {
 }
 
 impl Channel {
-    /// A connected pair; neither end is inherited by an exec.
+    /// Creates a connected pair. Both ends are closed by `exec`.
     pub(crate) fn pair() -> io::Result<(Channel, Channel)> {
         let (a, b) = socketpair(
             AddressFamily::UNIX,
@@ -120,7 +122,7 @@ impl Channel {
         self.send_with(message, &[])
     }
 
-    /// Sends a message, with descriptors if there are any.
+    /// Sends a message with descriptors.
     pub(crate) fn send_with(
         &self,
         message: &impl ChannelMessage,
@@ -134,7 +136,7 @@ impl Channel {
             return Err(io::Error::other("too many descriptors for one message"));
         }
         loop {
-            // A dead peer is an error value here, not a signal.
+            // A dead peer must be an error here, not SIGPIPE.
             let flags = SendFlags::NOSIGNAL;
             match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
                 Ok(_) => return Ok(()),
@@ -144,8 +146,10 @@ impl Channel {
         }
     }
 
-    /// How long the next message is, zero when the other side is gone. Messages are a few bytes, and one of them is long:
-    /// room for that one would have to be cleared for each of them.
+    /// Returns the length of the next message, or zero if the other side is gone.
+    ///
+    /// Most messages have a few bytes. A buffer for the longest one would have to be cleared for
+    /// each of them.
     fn next_length(&self) -> io::Result<usize> {
         loop {
             match recv(
@@ -161,7 +165,7 @@ impl Channel {
         }
     }
 
-    /// Takes one message and its descriptors; `None` when the other side is gone.
+    /// Receives one message with its descriptors; `None` if the other side is gone.
     pub(crate) fn receive<M: ChannelMessage>(&self) -> io::Result<Option<(M, Vec<OwnedFd>)>> {
         let mut bytes = vec![0u8; self.next_length()?];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
@@ -198,7 +202,7 @@ impl Channel {
     }
 }
 
-/// What can be sent: a tag and a payload.
+/// A message: a tag and a payload.
 pub(crate) trait ChannelMessage: Sized {
     fn put(&self, out: &mut Vec<u8>);
     fn take(bytes: &[u8]) -> Option<Self>;
@@ -361,7 +365,7 @@ fn take_number(bytes: &[u8]) -> Option<i64> {
 
 fn put_text(out: &mut Vec<u8>, tag: u8, text: &str) {
     out.push(tag);
-    // A message must fit; what is cut off is only words.
+    // The message must fit. Only text for people is cut off.
     out.extend_from_slice(&text.as_bytes()[..text.len().min(LONGEST / 2)]);
 }
 
@@ -450,7 +454,7 @@ mod tests {
         assert!(supervisor.receive::<SupervisorCommand>().unwrap().is_none());
     }
 
-    /// K38: as many as there are lock files, in order.
+    /// K38: one descriptor per lock file, in order.
     #[test]
     fn descriptors_come_along() {
         let (wrapper, supervisor) = Channel::pair().unwrap();

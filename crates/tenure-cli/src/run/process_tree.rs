@@ -1,7 +1,8 @@
-//! The child's tree: finding every descendant, ending it, and knowing that it is gone.
+//! Process tree of the child: list, signal and reap all descendants.
 //!
-//! Wrapper and supervisor are subreapers (C4): a descendant whose parent ends becomes their child, so
-//! nobody gets out of sight, and "no child left" proves that the whole tree is gone.
+//! Wrapper and supervisor are subreapers, C4 (keeper and process group): a descendant whose parent
+//! ends becomes their child. So no descendant escapes, and "no child left" proves that the whole
+//! tree has ended.
 
 use std::fs;
 
@@ -14,14 +15,14 @@ use rustix::process::{
 /// How a process ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ProcessEnd {
-    /// By itself, with this code.
+    /// It exited with this code.
     Exited(i32),
-    /// By this signal.
+    /// A signal killed it.
     Killed(i32),
 }
 
 impl ProcessEnd {
-    /// The exit code of `tenure` for it (C2).
+    /// Returns the exit code of `tenure` for this end: C2 (exit codes).
     pub(crate) fn exit_code(self) -> u8 {
         match self {
             ProcessEnd::Exited(code) => u8::try_from(code & 0xff).unwrap_or(u8::MAX),
@@ -30,20 +31,20 @@ impl ProcessEnd {
     }
 }
 
-/// What waiting for children without blocking has found.
+/// The result of a non-blocking wait for children.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Reaped {
-    /// This one has ended.
+    /// This child has ended.
     Ended(Pid, ProcessEnd),
-    /// This one was stopped by a signal.
+    /// This child was stopped by a signal.
     Stopped(Pid, i32),
-    /// There are children; none has news.
+    /// There are children, but no event.
     Nothing,
-    /// There is no child left.
+    /// There is no child.
     NoChildren,
 }
 
-/// Takes one piece of news from the children, if there is any.
+/// Returns the next child event, without blocking.
 pub(crate) fn reap() -> Reaped {
     loop {
         match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
@@ -65,19 +66,19 @@ pub(crate) fn reap() -> Reaped {
     }
 }
 
-/// Whether a process group has no member left. A zombie counts until it is reaped.
+/// Returns whether a process group is empty. A zombie counts until it is reaped.
 pub(crate) fn group_is_gone(group: Pid) -> bool {
     test_kill_process_group(group) == Err(Errno::SRCH)
 }
 
-/// Sends a signal to a whole group. A group that is gone is no error.
+/// Sends a signal to a process group. An empty group is no error.
 pub(crate) fn signal_group(group: Pid, signal: Signal) {
     let _ = kill_process_group(group, signal);
 }
 
-/// Sends a signal to every descendant of this process. Those that are gone are no error.
+/// Sends a signal to all descendants of this process. A descendant that has ended is no error.
 ///
-/// A parent comes before its children, so that it cannot make more while they end.
+/// Parents come before their children, so that a killed parent cannot fork more.
 pub(crate) fn signal_tree(signal: Signal) {
     let mut pids = vec![getpid()];
     let mut at = 0;
@@ -91,7 +92,8 @@ pub(crate) fn signal_tree(signal: Signal) {
     }
 }
 
-/// The children of a process, by the kernel's list; by a scan where that is not compiled in.
+/// Returns the children of a process from the kernel's list, or by a scan of `/proc` if the kernel
+/// has no list.
 fn children_of(pid: Pid) -> Vec<Pid> {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else {
         return Vec::new();
@@ -118,7 +120,8 @@ fn scan_for_children_of(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Field 4 of `stat`, counted behind the last `)`: the name may contain anything (K7).
+/// Reads field 4 of `stat`, counted after the last `)`, because the name may contain any character:
+/// K7 (parse the process stat file).
 fn parent_of(pid: Pid) -> Option<Pid> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
@@ -134,7 +137,7 @@ mod tests {
     use super::*;
     use std::process::Command;
 
-    /// C4: both ways of finding children agree.
+    /// C4: both ways to find children agree.
     #[test]
     fn the_scan_finds_what_the_kernel_lists() {
         let mut child = Command::new("sleep").arg("60").spawn().unwrap();

@@ -1,33 +1,33 @@
-//! When the child must be told, terminated and killed (C5). Pure: times come in as numbers.
+//! Deadlines for the end of the child: C5 (stop before the lease ends). Pure functions of time.
 //!
-//! `safe_until` is the moment up to which nobody else can get the lock: the sending of the last good
-//! renewal plus 80 % of the ttl. TERM and KILL come early enough that the tree is gone by then.
+//! Before `safe_until` no other owner can get the lock: it is the sending of the last confirmed
+//! renewal plus 80 % of the ttl. TERM and KILL come early enough that the tree has ended by then.
 
 use std::time::Duration;
 
-/// A moment of `CLOCK_BOOTTIME`, which also counts suspended time.
+/// A time of `CLOCK_BOOTTIME`, which includes suspended time.
 pub(crate) type BootInstant = Duration;
 
 /// A lease as the supervisor knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ChildLease {
-    /// Nobody else can hold before.
+    /// No other owner can hold the lock before this time.
     pub(crate) safe_until: BootInstant,
-    /// The lease's length.
+    /// The length of the lease.
     pub(crate) ttl: Duration,
 }
 
-/// The two deadlines of an end.
+/// When TERM and KILL are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndDeadlines {
-    /// When the tree is asked to end.
+    /// TERM.
     pub(crate) term: BootInstant,
-    /// When it is made to.
+    /// KILL.
     pub(crate) kill: BootInstant,
 }
 
 impl ChildLease {
-    /// What happens if no renewal comes any more.
+    /// Returns the deadlines if no further renewal arrives.
     pub(crate) fn deadlines(self, grace: Duration) -> EndDeadlines {
         let term = self.safe_until.saturating_sub(grace.min(self.ttl / 6));
         let kill = self
@@ -41,7 +41,8 @@ impl ChildLease {
 }
 
 impl EndDeadlines {
-    /// An end that begins now: TERM at once, KILL after the grace, but never later than a lease allows.
+    /// Returns the deadlines of an end that begins now: TERM at once, KILL after `grace`, but never
+    /// later than the lease allows.
     pub(crate) fn from_now(
         now: BootInstant,
         grace: Duration,

@@ -1,7 +1,7 @@
-//! Starts a child that borrows this process's memory until it has become another program.
+//! Process creation with `clone(CLONE_VM | CLONE_VFORK)`: the child shares the memory until `exec`.
 //!
-//! The standard library copies the process first, because of what has to be done before exec here. For a command that
-//! is over at once, copying takes longer than everything else the supervisor does.
+//! The standard library would fork, because of the steps before `exec`. For a short command,
+//! copying the page tables takes longer than everything else that the supervisor does.
 
 #![allow(
     unsafe_code,
@@ -18,20 +18,22 @@ use std::ptr;
 use rustix::process::{Pid, WaitOptions, waitpid};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
-/// The signals for which a supervisor has handlers. A child must not run them: they would act on what it borrows.
+/// Signals with handlers in the supervisor. The child must not run them: they would act on the
+/// shared memory.
 pub(super) const HANDLED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCHLD];
 
-/// What the child's stack needs for all but the words: the search along `PATH` has the longest frame.
+/// Stack of the child, without the copy of the arguments. The search along `PATH` has the largest
+/// frame.
 const STACK_BYTES: usize = 64 << 10;
 
-/// A command and its environment, as exec wants them.
+/// A command and its environment in the form of `exec`.
 pub(super) struct Program {
     words: Vec<CString>,
     environment: Vec<CString>,
 }
 
 impl Program {
-    /// The first word is what is looked for along `PATH`.
+    /// Creates a program. The first word is searched along `PATH`.
     pub(super) fn new(
         words: Vec<OsString>,
         environment: BTreeMap<OsString, OsString>,
@@ -54,16 +56,17 @@ impl Program {
     }
 }
 
-/// What a child does before it is another program.
+/// Steps of the child before `exec`.
 #[derive(Clone, Copy)]
 pub(super) struct BeforeExec {
-    /// Ends the child when its parent dies (C4).
+    /// Kills the child when this parent dies: C4 (keeper and process group).
     pub(super) dies_with: Option<Pid>,
-    /// Makes its group the foreground group of the terminal on this descriptor (C19).
+    /// Makes the child's group the foreground group of the terminal on this descriptor: C19 (job
+    /// control on terminals).
     pub(super) terminal: Option<c_int>,
 }
 
-/// What the child finds in the memory that it borrows, and where it leaves why it failed.
+/// Data of the child in the shared memory, and the place for its error.
 struct ChildSetup {
     words: *const *const c_char,
     environment: *const *const c_char,
@@ -71,7 +74,8 @@ struct ChildSetup {
     error: c_int,
 }
 
-/// Starts a child as the leader of its own group. Returns when it runs, or with the reason why it does not.
+/// Starts a child as the leader of a new process group. Returns after `exec`, or with the reason
+/// why it failed.
 pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
     let words = pointers(&program.words);
     let environment = pointers(&program.environment);
@@ -81,13 +85,14 @@ pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
         steps,
         error: 0,
     };
-    // A script without `#!` is given to the shell, with a copy of the words on the stack. Aligned as a stack must be.
+    // `execvpe` passes a script without `#!` to the shell, with a copy of the arguments on the
+    // stack. `u128` gives the alignment that a stack needs.
     let height = (STACK_BYTES + size_of_val(&words[..])) / size_of::<u128>();
     let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(height);
-    // SAFETY: the child runs on a stack of its own, which is aligned and grows downwards from the end of its memory.
-    // This thread stands still until the child has become another program or has ended (CLONE_VFORK), so everything
-    // that `birth` points to stays in place and nobody else touches it. All signals are held back meanwhile: a handler of
-    // ours would run in the child.
+    // SAFETY: the child runs on its own stack, which is aligned and grows downwards from the end of
+    // its memory. This thread is suspended until the child has called `exec` or ended
+    // (CLONE_VFORK), so everything that `birth` points to stays valid and unshared. All signals are
+    // blocked meanwhile: a handler would run in the child.
     let (pid, failed) = unsafe {
         let mut all = MaybeUninit::uninit();
         let mut before = MaybeUninit::uninit();
@@ -116,16 +121,16 @@ pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
     }
 }
 
-/// The addresses of the strings, with the null at the end that exec looks for.
+/// Returns the addresses of the strings with the terminating null of `exec`.
 fn pointers(strings: &[CString]) -> Vec<*const c_char> {
     let all = strings.iter().map(|one| one.as_ptr());
     all.chain([ptr::null()]).collect()
 }
 
-/// The child's side. Whatever it returns with, it has failed.
+/// Runs in the child. It returns only after a failure.
 extern "C" fn become_program(birth: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own `ChildSetup` and waits. Only async-signal-safe calls follow, and nothing allocates;
-    // signal dispositions are the child's own (no CLONE_SIGHAND).
+    // SAFETY: `spawn` passes its own `ChildSetup` and waits. Only async-signal-safe calls follow,
+    // and nothing allocates. Signal dispositions are the child's own (no CLONE_SIGHAND).
     unsafe {
         let birth = &mut *birth.cast::<ChildSetup>();
         if let Err(error) = prepare(birth.steps) {
@@ -140,9 +145,9 @@ extern "C" fn become_program(birth: *mut c_void) -> c_int {
 
 /// # Safety
 ///
-/// Only for a child before exec.
+/// Must be called only in a child before `exec`.
 unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
-    // SAFETY: as the caller's.
+    // SAFETY: the caller's contract.
     unsafe {
         let errno = || *libc::__errno_location();
         if libc::setpgid(0, 0) != 0 {
@@ -158,11 +163,11 @@ unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
             }
         }
         if let Some(terminal) = steps.terminal {
-            // A terminal that is gone is no reason not to run.
+            // A terminal that is gone must not prevent the start.
             libc::signal(libc::SIGTTOU, libc::SIG_IGN);
             libc::tcsetpgrp(terminal, libc::getpid());
         }
-        // The runtime ignores SIGPIPE, which a program would inherit.
+        // The Rust runtime ignores SIGPIPE, and `exec` would pass that on.
         for signal in HANDLED.into_iter().chain([libc::SIGTTOU, libc::SIGPIPE]) {
             libc::signal(signal, libc::SIG_DFL);
         }

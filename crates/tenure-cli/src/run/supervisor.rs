@@ -1,12 +1,14 @@
-//! The supervisor: a small process between `tenure` and the child, forked first thing (C4).
+//! Supervisor process between `tenure` and the child, forked before any thread exists: C4 (keeper
+//! and process group).
 //!
-//!   waiting ──Start──▶ running ──child and group gone──▶ over
-//!      │                  ├── lost, asked, no renewal in time ──▶ ending: told, TERM, KILL, tree gone ──▶ over
-//!      │                  └── `tenure` died ──▶ the whole tree is killed (or waited for), then the lock goes
-//!      └── `tenure` died ──▶ nothing happened
+//!   waiting ──Start──▶ running ──child and its group ended──▶ over
+//!      │                  ├── lost, asked, lease runs out ──▶ ending: notice, TERM, KILL, tree ended ──▶ over
+//!      │                  └── `tenure` died ──▶ kills the whole tree (or waits for it), then the lock ends
+//!      └── `tenure` died ──▶ exit, nothing was started
 //!
-//! It holds the locked descriptor too (K38), so the kernel keeps a lock file locked until the tree
-//! is gone; and it keeps the lease's deadline (C5), so that holds also when `tenure` is stopped.
+//! It also holds the locked descriptor, K38 (inherit the locked descriptor), so the kernel keeps a
+//! lock file locked until the tree has ended. And it keeps the deadline of the lease, C5 (stop
+//! before the lease ends), so the deadline holds even while `tenure` is stopped.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -36,12 +38,13 @@ use super::spawn::{self, BeforeExec, Program};
 use super::syscalls::{self, Forked};
 use super::task::{Descriptor, OnDeath, OnLost, SupervisorTask};
 
-/// How often a tree that will not go is killed again, and a group that lives on is looked at.
+/// Interval at which a tree is killed again, and a remaining process group is checked again.
 const AGAIN: Duration = Duration::from_millis(20);
 
-/// Forks the supervisor. Must be called while this process has one thread.
+/// Forks the supervisor. Must be called while this process has only one thread.
 pub(crate) fn fork() -> io::Result<Channel> {
     let (ours, its) = Channel::pair()?;
+    // If the supervisor is killed, its orphans become our children and can be killed here.
     set_child_subreaper(Some(getpid()))?;
     match syscalls::fork()? {
         Forked::Parent => Ok(ours),
@@ -50,7 +53,7 @@ pub(crate) fn fork() -> io::Result<Channel> {
             let code = match ReadySupervisor::new(its).and_then(ReadySupervisor::run) {
                 Ok(()) => 0,
                 Err(error) => {
-                    // Whatever went wrong, nothing of the child may outlive the lock's guard.
+                    // No process of the child may outlive the lock, whatever failed.
                     eprintln!("tenure: the keeper failed: {error}");
                     kill_all();
                     125
@@ -61,9 +64,10 @@ pub(crate) fn fork() -> io::Result<Channel> {
     }
 }
 
-/// Kills every descendant and waits until the last is gone.
+/// Kills all descendants and waits until the last one has ended.
 pub(crate) fn kill_all() {
     loop {
+        // Repeated: a process may have forked between the listing and the kill.
         process_tree::signal_tree(Signal::KILL);
         loop {
             match process_tree::reap() {
@@ -76,7 +80,7 @@ pub(crate) fn kill_all() {
     }
 }
 
-/// A supervisor that has nothing to keep yet.
+/// A supervisor that waits for the start of the child.
 struct ReadySupervisor {
     channel: Channel,
     child_notice: UnixStream,
@@ -97,11 +101,11 @@ struct Child {
     notices: OwnedFd,
     end: Option<ProcessEnd>,
     ending: Option<ShutdownState>,
-    /// The last known reason to tell the wrapper at the end.
+    /// The cause to report at the end.
     cause: ChildEndCause,
-    /// Whether the child was told that its lease is at risk.
+    /// Whether the child got the `at-risk` notice.
     warned: bool,
-    /// Keeps lock files locked for as long as the tree lives.
+    /// Keeps lock files locked until the tree has ended.
     _locks: Vec<OwnedFd>,
 }
 
@@ -113,9 +117,10 @@ struct ShutdownState {
 impl ReadySupervisor {
     fn new(channel: Channel) -> io::Result<ReadySupervisor> {
         set_child_subreaper(Some(getpid()))?;
-        // A group of its own: what a terminal sends to the foreground is not meant for the supervisor.
+        // Own process group: signals that a terminal sends to its foreground group are not for the
+        // supervisor.
         setpgid(None, None)?;
-        // Handlers, not "ignore": a child would inherit the latter.
+        // Handlers that do nothing, instead of `SIG_IGN`: a child would inherit the latter.
         let unused = Arc::new(AtomicBool::new(false));
         for signal in spawn::HANDLED
             .into_iter()
@@ -153,7 +158,8 @@ impl ReadySupervisor {
         supervisor.run(variables, locks)
     }
 
-    /// What to run, the child's variables and the locked descriptors, or nothing if there is nothing to run.
+    /// Returns the task, the variables of the child and the locked descriptors, or `None` if there
+    /// is nothing to run.
     fn await_start(&mut self) -> io::Result<Option<(SupervisorTask, Variables, Vec<OwnedFd>)>> {
         loop {
             match self.channel.receive::<SupervisorCommand>()? {
@@ -195,7 +201,8 @@ impl Supervisor {
                 && self.is_over(&child, gone)
             {
                 let _ = self.channel.send(&SupervisorReport::Over(end, child.cause));
-                // The wrapper gives the lock back and says so; its death says so too.
+                // The wrapper now releases the lock and then sends `Done`. The locked descriptors
+                // stay open until then.
                 while let Ok(Some((order, _))) = self.channel.receive::<SupervisorCommand>() {
                     if order == SupervisorCommand::Done {
                         break;
@@ -250,7 +257,7 @@ impl Supervisor {
         })
     }
 
-    /// Takes all news of children. Says whether none is left.
+    /// Handles all pending child events. Returns whether no child is left.
     fn reap(&self, child: &mut Child) -> io::Result<bool> {
         loop {
             match process_tree::reap() {
@@ -265,12 +272,13 @@ impl Supervisor {
         }
     }
 
-    /// At a normal end the group must be gone; after a forced one, the whole tree (C4).
+    /// After a normal end the process group must be empty; after a forced one, the whole tree must
+    /// have ended (C4).
     fn is_over(&self, child: &Child, no_children: bool) -> bool {
         no_children || (child.ending.is_none() && process_tree::group_is_gone(child.pid))
     }
 
-    /// Does what is due.
+    /// Does what is due: the warning, TERM, KILL.
     fn act(&self, child: &mut Child) -> io::Result<()> {
         let now = now();
         if let Some(lease) = self.lease
@@ -300,7 +308,7 @@ impl Supervisor {
             ending.asked_to_end = true;
             if child.cause != ChildEndCause::Lost || self.task.on_lost == OnLost::Term {
                 process_tree::signal_tree(Signal::TERM);
-                // A stopped process hears TERM only when it goes on.
+                // A stopped process handles TERM only after it continues.
                 process_tree::signal_tree(Signal::CONT);
             }
         }
@@ -311,7 +319,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// When an unrenewed lease makes the end begin.
+    /// Returns when a lease without renewal starts the end of the child.
     fn lost_at(&self, lease: ChildLease) -> BootInstant {
         let deadlines = lease.deadlines(self.task.grace);
         if self.task.on_lost == OnLost::Kill {
@@ -351,11 +359,13 @@ impl Supervisor {
     }
 
     fn begin_end(&self, child: &mut Child, cause: ChildEndCause, by_force: bool) -> io::Result<()> {
-        // A loss outweighs giving way; a second request changes nothing.
+        // A loss outweighs a release request; a second cause does not replace it.
         if child.cause != ChildEndCause::Lost {
             child.cause = cause;
         }
         if by_force {
+            // The deadline may only move forward: a second cause must not extend the time until
+            // KILL.
             let deadlines = EndDeadlines::from_now(now(), self.task.grace, self.lease);
             let earlier = child.ending.as_ref().map(|ending| ending.deadlines.kill);
             let kill = earlier.map_or(deadlines.kill, |kill| kill.min(deadlines.kill));
@@ -372,15 +382,17 @@ impl Supervisor {
         Ok(())
     }
 
-    /// A line for the child's pipe and one for people; a full pipe is not waited for. The pipe comes first, so
-    /// that who has read the words finds the event.
+    /// Writes an event to the child's pipe and a line for people.
+    ///
+    /// The pipe comes first, so a reader of the line finds the event. Never blocks: a full
+    /// pipe drops the event.
     fn tell(&self, child: &Child, event: &str, what: &str) {
         let line = serde_json::json!({ "event": event, "reason": what }).to_string() + "\n";
         let _ = rustix::io::write(&child.notices, line.as_bytes());
         eprintln!("tenure: {what}");
     }
 
-    /// Sleeps until something happens. Says whether the wrapper has something to say.
+    /// Waits for an event. Returns whether the wrapper sent a command.
     fn wait(&self, child: &Child) -> io::Result<bool> {
         let mut next = match (&child.ending, self.lease) {
             (Some(ending), _) => Some(ending.deadlines.kill),
@@ -388,6 +400,8 @@ impl Supervisor {
             (None, _) => None,
         };
         let now = now();
+        // The end of a process group raises no signal, so poll for it. The same applies to a tree
+        // that must be killed again.
         let restless = child.end.is_some() || next.is_some_and(|at| at <= now);
         if restless {
             next = Some(now + AGAIN);
@@ -416,7 +430,7 @@ impl Supervisor {
         };
         let it_value = at.map_or(zero, |at| Timespec {
             tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-            // Zero would disarm the timer; one nanosecond is as good.
+            // Zero would disarm the timer.
             tv_nsec: i64::from(at.subsec_nanos().max(1)),
         });
         let spec = Itimerspec {
@@ -427,7 +441,7 @@ impl Supervisor {
         Ok(())
     }
 
-    /// `tenure` is gone: nobody renews and nobody would release.
+    /// Handles the death of `tenure`: there is no process that renews or releases the lock.
     fn orphaned(self) -> io::Result<()> {
         match self.task.on_death {
             OnDeath::EndTree => kill_all(),
@@ -451,13 +465,14 @@ impl Supervisor {
     }
 }
 
-/// Lets a child inherit a descriptor, and says its number.
+/// Lets the child inherit a descriptor. Returns its number.
 fn handed_down(fd: &OwnedFd) -> io::Result<OsString> {
     fcntl_setfd(fd, FdFlags::empty())?;
     Ok(fd.as_raw_fd().to_string().into())
 }
 
-/// TERM, INT, HUP and QUIT to the group, the others to the child (C3).
+/// Sends TERM, INT, HUP and QUIT to the process group, other signals to the child: C3 (environment
+/// of the child).
 fn pass_on(child: Pid, number: i32) {
     let Some(signal) = Signal::from_named_raw(number) else {
         return;
@@ -470,7 +485,7 @@ fn pass_on(child: Pid, number: i32) {
     }
 }
 
-/// `CLOCK_BOOTTIME`.
+/// Returns the time of `CLOCK_BOOTTIME`.
 pub(crate) fn now() -> BootInstant {
     let time = clock_gettime(ClockId::Boottime);
     Duration::new(

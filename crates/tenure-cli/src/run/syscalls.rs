@@ -1,4 +1,5 @@
-//! System calls that no safe crate offers: fork, ignoring a signal, mapping memory ahead. How a child is started is in `spawn.rs`.
+//! System calls without a safe wrapper: fork, ignoring a signal, populating memory. Process
+//! creation is in `spawn.rs`.
 
 #![allow(
     unsafe_code,
@@ -7,18 +8,19 @@
 
 use std::io;
 
-/// Which side of a fork this is.
+/// The side of a fork.
 pub(crate) enum Forked {
     /// The new process.
     Child,
-    /// The old one.
+    /// The old process.
     Parent,
 }
 
-/// Makes a copy of this process. Must be called while there is one thread only (C4).
+/// Forks this process. Must be called while there is only one thread: C4 (keeper and process
+/// group).
 pub(crate) fn fork() -> io::Result<Forked> {
-    // SAFETY: the caller has not started any thread yet, so no lock of the allocator or of the
-    // standard library can be held by a thread that does not exist in the copy.
+    // SAFETY: the caller has started no thread, so no lock of the allocator or the standard library
+    // is held by a thread that does not exist in the child.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
@@ -26,17 +28,19 @@ pub(crate) fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Lets this process use a terminal of which another group is in the foreground.
+/// Ignores SIGTTOU, so that this process may change the foreground group from the background.
 ///
-/// Only needed for `tcsetpgrp` (C19): everything else that this signal guards is left to the child,
-/// which gets the usual disposition back.
+/// Only `tcsetpgrp` needs this: C19 (job control on terminals). The child gets the default
+/// disposition back.
 pub(crate) fn ignore_background_output_signal() {
-    // SAFETY: setting a signal to be ignored runs no code of ours.
+    // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
 }
 
-/// Maps the memory that reading the arguments takes, in two calls. Page by page it would be a good part of the time of a
-/// command that is over at once. A kernel that cannot (before 5.14) does it page by page.
+/// Populates the memory that argument parsing needs with two calls.
+///
+/// Page faults one by one would take a noticeable part of a short command's time. Before Linux 5.14
+/// the calls fail, and the pages are faulted in as usual.
 pub(crate) fn have_memory_ready() {
     /// Less than the kernel maps for a stack at once, and about as much as is used.
     const STACK: usize = 96 << 10;
@@ -47,12 +51,13 @@ pub(crate) fn have_memory_ready() {
         std::ptr::from_ref::<u8>(&*heap) as usize,
         std::ptr::from_ref::<u8>(&here) as usize,
     );
-    // SAFETY: asks for the heap's end, and changes nothing.
+    // SAFETY: only queries the end of the heap.
     let heap_end = unsafe { libc::sbrk(0) } as usize;
     let whole = |from: usize, to: usize| (from / PAGE * PAGE, to / PAGE * PAGE);
     for (from, to) in [whole(heap, heap_end), whole(stack - STACK, stack)] {
         if from < to {
-            // SAFETY: mapped memory keeps what is in it; what is not mapped is an error, which is no matter.
+            // SAFETY: populated memory keeps its contents. An unmapped range is an error, which is
+            // ignored.
             unsafe {
                 libc::madvise(
                     from as *mut libc::c_void,

@@ -1,21 +1,21 @@
-//! What a supervisor is told of its run: what to start, and what happens to it when.
+//! Task of the supervisor: what to run, and how to react to events.
 
 use std::ffi::OsString;
 use std::time::Duration;
 
-/// Comes with the order to start.
+/// The parameters of one run, sent with `Start`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SupervisorTask {
-    /// How many of the last arguments of `tenure` are the command. The supervisor has them too; a message of
-    /// theirs might not fit.
+    /// How many of the last arguments of `tenure` are the command. The supervisor has the arguments
+    /// itself; in a message they might not fit.
     pub(crate) words: u32,
     pub(crate) on_lost: OnLost,
     pub(crate) grace: Duration,
     pub(crate) on_death: OnDeath,
     pub(crate) descriptor: Descriptor,
-    /// The terminal of which `tenure` has the foreground, if it has (C19).
+    /// The terminal, if `tenure` is in its foreground group: C19 (job control on terminals).
     pub(crate) terminal: Option<i32>,
-    /// Whether `tenure` wants to know the child: only who moves a terminal about does.
+    /// Whether to report the child's pid. Only needed with a terminal.
     pub(crate) tells_child: bool,
 }
 
@@ -31,23 +31,23 @@ pub(crate) enum OnLost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OnDeath {
     EndTree,
-    /// `--no-kill`: its end is awaited.
+    /// `--no-kill`: the supervisor waits for its end.
     Wait,
 }
 
-/// Whether the child gets the locked descriptor (K38).
+/// Whether the child inherits the locked descriptor: K38.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
     Inherited,
-    /// `-o`: the supervisor alone keeps it.
+    /// `-o`: only the supervisor holds it.
     Kept,
 }
 
-/// How many bytes a task is on the channel.
+/// Encoded length.
 const LENGTH: usize = 4 + 1 + 8 + 1 + 1 + 4 + 1;
 
 impl SupervisorTask {
-    /// The command: the program first.
+    /// Returns the command, program first.
     pub(crate) fn command(&self) -> Vec<OsString> {
         let all: Vec<OsString> = std::env::args_os().collect();
         let words = usize::try_from(self.words).unwrap_or(usize::MAX);
@@ -70,7 +70,7 @@ impl SupervisorTask {
         out.push(u8::from(self.tells_child));
     }
 
-    /// A task, and what follows it.
+    /// Decodes a task. Returns it with the remaining bytes.
     pub(super) fn take(bytes: &[u8]) -> Option<(SupervisorTask, &[u8])> {
         let (task, rest) = bytes.split_at_checked(LENGTH)?;
         let terminal = i32::from_le_bytes(task[15..19].try_into().ok()?);

@@ -1,4 +1,5 @@
-//! `tenure`'s own side while the child runs: signals go in, reports come out, the lock's news is passed on.
+//! Wrapper: the event loop of `tenure` while the child runs. Forwards signals and lock events to
+//! the supervisor, and handles its reports.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -25,24 +26,24 @@ use super::supervisor;
 use super::syscalls;
 use super::task::SupervisorTask;
 
-/// A command that is over by then never needs the thread that looks after lock files.
+/// A command that ends within this time (20 ms) never starts the heartbeat thread of lock files.
 const SHORT: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 20_000_000,
 };
 
-/// What a lock has to say while the child runs.
+/// An event of a lock while the child runs.
 #[derive(Debug)]
 pub(crate) enum LockNotice {
-    /// A renewal of the lock with this number was confirmed.
+    /// A renewal of the lock with this index was confirmed.
     Renewed(usize, ChildLease),
-    /// A lock is gone.
+    /// A lock is lost.
     Lost(String),
-    /// Somebody asks for one.
+    /// Another client asks for a lock.
     Asked(OnAsk, String),
 }
 
-/// Where the lock's own threads drop their news.
+/// Sends lock events from the threads of the library to the wrapper.
 #[derive(Clone)]
 pub(crate) struct NoticeSender {
     sender: mpsc::Sender<LockNotice>,
@@ -50,7 +51,7 @@ pub(crate) struct NoticeSender {
 }
 
 impl NoticeSender {
-    /// Drops one piece of news. Nobody there any more is no error: the child is over.
+    /// Sends an event. A missing receiver is no error: the child has ended.
     pub(crate) fn drop_in(&self, notice: LockNotice) {
         if self.sender.send(notice).is_ok() {
             let _ = rustix::io::write(&*self.wake, &[1]);
@@ -58,13 +59,13 @@ impl NoticeSender {
     }
 }
 
-/// The receiving side of a [`NoticeSender`].
+/// The receiver of a [`NoticeSender`].
 pub(crate) struct NoticeReceiver {
     notice: mpsc::Receiver<LockNotice>,
     wake: UnixStream,
 }
 
-/// A mailbox and its inbox.
+/// Creates a queue of lock events. The socket pair wakes the wrapper's `poll`.
 pub(crate) fn mailbox() -> io::Result<(NoticeSender, NoticeReceiver)> {
     let (sender, notice) = mpsc::channel();
     let (read, write) = UnixStream::pair()?;
@@ -79,32 +80,34 @@ pub(crate) fn mailbox() -> io::Result<(NoticeSender, NoticeReceiver)> {
     ))
 }
 
-/// How it ended.
+/// How the run ended.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum RunOutcome {
     /// The child ran.
     Ran(ProcessEnd, ChildEndCause),
-    /// It could not be started, with the operating system's error.
+    /// The child could not be started, with the `errno`.
     NotStarted(i32),
-    /// A lock was gone before it could be started.
+    /// A lock was lost before the start.
     LostBefore(String),
-    /// The supervisor was killed; the tree was ended here.
+    /// The supervisor was killed; the wrapper ended the tree.
     SupervisorGone,
 }
 
-/// What is started, and what it gets: variables, and the locked descriptors that they name (K38).
+/// The task, the variables of the child, and the locked descriptors that they name: K38 (inherit
+/// the locked descriptor).
 pub(crate) struct ChildStart<'a> {
     pub(crate) task: SupervisorTask,
     pub(crate) variables: Variables,
     pub(crate) descriptors: Vec<BorrowedFd<'a>>,
 }
 
-/// The leases of all locks. The first to run out counts: they are lost as one (C6).
+/// The leases of all locks. The earliest deadline counts, because the locks are lost together: C6
+/// (several locks at once).
 #[derive(Default)]
 struct HeldLeases(BTreeMap<usize, ChildLease>);
 
 impl HeldLeases {
-    /// Takes note of a renewal, and returns the lease that now runs out first.
+    /// Records a renewal. Returns the lease with the earliest deadline.
     fn renew(&mut self, number: usize, lease: ChildLease) -> ChildLease {
         self.0.insert(number, lease);
         self.first().unwrap_or(lease)
@@ -118,10 +121,11 @@ impl HeldLeases {
     }
 }
 
-/// Starts the child under locks that are held, and stays until it is over.
+/// Starts the child under held locks and returns when it has ended.
 ///
-/// `early` is a signal that came before this could listen. The supervisor waits for [`finish`] afterwards, when
-/// the locks were given back. The heart of lock files has a rest until the command has run for a moment.
+/// `early` returns a signal that arrived before the handlers of this function were installed. The
+/// supervisor waits for [`finish`] afterwards, when the locks are released. `rest` delays the
+/// heartbeat of lock files until the command has run for a moment.
 pub(crate) fn supervise(
     channel: &Channel,
     start: ChildStart<'_>,
@@ -138,7 +142,7 @@ pub(crate) fn supervise(
         [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
     )?;
     let mut leases = HeldLeases::default();
-    // The supervisor must know the deadline before there is anything to end.
+    // The supervisor must know the deadline before the child exists.
     while let Ok(notice) = inbox.notice.try_recv() {
         match notice {
             LockNotice::Lost(how) => return Ok(RunOutcome::LostBefore(how)),
@@ -171,6 +175,7 @@ pub(crate) fn supervise(
                 let _ = channel.send(&order(notice, &mut leases));
             }
         }
+        // Other events, or the short time is over: start the heartbeat.
         if !ready.channel {
             *rest = None;
             continue;
@@ -187,7 +192,8 @@ pub(crate) fn supervise(
             Some((SupervisorReport::Ending(_), _)) => {}
             Some((SupervisorReport::Over(end, cause), _)) => break RunOutcome::Ran(end, cause),
             None => {
-                // Killed from outside. What it kept has become ours.
+                // The supervisor was killed. Its orphans are now our children, because we are a
+                // subreaper.
                 supervisor::kill_all();
                 break RunOutcome::SupervisorGone;
             }
@@ -197,7 +203,7 @@ pub(crate) fn supervise(
     Ok(outcome)
 }
 
-/// What the supervisor is told of a lock's news.
+/// Converts a lock event into a command for the supervisor.
 fn order(notice: LockNotice, leases: &mut HeldLeases) -> SupervisorCommand {
     match notice {
         LockNotice::Renewed(number, lease) => SupervisorCommand::Lease(leases.renew(number, lease)),
@@ -206,7 +212,7 @@ fn order(notice: LockNotice, leases: &mut HeldLeases) -> SupervisorCommand {
     }
 }
 
-/// Lets the supervisor go: the lock was given back.
+/// Ends the supervisor after the lock was released.
 pub(crate) fn finish(channel: &Channel) {
     let _ = channel.send(&SupervisorCommand::Done);
 }
@@ -217,7 +223,7 @@ struct ReadySources {
     inbox: bool,
 }
 
-/// Sleeps until there is something to do, or for the longest time given.
+/// Waits for an event, or for `longest`.
 fn wait(
     channel: &Channel,
     signals: BorrowedFd<'_>,
@@ -262,15 +268,16 @@ fn to_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// The terminal that `tenure` was started from, if any (C19).
+/// The terminal that `tenure` was started from, if there is one: C19 (job control on terminals).
 pub(crate) struct Terminal {
     fd: Option<i32>,
-    /// Whether the child's group has it from us. What the shell took back is not ours to take.
+    /// Whether this process gave the terminal to the child's group. A terminal that the shell took
+    /// back must not be taken.
     lent: bool,
 }
 
 impl Terminal {
-    /// Looks for a terminal of this session among the standard descriptors.
+    /// Looks for the controlling terminal among the standard descriptors.
     pub(crate) fn find() -> Terminal {
         let standard = [
             (0, rustix::stdio::stdin()),
@@ -286,27 +293,29 @@ impl Terminal {
         }
     }
 
-    /// Whether there is one.
+    /// Returns whether there is a terminal.
     pub(crate) fn is_there(&self) -> bool {
         self.fd.is_some()
     }
 
-    /// The terminal, if this process is in its foreground: the child is to get it.
+    /// Returns the terminal if this process is in its foreground group. Then the child gets it.
     pub(crate) fn foreground(&self) -> Option<i32> {
         self.fd.filter(|fd| group_of(*fd) == Some(getpgrp()))
     }
 
-    /// Must be called after the supervisor was forked: from then on `tenure` moves the terminal about.
+    /// Prepares for changes of the foreground group. Must be called after the supervisor was
+    /// forked.
     pub(crate) fn manage(&mut self) {
         if self.fd.is_some() {
             syscalls::ignore_background_output_signal();
         }
-        // The child takes it for itself as it starts, if we have it.
+        // The child takes the terminal when it starts, if we have it.
         self.lent = self.foreground().is_some();
     }
 
-    /// A stopped child stops `tenure` too; when the shell lets it go on, so does the child.
-    /// Says whether the child is to go on.
+    /// Stops `tenure` together with its child, so that the shell sees a stopped job.
+    ///
+    /// Returns after the shell continued `tenure`, with whether the child must continue.
     fn stop_with_child(
         &mut self,
         signal: i32,
@@ -316,7 +325,8 @@ impl Terminal {
         if self.fd.is_none() {
             return false;
         }
-        // Stopped for want of a terminal that we have: `bg` and then `fg` come to this.
+        // The child stopped because it is in the background, but we have the terminal: this follows
+        // `bg` and then `fg`.
         if matches!(signal, SIGTTIN | SIGTTOU) && self.foreground().is_some() {
             self.lend(child);
             return true;
@@ -326,7 +336,7 @@ impl Terminal {
             None => {
                 eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
             }
-            // Nobody renews while we are stopped.
+            // A stopped process does not renew.
             Some(left) => eprintln!(
                 "tenure: the command was stopped by signal {signal}; its lease runs out in {} s, and the command \
                  is ended before that unless it goes on",
@@ -334,12 +344,12 @@ impl Terminal {
             ),
         }
         let _ = kill_process(getpid(), Signal::STOP);
-        // Here the shell's `fg` or `bg` has let us go on.
+        // The shell's `fg` or `bg` has continued us.
         self.lend(child);
         true
     }
 
-    /// Gives the terminal to the child's group, if it is ours to give.
+    /// Gives the terminal to the child's group, if this process has it.
     fn lend(&mut self, child: Option<Pid>) {
         if let (Some(fd), Some(child)) = (self.foreground(), child) {
             self.lent = tcsetpgrp(descriptor(fd), child).is_ok();

@@ -1,6 +1,6 @@
-//! Clients that are slow, silent, wrong or many: memory stays bounded, and others are served.
+//! Slow, silent, faulty and many clients: memory stays bounded, and other clients are served.
 //!
-//! Bounds are bytes with a generous margin; how long something takes is printed, never judged.
+//! Bounds are bytes with a generous margin. Times are printed, never checked.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -18,7 +18,7 @@ use super::support::Daemon;
 use super::support::http2::{Http2, body};
 
 const MIB: u64 = 1 << 20;
-/// How often something is looked for, 50 ms apart, before it counts as never there: long enough for a busy machine.
+/// How often to check, 50 ms apart, before the test fails: long enough for a busy machine.
 const LOOKS: u32 = 2400;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00";
 
@@ -28,14 +28,14 @@ fn daemon() -> (tempfile::TempDir, Daemon) {
     (data, daemon)
 }
 
-/// One whose clients may take their time: no request ends by itself during a test.
+/// A daemon with long timeouts: no request ends by itself during a test.
 fn slow_daemon() -> (tempfile::TempDir, Daemon) {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start_with(data.path(), &[("TENURE_REQUEST_TIMEOUT_MS", "600000")]);
     (data, daemon)
 }
 
-/// Somebody else, who must not notice.
+/// Another client, which must not be affected.
 struct Neighbour {
     client: PathLockClient<Channel>,
     turns: u32,
@@ -79,7 +79,7 @@ fn grown(daemon: &Daemon, before: u64) -> u64 {
     daemon.memory().saturating_sub(before)
 }
 
-/// Who opens many files holds this: two at once might meet the limit of this process.
+/// Held by tests that open many files: two at once might exceed the limit of this process.
 static MANY_FILES: tokio::sync::Mutex<()> = tokio::sync::Mutex::const_new(());
 
 fn allow_files(wanted: u64) {
@@ -126,7 +126,8 @@ async fn idle_connections_cost_little() {
     neighbour.is_served().await;
 }
 
-/// The web port takes 4096 connections; the next one is closed at once, and a place that is left is free again.
+/// The web port accepts 4096 connections; the next one is closed at once, and a closed one makes
+/// room again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_web_port_has_room_for_4096() {
     const COUNT: usize = 4096;
@@ -180,7 +181,7 @@ async fn the_web_port_has_room_for_4096() {
     assert!(served, "a free place is not given to anybody");
 }
 
-/// Connections that say nothing, or stop in the middle of their first words, are closed.
+/// Connections that send nothing, or stop in the middle of the preface, are closed.
 #[test]
 fn silent_connections_do_not_stay() {
     let (_data, daemon) = daemon();
@@ -212,7 +213,7 @@ fn silent_connections_do_not_stay() {
     }
 }
 
-/// A client that asks for a lot and reads nothing.
+/// A client that requests a lot and reads nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn answers_that_nobody_reads_do_not_pile_up() {
     let (_data, daemon) = slow_daemon();
@@ -307,7 +308,7 @@ async fn large_bodies_share_a_budget() {
     );
     responses.shutdown().await;
     drop(clients);
-    // Once they are gone there is room again; when, only the daemon's kernel knows, so it is asked again.
+    // After they are closed there is room again. The daemon learns of it from its kernel, so retry.
     let large = json!({"ownerId": "amy", "ttlMs": 1000, "idempotencyKey": "x".repeat(3 << 20)});
     let mut status = 0;
     for _ in 0..LOOKS {
@@ -323,7 +324,7 @@ async fn large_bodies_share_a_budget() {
     );
 }
 
-/// More requests at once than the web faces take on: 503, and room again once they are gone.
+/// More requests at once than the web transports accept: 503, and room again after they end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn requests_in_flight_have_a_limit() {
     let (_data, daemon) = slow_daemon();
@@ -343,8 +344,8 @@ async fn requests_in_flight_have_a_limit() {
         }
         clients.push(client);
     }
-    // Requests become "in flight" and cease to be so inside the daemon: nothing here could await that. A
-    // look takes a place, too: for whoever was refused meanwhile comes another.
+    // Whether requests are in flight is internal to the daemon, so poll. Each probe takes a slot,
+    // too: replace a request that was refused meanwhile.
     let mut more = Http2::connect(daemon.web).await;
     let mut looks = 0;
     let refused: Value = loop {
@@ -370,7 +371,7 @@ async fn requests_in_flight_have_a_limit() {
     panic!("there was never room again");
 }
 
-/// Requests that are taken back as soon as they are made.
+/// Requests that are reset as soon as they are sent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_flood_of_resets_ends_its_own_connection_at_most() {
     let (_data, daemon) = daemon();

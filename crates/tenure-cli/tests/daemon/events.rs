@@ -1,4 +1,4 @@
-//! Events and changes as streams: SSE with resume, Subscribe, Watch, readers that do not read.
+//! Event streams: SSE with resume, Subscribe, Watch, slow readers.
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
@@ -85,7 +85,7 @@ impl Stream {
     }
 }
 
-/// The shape of an event, and the position that a returning client names.
+/// The fields of an event, and the position from which a client resumes.
 #[test]
 fn a_client_that_comes_back_misses_nothing() {
     let data = tempfile::tempdir().unwrap();
@@ -109,7 +109,7 @@ fn a_client_that_comes_back_misses_nothing() {
         json!({"id": first, "type": "revoke", "ownerId": "amy"})
     );
     drop(stream);
-    // Two more while nobody listens, then it comes back, by header, by query, and by both.
+    // Two more events while no client listens; then it resumes by header, by query, and by both.
     revoke(&daemon, "amy");
     revoke(&daemon, "amy");
     let mut back = Stream::open(&daemon, "/v1/events/sse?owner_id=amy", Some(first));
@@ -121,7 +121,7 @@ fn a_client_that_comes_back_misses_nothing() {
     assert_eq!(Stream::open(&daemon, &after, Some(second)).next().0, third);
     let all = Stream::open(&daemon, "/v1/events/sse?owner_id=amy&after=0", None).next();
     assert_eq!(all.0, first);
-    // A position that no id has reached is "from now on", and so is none.
+    // A position beyond all ids means "from now on", and so does none.
     let mut future = Stream::open(&daemon, "/v1/events/sse?owner_id=amy", Some(1 << 52));
     let mut fresh = Stream::open(&daemon, "/v1/events/sse?owner_id=amy", None);
     revoke(&daemon, "amy");
@@ -142,7 +142,7 @@ fn ids_grow_over_a_restart() {
     let daemon = Daemon::start(data.path());
     let mut stream = Stream::open(&daemon, "/v1/events/sse?owner_id=amy", Some(before));
     revoke(&daemon, "amy");
-    // What the killed daemon had said may come again: ids tell.
+    // Events of the killed daemon may be repeated, with the same ids.
     let later = std::iter::from_fn(|| Some(stream.next().0)).find(|id| *id != before);
     assert!(later.unwrap() > before);
 }
@@ -198,7 +198,7 @@ async fn subscribed_events_say_what_was_granted() {
     assert!(killed.id > event.id);
 }
 
-/// A client that other people wrote reads the stream, and resumes it.
+/// An independent client reads the stream and resumes it.
 #[test]
 fn an_event_source_of_python_reads_and_resumes() {
     let data = tempfile::tempdir().unwrap();
@@ -231,7 +231,7 @@ fn an_event_source_of_python_reads_and_resumes() {
     );
 }
 
-/// What is wrong with the query is said in JSON.
+/// An invalid query is reported in JSON.
 #[test]
 fn streams_want_a_sensible_query() {
     let data = tempfile::tempdir().unwrap();
@@ -329,12 +329,13 @@ async fn a_watch_of_many_holds_begins() {
     assert_eq!(held, CHUNKS * 1000);
 }
 
-/// R123: a subscriber that does not read is told that it missed something, and nobody else is.
+/// R123: a subscriber that does not read is closed with a reason, and no other subscriber is
+/// affected.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_reader_that_is_too_slow_is_told() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start_with(data.path(), &[("TENURE_EVENT_BUFFER", "8")]);
-    // A window of a few bytes: what is not read stays in the daemon.
+    // A window of a few bytes: unread events stay in the daemon.
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", daemon.grpc))
         .unwrap()
         .initial_stream_window_size(Some(64));
@@ -361,7 +362,7 @@ async fn a_reader_that_is_too_slow_is_told() {
     assert!(got < 100, "{got}");
 }
 
-/// Nothing to say for 15 seconds is said with a comment, so that nobody on the way takes the stream for dead.
+/// After 15 s without events the stream carries a comment, so that no proxy closes it as idle.
 #[test]
 fn a_quiet_stream_is_kept_alive() {
     let data = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! The same table of calls over every transport, each on a daemon of its own: equal answers.
+//! The same table of calls over every transport, each on its own daemon: equal answers.
 
 use serde_json::{Value, json};
 
@@ -87,7 +87,7 @@ fn requests_may_be_written_either_way() {
     assert_eq!(checked(&written, found), expected);
 }
 
-/// HTTP/3 by a client that other people wrote.
+/// HTTP/3 with an independent client.
 #[test]
 fn every_call_works_over_http3() {
     let steps = steps();
@@ -98,7 +98,7 @@ fn every_call_works_over_http3() {
     assert_eq!(checked(&steps, found), expected);
 }
 
-/// E11: gRPC by a client that other people wrote, which finds the service by reflection.
+/// E11: gRPC with an independent client that finds the service by reflection.
 #[test]
 fn every_call_works_with_grpcio() {
     let steps = steps();

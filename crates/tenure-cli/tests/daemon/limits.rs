@@ -1,4 +1,4 @@
-//! Every limit and every status that does not come from a lock, over the wire.
+//! Limits and errors that do not come from a lock, over the wire.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -91,7 +91,7 @@ fn lists_have_a_limit() {
     }
 }
 
-/// R18: what a stream of chunks may hold, and that one which breaks off has no effect.
+/// R18: limits of a stream of chunks; an interrupted stream has no effect.
 #[tokio::test]
 async fn streams_of_chunks_have_limits() {
     let (_data, daemon) = daemon();
@@ -319,7 +319,7 @@ async fn odd_bodies_get_the_same_answer_from_every_unary_call() {
     }
 }
 
-/// A request that does not come ends with the deadline, on every face.
+/// A request that does not arrive ends with the deadline, on every transport.
 #[tokio::test]
 async fn requests_that_do_not_come_end_with_the_deadline() {
     let (_data, daemon) = with(&[("TENURE_REQUEST_TIMEOUT_MS", "700")]);
@@ -406,7 +406,7 @@ async fn calls_beyond_the_limit_of_a_connection_wait() {
     }
 }
 
-/// R151: a group that has enough to do says so at once, and what it takes it does.
+/// R151: a busy group refuses at once, and completes what it accepts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_busy_group_refuses_at_once() {
     let (_data, daemon) = with(&[("TENURE_MAX_INFLIGHT_PER_GROUP", "1")]);
@@ -448,7 +448,7 @@ async fn a_busy_group_refuses_at_once() {
     );
 }
 
-/// R182: where a token is configured, every face wants it.
+/// R182: if a token is configured, every transport requires it.
 #[tokio::test]
 async fn credentials_are_asked_for_everywhere() {
     let (_data, daemon) = with(&[("TENURE_CLIENT_AUTH_TOKEN", "s3cret")]);
@@ -487,7 +487,7 @@ async fn credentials_are_asked_for_everywhere() {
     assert_eq!((check("s3cret"), check("wrong")), (Some(0), Some(1)));
 }
 
-/// Beyond loopback the web port speaks https only, and says so.
+/// Beyond loopback the web port accepts only https, and says so.
 #[test]
 fn beyond_loopback_it_is_https() {
     let (_data, daemon) = with(&[

@@ -1,4 +1,4 @@
-//! The daemon as its clients meet it: real processes, real sockets, clients that other people wrote.
+//! The daemon from the view of its clients: real processes, real sockets, independent clients.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! The OpenAPI document against the daemon that serves it.
+//! The OpenAPI document compared with the daemon that serves it.
 
 use std::process::Command;
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::support::Daemon;
 use super::support::foreign::python_program;
 
-/// The document is served as it is kept.
+/// The daemon serves the document unchanged.
 #[test]
 fn the_document_is_served() {
     let data = tempfile::tempdir().unwrap();
@@ -20,7 +20,8 @@ fn the_document_is_served() {
     );
 }
 
-/// Requests made up from the document: no server error, no answer that the document does not describe.
+/// Requests generated from the document: no server error, and no response that the document does
+/// not describe.
 #[test]
 fn made_up_requests_are_answered_as_described() {
     let data = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! HTTP/3 with a client that other people wrote: early data, streams, limits.
+//! HTTP/3 with an independent client: early data, streams, limits.
 
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ fn early(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
     python_script("quic.py", &input).as_array().unwrap().clone()
 }
 
-/// In early data reads are answered; whatever may change something is answered 425 and not done.
+/// In early data, reads are answered; other calls are answered with 425 and have no effect.
 #[test]
 fn early_data_is_for_reads_only() {
     let data = tempfile::tempdir().unwrap();
@@ -126,7 +126,7 @@ fn errors_look_the_same_over_http3() {
     );
 }
 
-/// A body that does not come over HTTP/3 is not waited for.
+/// A body that does not arrive over HTTP/3 ends with the deadline.
 #[test]
 fn a_body_that_does_not_come_over_http3_is_given_up() {
     let data = tempfile::tempdir().unwrap();
@@ -188,7 +188,7 @@ fn requests_beyond_the_limit_wait() {
     assert!(answers.iter().all(|status| status == 200), "{answers:?}");
 }
 
-/// Whoever speaks TCP learns that HTTP/3 is to be had.
+/// The TCP transports advertise HTTP/3.
 #[test]
 fn other_transports_name_http3() {
     let data = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! How the daemon begins and ends: at once, politely, and when its disk fails.
+//! Start and stop of the daemon: clean shutdown, and a failing disk.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -25,7 +25,7 @@ fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
     }
 }
 
-/// A daemon that is told of a failed write instead of being killed for it.
+/// Starts a daemon that gets an error for a failed write instead of a signal.
 fn start_ignoring_limits(data: &std::path::Path) -> Daemon {
     let mut command = Command::new("sh");
     command
@@ -39,7 +39,8 @@ fn start_ignoring_limits(data: &std::path::Path) -> Daemon {
     Daemon::spawn(&mut command)
 }
 
-/// R145: once its disk fails, the node refuses everything, says so, and has lost nothing after a restart.
+/// R145: after its disk fails, the node refuses all calls and says why; after a restart nothing is
+/// lost.
 #[tokio::test]
 async fn a_failing_disk_stops_the_node() {
     let data = tempfile::tempdir().unwrap();
@@ -67,7 +68,7 @@ async fn a_failing_disk_stops_the_node() {
         owner_id: "amy".into(),
         ..Default::default()
     };
-    // It does not guess either.
+    // It does not answer reads either.
     let status = client.list_owner_locks(list.clone()).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
     let health = client
@@ -92,7 +93,7 @@ async fn a_failing_disk_stops_the_node() {
         .output()
         .unwrap();
     assert_eq!(check.status.code(), Some(1), "{check:?}");
-    // Metrics of the faces are there still.
+    // Metrics of the transports are still served.
     assert!(
         daemon
             .get_text("/metrics")
@@ -112,7 +113,8 @@ async fn a_failing_disk_stops_the_node() {
     assert_eq!(asserted.status(), v1::AssertStatus::Ok);
 }
 
-/// R169: clients that hang on do not keep the daemon; calls end with an answer or UNAVAILABLE.
+/// R169: clients that stay connected do not delay the shutdown; calls end with an answer or
+/// UNAVAILABLE.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_polite_end_does_not_wait_for_everybody() {
     let data = tempfile::tempdir().unwrap();
@@ -138,7 +140,7 @@ async fn a_polite_end_does_not_wait_for_everybody() {
         .await
         .unwrap()
         .into_inner();
-    // Half a request, and a connection that says nothing.
+    // Half a request, and an idle connection.
     let mut half = TcpStream::connect(daemon.web).unwrap();
     half.write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-type: application/json\r\n\r\n{").unwrap();
     let mut silent = TcpStream::connect(daemon.web).unwrap();
@@ -181,7 +183,7 @@ async fn a_polite_end_does_not_wait_for_everybody() {
             "{turns}: {status:?}"
         );
     }
-    // What was there to say was said, and then why nothing more comes.
+    // Pending changes are delivered, and then the reason for the end.
     let last = loop {
         match changes.message().await {
             Ok(Some(_)) => {}
@@ -208,8 +210,8 @@ async fn a_polite_end_does_not_wait_for_everybody() {
     }
 }
 
-/// R180: a file with every key of the wire-compatible daemon, and no verb on the command line, as its
-/// deployments have it.
+/// R180: a file with every key of the wire-compatible daemon, started without a verb, as in its
+/// deployments.
 #[test]
 fn a_file_of_the_compatible_daemon_is_understood() {
     let data = tempfile::tempdir().unwrap();
@@ -240,7 +242,8 @@ fn a_file_of_the_compatible_daemon_is_understood() {
     assert_eq!(groups.count(), 5);
 }
 
-/// R182: nothing configured and an empty directory: ready at once. The figure is printed, not judged.
+/// R182: without configuration and with an empty directory the daemon is ready at once. The time is
+/// printed, not checked.
 #[test]
 fn an_empty_directory_is_ready_at_once() {
     let home = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Every unary RPC with requests and what they are answered: the same on every transport.
+//! Every unary RPC with requests and their answers: the same on every transport.
 
 use serde_json::{Value, json};
 
@@ -30,7 +30,7 @@ fn fails(rpc: &'static str, request: Value, code: &'static str) -> Step {
     }
 }
 
-/// A walk through all RPCs on an empty daemon.
+/// Calls of all RPCs on an empty daemon.
 pub(crate) fn steps() -> Vec<Step> {
     let lock = |owner: &str, path: &str| json!({"ownerId": owner, "ttlMs": 60000, "requests": [{"path": path}]});
     let permit = |owner: &str, permits: u32| json!({"ownerId": owner, "ttlMs": 60000, "requests": [{"path": "sem:/s/x", "permits": permits}]});
@@ -308,7 +308,7 @@ fn snake(name: &str) -> String {
     out
 }
 
-/// Takes out what depends on the clock.
+/// Removes values that depend on the clock.
 pub(crate) fn timeless(mut value: Value) -> Value {
     fn forget(value: &mut Value) {
         match value {

@@ -1,4 +1,4 @@
-//! What the daemon says about itself, as those see it who listen: a scraper, a collector, a reader of logs.
+//! Telemetry of the daemon: Prometheus metrics, OTLP, logs.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -104,7 +104,7 @@ async fn a_collector_gets_traces_and_metrics() {
     assert_eq!(daemon.terminate(), Some(0));
 }
 
-/// R181: nothing is sent when it is not asked for, or is switched off.
+/// R181: nothing is exported if the variables are not set or telemetry is switched off.
 #[test]
 fn without_the_variables_nothing_is_sent() {
     let (address, posts) = collector();
@@ -117,12 +117,12 @@ fn without_the_variables_nothing_is_sent() {
     ];
     let daemon = Daemon::start_with(data.path(), &off);
     daemon.post("/v1/acquire", &lock("amy", "t:/a"));
-    // What there was to send would have been sent at the end.
+    // Pending data would have been sent at the end.
     assert_eq!(daemon.terminate(), Some(0));
     assert!(posts.try_recv().is_err());
 }
 
-/// Forced actions leave a line each, whatever the level is: what, to whom, by whom, why, and how it ended.
+/// Every forced action is logged at any level: what, to whom, by whom, why, and the result.
 #[test]
 fn forced_actions_are_written_down() {
     let data = tempfile::tempdir().unwrap();
@@ -203,7 +203,7 @@ async fn forced_actions_over_grpc_are_written_down() {
     let owner_id = "cat".into();
     let revoke = v1::RequestRevokeRequest { owner_id };
     client.request_revoke(revoke).await.unwrap();
-    // Nothing was asked of the node, so nothing is written down.
+    // The node was not called, so nothing is logged.
     let nameless = v1::ForceReleaseRequest::default();
     client.force_release(nameless).await.unwrap_err();
     drop(client);
@@ -231,7 +231,7 @@ async fn forced_actions_over_grpc_are_written_down() {
     );
 }
 
-/// R180: what has no meaning here is accepted and named in one line; a level that is none is refused.
+/// R180: settings without effect are accepted and named in one line; an unknown level is refused.
 #[test]
 fn the_log_names_what_is_ignored() {
     let data = tempfile::tempdir().unwrap();
@@ -303,7 +303,7 @@ struct Post {
     body: Vec<u8>,
 }
 
-/// A collector that says yes to everything.
+/// A collector that accepts everything.
 fn collector() -> (SocketAddr, Receiver<Post>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The ways in which a call can be made.
+//! Transports of the tests: the same call over HTTP/1.1, HTTP/2, HTTP/3 and gRPC.
 
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use super::support::Daemon;
 use super::support::foreign::python_script;
 use super::table::Step;
 
-/// How a call was answered: the code of gRPC and the message, or nothing.
+/// The answer of a call: the gRPC code and the message, if there is one.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Answer {
     pub(crate) code: String,
@@ -54,7 +54,7 @@ fn from_http(rpc: &str, status: u64, body: &Value) -> Answer {
     }
 }
 
-/// Over HTTP/1.1 without TLS, by our own few lines.
+/// Over HTTP/1.1 without TLS, with a minimal client.
 pub(crate) fn http1(daemon: &Daemon, steps: &[Step]) -> Vec<Answer> {
     let one = |step: &Step| {
         let (status, body) = daemon.post(&url(step.rpc), &step.request);
@@ -63,7 +63,7 @@ pub(crate) fn http1(daemon: &Daemon, steps: &[Step]) -> Vec<Answer> {
     steps.iter().map(one).collect()
 }
 
-/// With curl, however it is told to speak.
+/// With curl and the given flags.
 pub(crate) fn curl(daemon: &Daemon, flags: &[&str], scheme: &str, steps: &[Step]) -> Vec<Answer> {
     let one = |step: &Step| {
         let output = Command::new("curl")
@@ -120,7 +120,7 @@ pub(crate) fn grpcio(daemon: &Daemon, steps: &[Step]) -> (Vec<Answer>, Value) {
     (answers, output["reflected"].clone())
 }
 
-/// Over gRPC with tonic; messages are read and written by the facade's own JSON.
+/// Over gRPC with tonic; messages are converted by the JSON code of the daemon.
 pub(crate) async fn tonic(daemon: &Daemon, steps: &[Step]) -> Vec<Answer> {
     let mut client = Grpc::new(daemon.channel().await);
     let mut answers = Vec::new();

@@ -1,14 +1,14 @@
-//! What must be true, as the clients see it.
+//! Invariants from the view of the clients.
 //!
-//! All clients run in this process, so one clock orders what they were told. A holder believes from its
-//! answer until 80 % of the ttl after it first *sent* what was answered; it stops believing before it
-//! sends its release.
+//! All clients run in this process, so one clock orders their answers. A holder believes in its
+//! lock from its answer until 80 % of the ttl after it first *sent* the request; it stops believing
+//! before it sends its release.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
-/// See the module.
+/// The recorded answers and the violations found in them.
 #[derive(Default)]
 pub(crate) struct Checkers {
     inner: Mutex<Inner>,
@@ -26,7 +26,7 @@ struct Inner {
     wrong: Vec<String>,
 }
 
-/// Somebody's belief to hold a path.
+/// The time span in which a client believes that it holds a path.
 #[derive(Clone, Debug)]
 pub(crate) struct Belief {
     pub(crate) owner: String,
@@ -36,7 +36,7 @@ pub(crate) struct Belief {
     pub(crate) fence: i64,
 }
 
-/// Somebody's turn in a line.
+/// A waiter's turn in the queue.
 struct HoldTurn {
     first_sent: Instant,
     queued: Instant,
@@ -44,7 +44,7 @@ struct HoldTurn {
     owner: String,
 }
 
-/// Until when a holder may believe.
+/// Returns until when a holder may believe.
 pub(crate) fn until(sent: Instant, ttl_ms: u64) -> Instant {
     sent + Duration::from_millis(ttl_ms * 4 / 5)
 }
@@ -104,7 +104,7 @@ impl Checkers {
         }
     }
 
-    /// Does the owner believe to hold the path now?
+    /// Returns whether the owner believes that it holds the path now.
     pub(crate) fn believes(&self, path: &str, owner: &str) -> bool {
         let inner = self.inner.lock().unwrap();
         let now = Instant::now();
@@ -112,7 +112,7 @@ impl Checkers {
         all.is_some_and(|all| all.iter().any(|one| one.owner == owner && one.until > now))
     }
 
-    /// The owner gives up its belief, before it says so to anybody.
+    /// Ends a belief before the owner sends its release.
     pub(crate) fn stops(&self, path: &str, owner: &str) {
         let mut inner = self.inner.lock().unwrap();
         if let Some(all) = inner.believed.get_mut(path) {
@@ -120,7 +120,7 @@ impl Checkers {
         }
     }
 
-    /// A holder writes to the store under its fence. Who believes must get through.
+    /// Writes to the store with a fence. A holder that believes must succeed.
     pub(crate) fn writes(&self, path: &str, owner: &str, fence: i64) {
         let mut inner = self.inner.lock().unwrap();
         inner.count("writes");
@@ -169,7 +169,8 @@ impl Checkers {
         }
     }
 
-    /// A waiter's turn has come: nobody who was in line before it asked may come after it.
+    /// Records a waiter's turn: a waiter that was queued before this one sent its request must not
+    /// come after it.
     pub(crate) fn turn(&self, owner: &str, first_sent: Instant, queued: Instant, fence: i64) {
         let mut guard = self.inner.lock().unwrap();
         let inner = &mut *guard;
@@ -195,12 +196,12 @@ impl Checkers {
         }
     }
 
-    /// Anything else that must not be.
+    /// Records another violation.
     pub(crate) fn wrong(&self, what: String) {
         self.inner.lock().unwrap().wrong.push(what);
     }
 
-    /// Counts something for the record.
+    /// Counts an event for the summary.
     pub(crate) fn count(&self, what: &'static str) {
         self.inner.lock().unwrap().count(what);
     }
@@ -210,7 +211,7 @@ impl Checkers {
         inner.counts.get("grants").copied().unwrap_or(0)
     }
 
-    /// Fails if anything was wrong so far.
+    /// Fails if there was a violation.
     pub(crate) fn say(&self) {
         let inner = self.inner.lock().unwrap();
         assert!(inner.wrong.is_empty(), "{}", inner.wrong.join("\n"));

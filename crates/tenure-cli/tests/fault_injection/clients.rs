@@ -1,4 +1,4 @@
-//! The load: clients that know only addresses and the protocol.
+//! Load: clients that know only addresses and the protocol.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,13 +15,13 @@ use crate::nodes::Cluster;
 
 /// Short, so that leases end during the faults.
 const TTL_MS: u64 = 2_000;
-/// Longer than any fault, so that nobody loses a place in line by dying.
+/// Longer than any fault, so that no waiter loses its queue entry.
 const LINE_TTL_MS: u64 = 120_000;
-/// For what must be there at the end.
+/// For locks that must be there at the end.
 const KEPT_TTL_MS: u64 = 3_000_000;
 const LINE: &str = "line:/a/b";
 
-/// A client that goes to the next node when one does not answer.
+/// A client that fails over to the next node.
 struct Client {
     nodes: Vec<PathLockClient<Channel>>,
     at: usize,
@@ -62,7 +62,7 @@ impl Client {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
 
-    /// Asks until somebody answers, under one key.
+    /// Retries under one key until a node answers.
     async fn acquire(
         &mut self,
         request: v1::AcquireRequest,
@@ -112,7 +112,7 @@ fn request(owner: &str, path: &str, mode: v1::Mode, ttl_ms: u64) -> v1::AcquireR
     }
 }
 
-/// Something acknowledged that must be there at the end.
+/// An acknowledged lock that must be there at the end.
 struct Kept {
     owner: String,
     path: String,
@@ -167,7 +167,7 @@ impl Load {
         (client, Arc::clone(&self.checkers), Arc::clone(&self.stop))
     }
 
-    /// What each node says of each namespace, for whoever must find out why nothing moves.
+    /// Returns what each node says of each namespace, to analyse a queue that does not move.
     async fn what_is_stuck(&self) -> String {
         let mut said = String::new();
         let (mut client, ..) = self.parts();
@@ -190,9 +190,9 @@ impl Load {
         said
     }
 
-    /// The faults are over: everybody comes to an end, and what was acknowledged is there.
+    /// Ends the load after the faults: every client finishes, and everything acknowledged is there.
     pub(crate) async fn settle(mut self, healed: &Cluster) {
-        // A while without trouble: lines move, leases renew.
+        // Some time without faults: queues move, leases renew.
         tokio::time::sleep(Duration::from_secs(3)).await;
         self.stop.store(true, Ordering::Relaxed);
         let ended = tokio::time::timeout(Duration::from_secs(90), async {
@@ -247,7 +247,7 @@ impl Load {
     }
 }
 
-/// Takes locks, works under them, renews, releases, and sometimes dies.
+/// Acquires locks, works under them, renews, releases, and sometimes dies.
 async fn lockers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let owner = format!("locker-{}", next());
@@ -314,7 +314,7 @@ async fn lockers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBo
     }
 }
 
-/// R74: the service agrees with a holder that believes before and after the question.
+/// R74: the daemon agrees with a holder that believes before and after the query.
 async fn check(client: &mut Client, checkers: &Checkers, path: &str, owner: &str, fence: i64) {
     let asked = v1::AssertFencingRequest {
         owner_id: owner.to_owned(),
@@ -332,7 +332,7 @@ async fn check(client: &mut Client, checkers: &Checkers, path: &str, owner: &str
     }
 }
 
-/// Stand in line, have their turn, leave.
+/// Queue, hold and release in turn.
 async fn waiters(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let owner = format!("waiter-{}", next());
@@ -387,7 +387,7 @@ async fn waiters(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBo
         checkers.writes(LINE, &owner, fence);
         tokio::time::sleep(Duration::from_millis(10)).await;
         checkers.stops(LINE, &owner);
-        // Whoever does not get through would block the line for the length of its lease.
+        // A release that does not get through would block the queue for a lease.
         while !client
             .release(&owner, LINE, v1::Mode::Write.into(), 10)
             .await
@@ -398,8 +398,8 @@ async fn waiters(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBo
     }
 }
 
-/// An acquire that was not answered may still be on its way, and put an owner that has long left
-/// into the line again: a client without keys cleans up behind itself.
+/// Cleans up after an unanswered acquire without a key: it may still arrive and queue an owner that
+/// has left.
 async fn sweep(mut client: Client, owner: String) {
     for _ in 0..20 {
         tokio::time::sleep(Duration::from_secs(2)).await;
@@ -413,7 +413,7 @@ async fn sweep(mut client: Client, owner: String) {
     }
 }
 
-/// R144: whoever asks any node learns nothing old.
+/// R144: a read from any node returns no stale state.
 async fn readers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBool>) {
     while !stop.load(Ordering::Relaxed) {
         let path = format!("t{}:/a/x", client.random.below(8));
@@ -431,7 +431,7 @@ async fn readers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBo
     }
 }
 
-/// Take locks for long and remember each that was acknowledged.
+/// Acquires long-lived locks and records each acknowledged one.
 async fn supervisors(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
     let mut kept = Vec::new();
     while !stop.load(Ordering::Relaxed) {
@@ -452,7 +452,7 @@ async fn supervisors(mut client: Client, stop: Arc<AtomicBool>) -> Vec<Kept> {
     kept
 }
 
-/// How long until all of 64 namespaces serve again after a blow.
+/// Returns the time until all of 64 namespaces serve again after a fault.
 pub(crate) async fn outage(cluster: &mut Cluster, victim: u32, blow: &Fault) -> Duration {
     let others = cluster.others(victim);
     let addresses: Vec<String> = others.iter().map(|node| cluster.address(*node)).collect();
@@ -476,7 +476,7 @@ pub(crate) async fn outage(cluster: &mut Cluster, victim: u32, blow: &Fault) -> 
             }
         }
     };
-    // Connections and routes are warm before the blow.
+    // Connections and routes are warm before the fault.
     let mut warm = JoinSet::new();
     for namespace in 0..64 {
         warm.spawn(pair(namespace, addresses.clone()));

@@ -1,11 +1,11 @@
-//! The trouble, one kind each, and how long it lasts.
+//! Faults of the test, one variant each, and their duration.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::nodes::Cluster;
 
-/// A small generator: the order of the faults is the seed's.
+/// Pseudo-random generator: the seed determines the order of the faults.
 pub(crate) struct Random(u64);
 
 impl Random {
@@ -23,38 +23,38 @@ impl Random {
     }
 }
 
-/// One kind of trouble.
+/// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// `kill -9`, and started again.
     Kill,
     /// SIGSTOP for longer than any lease of the load.
     Freeze,
-    /// Neither hears the others nor is heard; clients still reach it.
+    /// Disconnected from the other nodes; clients still reach it.
     CutOff,
-    /// Hears the others, is not heard.
+    /// Receives from the others, but they do not receive from it.
     Mute,
-    /// Is heard, does not hear the others.
+    /// Sends to the others, but does not receive from them.
     Deaf,
-    /// One pair of nodes cannot talk; both reach the rest.
+    /// One pair of nodes is disconnected; both reach the rest.
     PairCut,
     /// Every eighth packet is lost.
     Loss,
-    /// A thin line, on which everything waits.
+    /// Limited bandwidth.
     Slow,
-    /// The disk is full; the daemon ends or waits, and comes back when there is room.
+    /// The disk is full; the daemon ends or waits, and continues when there is space.
     FullDisk,
     /// The wall clock jumps an hour ahead, then two back.
     Clock,
-    /// One after the other is asked to end and started again.
+    /// Rolling restart.
     Rolling,
-    /// A node loses its disk and comes back under its old name.
+    /// A node loses its disk and returns under its old name.
     Wipe,
     /// Two nodes are killed at once, and started again.
     Majority,
-    /// What a node says to the others, and what they say to it, takes its time.
+    /// Traffic between a node and the others is delayed.
     Delay,
-    /// A node joins while another leaves, and one of the two may be killed on the way.
+    /// A node joins while another leaves; one of the two may be killed meanwhile.
     Exchange,
 }
 
@@ -77,7 +77,7 @@ const ALL: [Fault; 15] = [
 ];
 
 impl Fault {
-    /// Any that this machine permits.
+    /// Chooses a fault that this machine permits.
     pub(crate) fn choose(random: &mut Random, cluster: &Cluster) -> Fault {
         loop {
             let fault = ALL[random.below(ALL.len() as u32) as usize];
@@ -116,7 +116,7 @@ impl Fault {
         }
     }
 
-    /// Strikes, and only strikes.
+    /// Begins the fault.
     pub(crate) fn strike(self, cluster: &mut Cluster, victim: u32) {
         let others = cluster.others(victim);
         let node = &mut cluster.nodes[victim as usize];
@@ -153,7 +153,7 @@ impl Fault {
         }
     }
 
-    /// Strikes a node, lets it last, and heals.
+    /// Begins the fault on a node, waits, and heals it.
     pub(crate) async fn inflict(self, cluster: &mut Cluster, random: &mut Random) {
         let members = cluster.members();
         let victim = members[random.below(members.len() as u32) as usize];
@@ -174,7 +174,7 @@ impl Fault {
                 tokio::time::sleep(lasting(1500, 1000, random)).await;
             }
             Fault::Exchange => {
-                // Who leaves must have somebody to leave its replicas to.
+                // A node that leaves needs others that take its replicas.
                 cluster.heal().await;
                 let (who, when) = (random.below(3), lasting(50, 1500, random));
                 let trouble = async |cluster: &mut Cluster, joining: u32| {
@@ -191,7 +191,7 @@ impl Fault {
                 println!("          a node had left for another after {took:.1?}");
             }
             Fault::Wipe => {
-                // One disk at a time: what is only on two of three would be gone with the second.
+                // One disk at a time: data on two of three nodes would be lost with the second.
                 cluster.heal().await;
                 self.strike(cluster, victim);
                 tokio::time::sleep(lasting(500, 1000, random)).await;
@@ -199,7 +199,7 @@ impl Fault {
             Fault::FullDisk => {
                 self.strike(cluster, victim);
                 tokio::time::sleep(lasting(2500, 3000, random)).await;
-                // R145: a node whose log has failed serves nobody until it is started again.
+                // R145: a node whose log has failed serves no client until it is restarted.
                 cluster.nodes[victim as usize].kill();
             }
             Fault::Kill | Fault::Majority => {
@@ -211,7 +211,7 @@ impl Fault {
                 tokio::time::sleep(lasting(2500, 3000, random)).await;
             }
         }
-        // Every other time the next trouble comes before the last is over for everybody.
+        // Every other time the next fault begins before the last one has healed everywhere.
         let disk_changed = matches!(self, Fault::Wipe | Fault::Exchange);
         if disk_changed || random.below(2) == 0 {
             cluster.heal().await;

@@ -1,12 +1,12 @@
-//! A real cluster on a real network, with real trouble.
+//! Fault injection on a real cluster in network namespaces.
 //!
-//! Every node is a process in a network namespace of its own; clients outside keep acquiring,
-//! renewing, queueing and releasing while [`faults`] kill, stop, cut off and starve the nodes.
-//! [`checkers`] know nothing of the faults: they hold what the clients were told against what they are
-//! told later. At the end everything is healed, and everybody must get what they wait for.
+//! Every node is a process in its own network namespace. Clients outside keep acquiring, renewing,
+//! queueing and releasing while [`faults`] kill, stop, disconnect and slow down the nodes.
+//! [`checkers`] know nothing of the faults: they compare earlier answers to clients with later
+//! ones. At the end all faults are healed, and every waiter must be granted its lock.
 //!
-//! `TENURE_TRIAL_SECONDS` sets how long the trouble lasts (120 s unless told), `TENURE_TRIAL_SEED`
-//! the order of the faults, `TENURE_TRIAL_GROUPS` how many groups there are (16).
+//! `TENURE_TRIAL_SECONDS` sets the duration of the faults (default 120 s), `TENURE_TRIAL_SEED`
+//! their order, `TENURE_TRIAL_GROUPS` the number of groups (default 16).
 
 #![allow(
     clippy::unwrap_used,
@@ -36,7 +36,7 @@ fn setting(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Three nodes (R163–R166, R152): no lock is granted twice, nothing acknowledged is lost.
+/// Three nodes (R163 to R166, R152): no lock is granted twice, and nothing acknowledged is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_under_faults() {
     let seconds = setting("TENURE_TRIAL_SECONDS", 120);
@@ -84,7 +84,7 @@ async fn trial(size: u32, lasting: Duration) {
     assert!(checkers.grants() > 100, "the load did nothing");
 }
 
-/// After SIGKILL of any node all namespaces serve again; how soon is printed, not judged.
+/// After SIGKILL of any node all namespaces serve again. The time is printed, not checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture failover"]
 async fn failover() {
@@ -109,7 +109,7 @@ async fn failover() {
     }
 }
 
-/// How long it takes to move replicas under load; printed, not judged.
+/// Time to move replicas under load. It is printed, not checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture moves"]
 async fn moves() {

@@ -1,19 +1,19 @@
-//! The network: a bridge, and a namespace with an address for each node.
+//! Network of the test: a bridge, and a network namespace with an address for each node.
 //!
-//! Few kernels delay packets (`netem`), so what is to be late takes a detour: the sender's namespace
-//! turns its connections to a peer to a relay at the bridge, which passes everything on, later.
+//! Few kernels can delay packets (`netem`). So a delay redirects the sender's connections to a
+//! relay at the bridge, which forwards everything later.
 //!
-//! The clients stay outside, at the bridge's own address. Where namespaces are not permitted the nodes
-//! get loopback addresses, and nothing can be cut off; [`Net::describe`] says so.
+//! The clients stay outside, at the address of the bridge. Without permission for namespaces the
+//! nodes use loopback addresses and cannot be disconnected; [`Net::describe`] says so.
 
 use std::process::Command;
 
 use crate::relay::Relay;
 
-/// Where nodes listen for each other.
+/// Port for connections between nodes.
 pub(crate) const PEER_PORT: u16 = 50_052;
 
-/// See the module. Taken down when dropped.
+/// The network. Dropping it removes it.
 pub(crate) struct Net {
     tag: String,
     subnet: u8,
@@ -107,27 +107,27 @@ impl Net {
         }
     }
 
-    /// Can packets be lost at random here?
+    /// Returns whether packets can be dropped at random.
     pub(crate) fn can_lose(&self) -> bool {
         self.real && run("nft", "--version")
     }
 
-    /// Can a line be made thin here?
+    /// Returns whether bandwidth can be limited.
     pub(crate) fn can_slow(&self) -> bool {
         self.real && run("tc", "-V")
     }
 
-    /// Can what nodes say be late here?
+    /// Returns whether traffic between nodes can be delayed.
     pub(crate) fn can_delay(&self) -> bool {
         !self.relays.is_empty()
     }
 
-    /// Bytes that were late.
+    /// Returns the number of delayed bytes.
     pub(crate) fn delayed(&self) -> u64 {
         self.relays.iter().map(Relay::passed).sum()
     }
 
-    /// Can nodes be cut off?
+    /// Returns whether nodes can be disconnected.
     pub(crate) fn is_real(&self) -> bool {
         self.real
     }
@@ -150,14 +150,14 @@ impl Net {
         command
     }
 
-    /// What `from` sends does not reach `to` any more; the other direction does.
+    /// Drops packets from `from` to `to`; the other direction passes.
     pub(crate) fn cut(&self, from: u32, to: u32) {
         let (space, address) = (self.space(from), self.address(to));
         assert!(ip(&format!("-n {space} route add blackhole {address}/32")));
     }
 
-    /// What `from` says to `to`, and what is answered, is late. Connections that stand are broken: their
-    /// packets take the detour too, and nobody knows them there.
+    /// Delays the traffic from `from` to `to`, and the answers. Existing connections break: their
+    /// packets are redirected, too, and the relay does not know them.
     pub(crate) fn delay(&self, from: u32, to: u32) {
         let (space, address) = (self.space(from), self.address(to));
         let relay = self.relays[to as usize].address;
@@ -174,7 +174,7 @@ impl Net {
         ));
     }
 
-    /// A share of all packets that reach the node is lost.
+    /// Drops a share of all packets to the node.
     pub(crate) fn lose(&self, node: u32, percent: u32) {
         let space = self.space(node);
         let nft = |words: &str| {
@@ -190,7 +190,7 @@ impl Net {
         ));
     }
 
-    /// The node's line becomes thin, so that what it sends waits.
+    /// Limits the node's bandwidth, so that its traffic queues.
     pub(crate) fn slow(&self, node: u32) {
         let (space, line) = (self.space(node), format!("{}i{node}", self.tag));
         assert!(run(
@@ -201,7 +201,7 @@ impl Net {
         ));
     }
 
-    /// Everything passes again.
+    /// Removes all faults.
     pub(crate) fn heal(&self) {
         if !self.real {
             return;

@@ -1,4 +1,4 @@
-//! The nodes: one process each, on a disk of its own where mounting is permitted.
+//! Nodes of the cluster: one process each, on its own disk if mounting is permitted.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::net::Net;
 
-/// Knows the cluster, and nobody else.
+/// The token of the cluster.
 const TOKEN: &str = "known-to-the-nodes-of-this-trial-only";
 const FAKETIME: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketimeMT.so.1";
 
-/// All of them, with the network between them.
+/// All nodes and the network between them.
 pub(crate) struct Cluster {
     pub(crate) net: Net,
     /// One machine more than the cluster has nodes, so that one can join while another leaves.
@@ -23,7 +23,7 @@ pub(crate) struct Cluster {
     _root: tempfile::TempDir,
 }
 
-/// One node's machine, whether the daemon runs on it or not.
+/// The machine of one node, whether its daemon runs or not.
 pub(crate) struct Node {
     number: u32,
     child: Option<Child>,
@@ -71,12 +71,12 @@ impl Cluster {
         members.split_off(1)
     }
 
-    /// Where clients reach a node, if one runs there.
+    /// Returns the address of a node for clients.
     pub(crate) fn address(&self, node: u32) -> String {
         format!("http://{}:50051", self.net.address(node))
     }
 
-    /// Where clients may look for nodes.
+    /// Returns the addresses at which clients look for nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         (0..self.nodes.len() as u32)
             .map(|node| self.address(node))
@@ -141,13 +141,13 @@ impl Cluster {
         }
     }
 
-    /// Ends every trouble and waits until every group has all its voters.
+    /// Ends all faults and waits until every group has all its voters.
     pub(crate) async fn heal(&mut self) {
         self.restart().await;
         self.settled().await;
     }
 
-    /// Ends every trouble without waiting until it is forgotten.
+    /// Ends all faults without waiting for their effects to end.
     pub(crate) async fn restart(&mut self) {
         self.net.heal();
         for number in self.members() {
@@ -182,7 +182,7 @@ impl Cluster {
         }
     }
 
-    /// Replicas that nobody needs any more, and nobody has deleted.
+    /// Returns the number of replicas that are no longer needed and not yet deleted.
     pub(crate) fn leftovers(&self) -> u64 {
         let status = self.status().unwrap();
         let members = self.members().into_iter();
@@ -190,14 +190,14 @@ impl Cluster {
         replicas.sum::<u64>().saturating_sub(3 * status.groups())
     }
 
-    /// How the cluster sees itself, from the first node that answers.
+    /// Returns the cluster status from the first node that answers.
     fn status(&self) -> Option<Status> {
         let node = self.nodes.iter().position(|node| node.child.is_some())?;
         let output = self.order(node as u32, &["status", "--json"]);
         serde_json::from_slice(&output.stdout).ok().map(Status)
     }
 
-    /// Gives an order to a node as an operator would.
+    /// Runs an operator command against a node.
     fn order(&self, node: u32, words: &[&str]) -> Output {
         Command::new(env!("CARGO_BIN_EXE_tenure"))
             .arg("cluster")
@@ -207,8 +207,8 @@ impl Cluster {
             .unwrap()
     }
 
-    /// A node leaves for good while another joins, and the machine of the first becomes the spare one.
-    /// `trouble` comes while the replicas move. Says how long they took.
+    /// Replaces a node by another; the machine of the first becomes the spare one. `trouble`
+    /// strikes while the replicas move. Returns how long they took.
     pub(crate) async fn exchange(
         &mut self,
         leaving: u32,
@@ -223,7 +223,7 @@ impl Cluster {
         self.empty(leaving, begun).await
     }
 
-    /// A node joins. Says how long it took until it had its share of the replicas.
+    /// Adds a node. Returns the time until it had its share of the replicas.
     pub(crate) async fn join(&mut self) -> Duration {
         let begun = Instant::now();
         let joining = self.spare.take().unwrap();
@@ -237,7 +237,8 @@ impl Cluster {
         begun.elapsed()
     }
 
-    /// A node loses its disk and comes back. Says how long it took until all was as before.
+    /// Wipes the disk of a node and restarts it. Returns the time until the cluster was whole
+    /// again.
     pub(crate) async fn replace(&mut self, victim: u32) -> Duration {
         self.nodes[victim as usize].wipe();
         let begun = Instant::now();
@@ -246,7 +247,7 @@ impl Cluster {
         begun.elapsed()
     }
 
-    /// A node leaves. Says how long it took until it had nothing left.
+    /// Removes a node. Returns the time until it had no replica.
     pub(crate) async fn leave(&mut self, leaving: u32) -> Duration {
         let begun = Instant::now();
         self.drain(leaving);
@@ -259,7 +260,7 @@ impl Cluster {
         assert!(said.status.success(), "{said:?}");
     }
 
-    /// Waits until a draining node has nothing left, and takes it out.
+    /// Waits until a draining node has no replica, and removes it.
     async fn empty(&mut self, leaving: u32, begun: Instant) -> Duration {
         let name = format!("tenure-{leaving}");
         let stays = self.others(leaving)[0];
@@ -321,7 +322,7 @@ impl Status {
             .sum();
         self.0["healthy"] == true
             && known.len() == nodes
-            // R166: who was removed while it could not hear it has learnt of it.
+            // R166: a node that was removed while it was disconnected has learnt of it.
             && replicas == 3 * groups.len() as u64
             && groups
                 .iter()
@@ -392,7 +393,7 @@ impl Node {
         }
     }
 
-    /// Stops the daemon where it stands, connections and all.
+    /// Stops the daemon with SIGSTOP; its connections stay open.
     pub(crate) fn freeze(&mut self) {
         self.signal("-STOP");
         self.frozen = true;
@@ -416,7 +417,7 @@ impl Node {
         let _ = std::fs::remove_file(self.data().join("ballast"));
     }
 
-    /// A new disk in an old machine.
+    /// Replaces the disk by an empty one.
     pub(crate) fn wipe(&mut self) {
         self.kill();
         std::fs::remove_dir_all(self.data().join("data")).unwrap();

@@ -1,4 +1,4 @@
-//! A detour that takes its time: bytes come out in order, unharmed, and late.
+//! TCP relay with latency: bytes arrive in order, unchanged, and late.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,12 +12,12 @@ use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until};
 
-/// How late, at least and at most: a far continent, with some jitter.
+/// Range of the delay: a distant continent, with jitter.
 const LATE_MS: std::ops::Range<u64> = 80..240;
 /// Pieces that may be under way on one connection.
 const UNDER_WAY: usize = 1024;
 
-/// See the module. Ends when dropped, and its connections with it.
+/// A relay. Dropping it ends its connections.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     /// Bytes that have passed.

@@ -1,4 +1,4 @@
-//! The plain cases.
+//! Basic cases of `tenure run`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
@@ -29,7 +29,7 @@ fn code(dir: &TempDir, arguments: &[&str]) -> Option<i32> {
         .code()
 }
 
-/// A holder that has said "held" and sleeps.
+/// A holder that has printed "held" and sleeps.
 fn holder(
     dir: &TempDir,
     options: &[&str],
@@ -82,7 +82,7 @@ fn exit_codes() {
     );
 }
 
-/// C1, C16: busy with `-n` is 75, waited in vain is 124, `-E` replaces both.
+/// C1, C16: busy with `-n` is 75, timed out is 124, `-E` replaces both.
 #[test]
 fn busy_codes() {
     let dir = TempDir::new().unwrap();
@@ -99,7 +99,7 @@ fn busy_codes() {
     assert_eq!(code(&dir, &["-n", "f", "--", "true"]), Some(0));
 }
 
-/// C8: who is in the way is said, with pid and what for.
+/// C8: the message names the blocker with pid and purpose.
 #[test]
 fn the_holder_is_named() {
     let dir = TempDir::new().unwrap();
@@ -115,7 +115,7 @@ fn the_holder_is_named() {
     child.wait().unwrap();
 }
 
-/// `-q`: a lock that is held is told by the code alone; what goes wrong is still said.
+/// `-q`: a held lock is reported by the exit code only; other errors are still printed.
 #[test]
 fn quiet_is_told_by_the_code() {
     let dir = TempDir::new().unwrap();
@@ -189,7 +189,7 @@ fn signals_are_passed_on() {
     }
 }
 
-/// C4: the lock is given back when the whole group is gone, not when the child is.
+/// C4: the lock is released when the whole group has ended, not when the child has.
 #[test]
 fn a_background_process_of_the_group_keeps_the_lock() {
     let dir = TempDir::new().unwrap();
@@ -212,7 +212,7 @@ fn a_background_process_of_the_group_keeps_the_lock() {
     assert_eq!(code(&dir, &["-n", "f", "--", "true"]), Some(0));
 }
 
-/// C4: what left the group by `setsid` is not waited for at a normal end.
+/// C4: at a normal end, a process that left the group by `setsid` is not waited for.
 #[test]
 fn a_daemon_that_left_is_not_waited_for() {
     let dir = TempDir::new().unwrap();
@@ -223,7 +223,8 @@ fn a_daemon_that_left_is_not_waited_for() {
     kill("-KILL", pid.trim().parse().unwrap());
 }
 
-/// C4, C17: SIGKILL of tenure ends the whole tree, `setsid` or not, before anybody else gets the lock.
+/// C4, C17: SIGKILL of tenure ends the whole tree, with or without `setsid`, before the lock is
+/// free.
 #[test]
 fn killing_tenure_ends_the_tree() {
     let dir = TempDir::new().unwrap();
@@ -237,7 +238,7 @@ fn killing_tenure_ends_the_tree() {
         let pids = fs::read_to_string(dir.path().join("pids")).unwrap();
         child.kill().unwrap();
         assert_eq!(child.wait().unwrap().signal(), Some(9));
-        // Whoever gets it next must find nobody.
+        // The next holder must find no process of the tree.
         let script =
             "cat pids | while read pid; do test -e /proc/$pid/exe && echo alive $pid; done; :";
         let output = tenure(&dir, &["-w", "60s", "f", "--", "sh", "-c", script])
@@ -279,7 +280,7 @@ fn no_kill_waits_for_the_end() {
     );
 }
 
-/// C4: SIGKILL of the supervisor: the child goes with it, and tenure ends the rest.
+/// C4: SIGKILL of the supervisor: the child dies with it, and tenure ends the rest.
 #[test]
 fn killing_the_keeper_ends_the_tree() {
     let dir = TempDir::new().unwrap();
@@ -295,7 +296,7 @@ fn killing_the_keeper_ends_the_tree() {
     assert_eq!(code(&dir, &["-n", "f", "--", "true"]), Some(0));
 }
 
-/// C5, C14: a lock that is taken away stops the command, with 120.
+/// C5, C14: a lost lock stops the command, with 120.
 #[test]
 fn a_lost_lock_stops_the_command() {
     let dir = TempDir::new().unwrap();
@@ -310,7 +311,7 @@ fn a_lost_lock_stops_the_command() {
     }
 }
 
-/// C5: `notify` tells the command on its pipe and leaves it alone.
+/// C5: `notify` informs the command through its pipe and does not stop it.
 #[test]
 fn notify_only_tells() {
     let dir = TempDir::new().unwrap();
@@ -347,7 +348,7 @@ fn standard_input_passes_through() {
     assert_eq!(output.stdout, b"through");
 }
 
-/// One at a time, whoever comes: a counter that is read and written without care stays right.
+/// One holder at a time: a counter without other protection stays correct.
 #[test]
 fn many_commands_take_turns() {
     let dir = TempDir::new().unwrap();
@@ -372,14 +373,14 @@ fn many_commands_take_turns() {
     });
 }
 
-/// The beat in a lock file, once it is there.
+/// Returns the heartbeat counter of a lock file, once it is there.
 fn beat(dir: &TempDir, lock: &str) -> Option<u64> {
     let text = fs::read_to_string(dir.path().join(lock)).ok()?;
     let record: serde_json::Value = serde_json::from_str(&text).ok()?;
     record["tenure"]["beat"].as_str()?.trim().parse().ok()
 }
 
-/// K33: the heart that a short command goes without beats for a long one, and for a lock that is held while
+/// K33: a short command has no heartbeat; a long one has, and so has a lock that is held while
 /// another is awaited.
 #[test]
 fn what_lasts_is_kept_alive() {
@@ -421,7 +422,7 @@ fn a_long_command_runs() {
     arguments.extend(words.iter().map(String::as_str));
     let done = tenure(&dir, &arguments).output().unwrap();
     assert_eq!(String::from_utf8_lossy(&done.stdout), "60000 59999\n");
-    // A script that names no interpreter is the shell's.
+    // A script without an interpreter line runs in the shell.
     let script = dir.path().join("script");
     fs::write(&script, "echo $# ${60000}\n").unwrap();
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
@@ -431,7 +432,7 @@ fn a_long_command_runs() {
     assert_eq!(String::from_utf8_lossy(&done.stdout), "60000 59999\n");
 }
 
-/// C3: the child begins with no signal blocked or ignored, whatever `tenure` does with them for itself.
+/// C3: the child starts with no signal blocked or ignored, whatever `tenure` does with its own.
 #[test]
 fn signals_are_as_usual_for_the_child() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,4 @@
-//! Exit codes by convention (C2, C15, C16), and what is said with them.
+//! Exit codes (C2, C15, C16) and their messages.
 
 use std::fs;
 use std::process::Stdio;
@@ -37,7 +37,7 @@ fn bad_usage_starts_nothing() {
     assert!(!place.file("f.lock").exists());
 }
 
-/// C2: a command that cannot be run is 126, one that is not there 127; the lock is given back.
+/// C2: a command that cannot be run is 126, a missing one 127; the lock is released.
 #[test]
 fn commands_that_cannot_be_run() {
     let place = RunFixture::new();
@@ -72,11 +72,11 @@ fn an_unreadable_lock_is_held() {
     assert!(!place.file("ran").exists());
 }
 
-/// C15: a refusal that no waiting cures is 125 at once, also for a waiter.
+/// C15: a refusal that waiting does not cure is 125 at once, also for a waiter.
 #[test]
 fn a_refusal_does_not_wait() {
     let place = RunFixture::new();
-    // A directory where the lock file should be: nobody will ever release it.
+    // A directory in place of the lock file: it will never be released.
     fs::create_dir(place.file("f.lock")).unwrap();
     assert_eq!(place.code(&["f", "--", "touch", "ran"]), Some(125));
     assert!(!place.file("ran").exists());
@@ -98,7 +98,7 @@ fn a_waiter_runs_after_the_holder() {
     assert_eq!(order, "first\nsecond\n");
 }
 
-/// C1, C8: after a second of waiting it is said for whom.
+/// C1, C8: after a second of waiting the holder is shown.
 #[test]
 fn a_waiter_says_for_whom() {
     let place = RunFixture::new();
@@ -188,7 +188,7 @@ fn the_daemons_url_passes_through() {
     assert!(text.contains("TENURE_URL=tenure://elsewhere:1\n"), "{text}");
 }
 
-/// C7: a lock file needs no async runtime and no network: nothing of either is open while it is held.
+/// C7: a lock file needs no async runtime and no network: neither is open while it is held.
 #[test]
 fn a_lock_file_starts_no_runtime() {
     let place = RunFixture::new();

@@ -13,7 +13,7 @@ fn all_gone(place: &RunFixture) -> bool {
     place.pids("pids").iter().all(|pid| !is_alive(*pid))
 }
 
-/// C17: the supervisor dies: the whole tree is gone before tenure gives the lock back.
+/// C17: the supervisor is killed: the whole tree has ended before tenure releases the lock.
 #[test]
 fn the_keeper_dies_while_the_command_runs() {
     let place = RunFixture::new();
@@ -106,8 +106,8 @@ fn tenure_dies_while_its_keeper_is_stopped() {
     assert!(all_gone(&place));
 }
 
-/// C17: both die at one blow: the parent-death signal ends the child, the descriptor that the others
-/// inherited keeps the lock until they are gone.
+/// C17: both are killed at once: the parent-death signal ends the child, and the inherited
+/// descriptor keeps the lock until the others have ended.
 #[test]
 fn both_die_at_one_blow() {
     let place = RunFixture::new();
@@ -150,7 +150,7 @@ fn no_kill_outlives_tenure_with_its_whole_group() {
     );
 }
 
-/// C17: killed again and again at any moment, a lock never has two holders and nothing stays behind.
+/// C17: with repeated kills at any moment, a lock never has two holders and no process is left.
 #[test]
 fn killed_at_any_moment() {
     let place = RunFixture::new();
@@ -166,7 +166,7 @@ fn killed_at_any_moment() {
         std::thread::sleep(std::time::Duration::from_micros(round * 300));
         child.kill().unwrap();
         child.wait().unwrap();
-        // Whoever comes next finds nobody at work.
+        // The next holder finds no process at work.
         let check = "rmdir busy 2>/dev/null; test ! -s pids || test ! -e /proc/$(cat pids)/exe";
         assert_eq!(
             place.code(&["-w", "60s", "f", "--", "sh", "-c", check]),

@@ -1,4 +1,4 @@
-//! A lock that is lost, in every phase of a run (C5, C14). A lock file is lost by interference.
+//! Loss of a lock in every phase of a run (C5, C14). A lock file is lost by interference.
 
 use std::fs;
 
@@ -36,7 +36,7 @@ fn lost_while_only_the_group_is_left() {
     assert!(!is_alive(member));
 }
 
-/// C5: lost while running, and the command will not hear TERM: KILL follows after the grace.
+/// C5: lost while running, and the command ignores TERM: KILL follows after the grace time.
 #[test]
 fn lost_and_deaf() {
     let place = RunFixture::new();
@@ -48,7 +48,7 @@ fn lost_and_deaf() {
     assert!(!is_alive(child));
 }
 
-/// C5: a command that uses its grace is not killed in it.
+/// C5: a command that uses its grace time is not killed during it.
 #[test]
 fn lost_and_tidying_up() {
     let place = RunFixture::new();
@@ -70,14 +70,14 @@ fn lost_while_ending() {
     holder.signal("TERM");
     assert_eq!(holder.line(), "ending");
     steal(&place);
-    // Let go only once the loss is known.
+    // Continue only after the loss is known.
     holder.expect_error("lost");
     place.say("go");
     let ended = holder.end();
     assert_eq!(ended.code, Some(120), "{ended:?}");
 }
 
-/// C5: `--on-lost notify` leaves the command alone, and still says 120 at the end (C14).
+/// C5: `--on-lost notify` does not stop the command, but the exit code is 120 (C14).
 #[test]
 fn lost_with_notify_is_told_and_reported() {
     let place = RunFixture::new();
@@ -85,7 +85,7 @@ fn lost_with_notify_is_told_and_reported() {
     let script = "echo held; read x < go; head -n 1 <&$TENURE_NOTICE_FD; exit 0";
     let mut holder = place.hold(&["--on-lost", "notify"], script);
     steal(&place);
-    // The supervisor says it on standard error when the loss is known; the command is let go after that.
+    // The supervisor prints the loss on standard error; the command continues after that.
     holder.expect_error("lost");
     place.say("go");
     let ended = holder.end();
@@ -93,7 +93,7 @@ fn lost_with_notify_is_told_and_reported() {
     assert!(ended.out.contains(r#""event":"lost""#), "{}", ended.out);
 }
 
-/// C5: "told" is a line for people and one of JSON, before TERM comes.
+/// C5: the notice is a line for people and one of JSON, before TERM.
 #[test]
 fn lost_is_told_in_words() {
     let place = RunFixture::new();
@@ -110,7 +110,7 @@ fn lost_is_told_in_words() {
     );
 }
 
-/// C5: overwritten by somebody else's record is lost as well, and theirs is left alone.
+/// C5: a lock that is overwritten by another record is lost, and that record is not changed.
 #[test]
 fn lost_by_being_overwritten() {
     let place = RunFixture::new();

@@ -1,5 +1,5 @@
-//! `tenure run` as a shell meets it: exit codes, signals, descriptors, terminals, losses, deaths,
-//! and nothing left behind.
+//! `tenure run` from a shell: exit codes, signals, descriptors, terminals, losses, kills, and no
+//! process left behind.
 
 #![allow(
     clippy::unwrap_used,

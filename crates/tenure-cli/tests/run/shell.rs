@@ -1,4 +1,4 @@
-//! A directory to lock in, `tenure run` in it, and ways to wait for what other processes do.
+//! Test support: a directory with `tenure run`, and ways to wait for other processes.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -51,7 +51,7 @@ impl RunFixture {
         status.unwrap().code()
     }
 
-    /// Whether the lock on `f` can be had right now.
+    /// Returns whether the lock on `f` is free now.
     pub(crate) fn is_free(&self) -> bool {
         match self.code(&["-n", "f", "--", "true"]) {
             Some(0) => true,
@@ -60,13 +60,13 @@ impl RunFixture {
         }
     }
 
-    /// A pipe with a name: who reads waits for who writes.
+    /// Creates a named pipe: the reader waits for the writer.
     pub(crate) fn fifo(&self, name: &str) {
         let made = Command::new("mkfifo").arg(self.file(name)).status();
         assert!(made.unwrap().success());
     }
 
-    /// Writes a line into a pipe that somebody reads.
+    /// Writes a line into a pipe that has a reader.
     pub(crate) fn say(&self, fifo: &str) {
         fs::write(self.file(fifo), "go\n").unwrap();
     }
@@ -79,7 +79,7 @@ impl RunFixture {
             .collect()
     }
 
-    /// Holds `f` with a shell script that says `held` once everything stands.
+    /// Holds `f` with a shell script that prints `held` when it is ready.
     pub(crate) fn hold(&self, options: &[&str], script: &str) -> Holder {
         self.hold_with("sh", options, script)
     }
@@ -92,12 +92,12 @@ impl RunFixture {
     }
 }
 
-/// A `tenure run` whose command has said `held`.
+/// A `tenure run` whose command has printed `held`.
 pub(crate) struct Holder {
     child: Child,
     lines: BufReader<ChildStdout>,
     errors: BufReader<ChildStderr>,
-    /// What was read of them so far.
+    /// What was read so far.
     said: String,
 }
 
@@ -106,7 +106,7 @@ impl Holder {
         Holder::try_start(command).unwrap_or_else(|ended| panic!("never held: {ended:?}"))
     }
 
-    /// The same for a lock that may be lost before its command has said a word.
+    /// For a lock that may be lost before its command has printed anything.
     pub(crate) fn try_start(mut command: Command) -> Result<Holder, Ended> {
         let mut child = command
             .stdout(Stdio::piped())
@@ -139,7 +139,7 @@ impl Holder {
         line.trim_end().to_owned()
     }
 
-    /// Waits until tenure, or its command, has said this on standard error.
+    /// Waits until tenure or its command has printed this on standard error.
     pub(crate) fn expect_error(&mut self, word: &str) {
         loop {
             let mut line = String::new();

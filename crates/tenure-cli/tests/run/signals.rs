@@ -1,4 +1,4 @@
-//! Which signals reach whom (C3), and what an end by a signal looks like from outside (C2).
+//! Signals: which process gets which (C3), and the exit code after a signal (C2).
 
 use super::shell::{RunFixture, TENURE, eventually, is_alive, signal, state};
 
@@ -72,7 +72,7 @@ fn two_signals_reach_the_child_alone() {
     }
 }
 
-/// K37: what ends the command line makes it release first: the record is gone when it is.
+/// K37: tenure releases before a signal ends it: the record is gone afterwards.
 #[test]
 fn a_signal_that_ends_it_leaves_no_record() {
     let place = RunFixture::new();
@@ -85,7 +85,7 @@ fn a_signal_that_ends_it_leaves_no_record() {
     }
 }
 
-/// C3: a command that survives a signal keeps its lock, and tenure waits on.
+/// C3: a command that survives a signal keeps its lock, and tenure keeps waiting.
 #[test]
 fn a_command_may_survive_what_it_is_sent() {
     let place = RunFixture::new();
@@ -102,7 +102,7 @@ fn a_command_may_survive_what_it_is_sent() {
     assert_eq!(holder.end().code, Some(143));
 }
 
-/// C3: signals that come before the child runs end tenure and leave nothing behind.
+/// C3: a signal before the child runs ends tenure and leaves nothing behind.
 #[test]
 fn a_signal_while_waiting_ends_the_wait() {
     let place = RunFixture::new();
@@ -144,7 +144,7 @@ fn stopping_tenure_does_not_stop_the_command() {
     assert_eq!(holder.end().code, Some(8));
 }
 
-/// C3: a burst of signals arrives; nothing is lost for good and nothing hangs.
+/// C3: in a burst of signals none is lost and nothing hangs.
 #[test]
 fn a_burst_of_signals_ends_once() {
     let place = RunFixture::new();

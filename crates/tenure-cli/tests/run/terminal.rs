@@ -1,6 +1,6 @@
-//! Job control on a real terminal (C19), and the waiting line (C9).
+//! Job control on a real terminal (C19), and the progress line (C9).
 //!
-//! What a test waits for is never part of what it types: the terminal echoes that.
+//! The expected text is never part of the typed text, because the terminal echoes that.
 
 use super::pty::Terminal;
 use super::shell::{RunFixture, eventually, is_alive, state};
@@ -107,7 +107,7 @@ fn control_z_and_bg() {
     terminal.expect("code=5");
 }
 
-/// C19: stopped and let go on, again and again.
+/// C19: stopped and continued repeatedly.
 #[test]
 fn control_z_again_and_again() {
     let place = RunFixture::new();
@@ -149,7 +149,8 @@ fn bg_then_fg() {
     terminal.expect("ready> ");
     terminal.line("bg");
     terminal.expect("ready> ");
-    // A command that wants the terminal before it is given stops once more: the shell does not know, and nobody's `fg` helps.
+    // A command that reads before it has the terminal stops again: the shell does not know, and
+    // `fg` does not help.
     fg(&mut terminal);
     place.say("go");
     terminal.line("word");
@@ -181,7 +182,7 @@ fn a_pipeline_in_the_foreground() {
     terminal.expect("ready> ");
 }
 
-/// C4, C19: the terminal hangs up: the command is told, and nothing stays behind.
+/// C4, C19: the terminal hangs up: the command gets SIGHUP, and no process is left.
 #[test]
 fn hanging_up_ends_the_command() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! The child's tree, whatever its members do to get out of sight (C4).
+//! Process trees whose members try to escape (C4).
 
 use std::process::{Command, Stdio};
 
@@ -59,7 +59,8 @@ fn a_double_fork_that_stayed_is_waited_for() {
     assert!(place.is_free());
 }
 
-/// C17, K38: children that close every descriptor cannot let go of the lock: the supervisor has it too.
+/// C17, K38: children that close every descriptor do not release the lock: the supervisor has it,
+/// too.
 #[test]
 fn children_that_close_what_they_inherit_still_hold() {
     let place = RunFixture::new();
@@ -73,7 +74,7 @@ fn children_that_close_what_they_inherit_still_hold() {
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
 }
 
-/// C4: closing what is inherited does not hide a process from its end either.
+/// C4: a process that closes all inherited descriptors is still ended.
 #[test]
 fn children_that_close_what_they_inherit_are_ended() {
     let place = RunFixture::new();
@@ -89,7 +90,7 @@ fn children_that_close_what_they_inherit_are_ended() {
     assert!(!is_alive(pids[0]));
 }
 
-/// C4: a zombie in the group is reaped by the supervisor and does not hold the lock for ever.
+/// C4: the supervisor reaps a zombie in the group, so it does not hold the lock without end.
 #[test]
 fn a_zombie_does_not_keep_the_lock() {
     let place = RunFixture::new();
@@ -127,7 +128,7 @@ fn the_childs_code_counts_when_its_group_outlives_it() {
     assert_eq!(holder.end().code, Some(5));
 }
 
-/// C4: a stopped child without a terminal keeps the lock, and goes on when it is let.
+/// C4: a stopped child without a terminal keeps the lock, and continues on SIGCONT.
 #[test]
 fn a_stopped_child_keeps_the_lock() {
     let place = RunFixture::new();
@@ -154,7 +155,7 @@ fn a_stopped_child_dies_with_tenure() {
     assert!(!is_alive(child));
 }
 
-/// C5: a stopped child hears TERM on loss, because it is let go on.
+/// C5: on loss a stopped child is continued, so that it handles TERM.
 #[test]
 fn a_stopped_child_is_terminated_on_loss() {
     let place = RunFixture::new();
@@ -184,7 +185,7 @@ fn a_tree_that_keeps_growing_is_ended() {
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
     let links = place.pids("pids");
     assert!(links.iter().all(|pid| !is_alive(*pid)));
-    // Nobody writes any more: the file does not grow while a new holder works.
+    // No process writes any more: the file does not grow while a new holder works.
     assert_eq!(place.code(&["f", "--", "sleep", "0.1"]), Some(0));
     assert_eq!(place.pids("pids"), links);
 }

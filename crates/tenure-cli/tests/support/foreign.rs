@@ -1,5 +1,5 @@
-//! Clients that other people wrote: Python and Node packages at pinned versions, installed below the
-//! target directory when a test first asks for them.
+//! Independent clients: Python and Node packages at pinned versions, installed below the target
+//! directory at the first use.
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
@@ -37,7 +37,7 @@ pub(crate) fn python() -> PathBuf {
     home.join("bin/python")
 }
 
-/// A server that speaks S3. Ends when it is dropped.
+/// An S3 server. Ends on drop.
 pub(crate) struct Moto {
     child: Child,
     pub(crate) endpoint: String,

@@ -1,4 +1,4 @@
-//! An HTTP/2 client that does what it is told, good or bad: it never finishes or reads by itself.
+//! HTTP/2 client under full control of the test: it never finishes a request or reads by itself.
 
 use std::net::SocketAddr;
 
@@ -36,7 +36,7 @@ impl Http2 {
         sender.send_request(request, false).unwrap()
     }
 
-    /// The same, where the other side may have had enough.
+    /// Like `begin`, but the server may have closed the connection.
     pub(crate) async fn try_begin(
         &mut self,
         request: Request<()>,
@@ -52,7 +52,7 @@ impl Http2 {
 }
 
 impl Drop for Http2 {
-    /// The connection ends with its client, whatever is under way.
+    /// Dropping the client ends the connection with everything in flight.
     fn drop(&mut self) {
         self.connection.abort();
     }

@@ -21,7 +21,7 @@ pub(crate) struct Daemon {
     pub(crate) h3: SocketAddr,
     /// How long it took until it said that it is ready.
     pub(crate) started_in: Duration,
-    /// Where it gossips, if it has peers.
+    /// The gossip address, if it has peers.
     pub(crate) gossip: Option<SocketAddr>,
 }
 
@@ -31,7 +31,8 @@ impl Daemon {
         Daemon::start_with(data, &[])
     }
 
-    /// The same for a daemon in a `static`, which nobody drops: it ends when our end of a pipe does.
+    /// Starts a daemon for a `static`, which is never dropped: it ends when our end of a pipe is
+    /// closed.
     pub(crate) fn start_until_we_end(data: &Path) -> Daemon {
         let binary = env!("CARGO_BIN_EXE_tenure");
         let mut command = Command::new("sh");
@@ -109,7 +110,7 @@ impl Daemon {
         kib * 1024
     }
 
-    /// Kills it as the kernel would.
+    /// Sends SIGKILL.
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -164,7 +165,7 @@ impl Daemon {
         (status, serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
-    /// Bytes to the web port, and all that comes back.
+    /// Sends bytes to the web port and returns the whole answer.
     pub(crate) fn raw(&self, request: &[u8]) -> Vec<u8> {
         let mut stream = TcpStream::connect(self.web).unwrap();
         stream

@@ -1,10 +1,11 @@
-//! A relay between a client and the daemon, which can stop passing anything on: a partition.
+//! TCP relay between a client and the daemon that can stop forwarding: a network partition.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Condvar, Mutex};
 
-/// Passes bytes both ways until it is stopped. Connections stay open then, as in a real partition.
+/// Forwards bytes in both directions until it is stopped. Then connections stay open, as in a real
+/// partition.
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
     gate: Arc<Gate>,
@@ -57,12 +58,12 @@ impl Relay {
         Relay { address, gate }
     }
 
-    /// From now on nothing gets through, in either direction.
+    /// Stops all traffic in both directions.
     pub(crate) fn stop(&self) {
         self.gate.set(true);
     }
 
-    /// Everything that was held back gets through.
+    /// Resumes the traffic, including what was held back.
     pub(crate) fn go_on(&self) {
         self.gate.set(false);
     }

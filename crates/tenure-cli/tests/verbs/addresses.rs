@@ -5,7 +5,7 @@ use std::process::Child;
 
 use super::shell::{Holder, RunFixture};
 
-/// C18: what looks like nothing else is a file, and `./` always means one.
+/// C18: an address without a known form is a file, and `./` always means a file.
 #[test]
 fn a_file_is_what_looks_like_nothing_else() {
     let place = RunFixture::new();
@@ -25,7 +25,7 @@ fn a_file_is_what_looks_like_nothing_else() {
     }
 }
 
-/// C18, C2: an unknown scheme is a mistake and starts nothing.
+/// C18, C2: an unknown scheme is an error and starts nothing.
 #[test]
 fn an_unknown_scheme_is_refused() {
     let place = RunFixture::new();
@@ -45,7 +45,7 @@ fn an_unknown_scheme_is_refused() {
     assert!(!place.file("ran").exists());
 }
 
-/// C6: all or none: if one is held, the others are given back.
+/// C6: all or none: if one lock is held, the others are released.
 #[test]
 fn all_or_none() {
     let place = RunFixture::new();
@@ -78,7 +78,7 @@ fn the_same_lock_twice_is_one() {
     assert!(!text.contains("TENURE_WHERE_2"), "{text}");
 }
 
-/// C6: two commands with reversed lists do not wait for each other.
+/// C6: two commands with reversed lists do not deadlock.
 #[test]
 fn reversed_lists_do_not_deadlock() {
     let place = RunFixture::new();
@@ -101,7 +101,7 @@ fn reversed_lists_do_not_deadlock() {
     assert_eq!(fs::read_to_string(place.file("n")).unwrap().trim(), "24");
 }
 
-/// C6, C3: the plain names are the first one's, the numbered ones the others', in the order given.
+/// C6, C3: plain names for the first lock, numbered names for the others, in the given order.
 #[test]
 fn the_environment_names_all_of_them() {
     let place = RunFixture::new();
@@ -125,7 +125,7 @@ fn the_environment_names_all_of_them() {
     assert!(!text.contains("TENURE_WHERE_3"), "{text}");
 }
 
-/// C6: they are lost as one: when one goes, the command is stopped and the others are given back.
+/// C6: when one lock is lost, the command is stopped and the others are released.
 #[test]
 fn they_are_lost_as_one() {
     let place = RunFixture::new();
@@ -136,7 +136,7 @@ fn they_are_lost_as_one() {
     assert!(place.is_free());
 }
 
-/// C17, C6: after SIGKILL of tenure all of them stay locked until the tree is gone.
+/// C17, C6: after SIGKILL of tenure all locks stay held until the tree has ended.
 #[test]
 fn all_of_them_outlive_tenure() {
     let place = RunFixture::new();
@@ -158,7 +158,7 @@ fn all_of_them_outlive_tenure() {
     assert_eq!(place.code(&["-w", "60s", "f", "g", "--", "true"]), Some(0));
 }
 
-/// C1: `--also` is one more lock, of another reach if need be.
+/// C1: `--also` adds a lock, possibly on another backend.
 #[test]
 fn also_holds_one_more() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! `break` and `ask`: commands that change somebody else's lock (C10, C16).
+//! `break` and `ask`: commands that change another holder's lock (C10, C16).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// C10: off a terminal both are refused without `--force`, and nothing happens.
+/// C10: without a terminal both are refused without `--force`, and nothing happens.
 #[test]
 fn off_a_terminal_they_need_force() {
     let place = RunFixture::new();
@@ -35,7 +35,7 @@ fn off_a_terminal_they_need_force() {
     holder.end();
 }
 
-/// C10, C16: with `--force` a live lock goes; what and whose is printed, and the victim is stopped.
+/// C10, C16: `--force` removes a live lock and prints what and whose it was; the victim is stopped.
 #[test]
 fn force_breaks_a_live_lock() {
     let place = RunFixture::new();
@@ -47,7 +47,7 @@ fn force_breaks_a_live_lock() {
     assert_eq!(holder.end().code, Some(120));
 }
 
-/// C16: only if that hold is still the one.
+/// C16: an id breaks only that hold.
 #[test]
 fn an_id_protects_the_next_holder() {
     let place = RunFixture::new();
@@ -65,7 +65,7 @@ fn an_id_protects_the_next_holder() {
     assert_eq!(holder.end().code, Some(120));
 }
 
-/// C16: where fences are in use, the victim is shut out.
+/// C16: if fences are in use, the victim is refused afterwards.
 #[test]
 fn breaking_raises_the_fence() {
     let place = RunFixture::new();
@@ -85,7 +85,7 @@ fn breaking_raises_the_fence() {
     assert!(fence > 1, "{fence}");
 }
 
-/// C16: nothing to break is said, and is no success.
+/// C16: a break without a lock fails with a message.
 #[test]
 fn nothing_to_break() {
     let place = RunFixture::new();
@@ -94,7 +94,7 @@ fn nothing_to_break() {
     assert!(text.contains("not held"), "{text}");
 }
 
-/// C16: on a terminal a dead lock is named and removed after a yes; a live one is refused.
+/// C16: on a terminal a dead lock is shown and removed after a yes; a live one is refused.
 #[test]
 fn on_a_terminal_it_asks() {
     let place = RunFixture::new();
@@ -103,7 +103,7 @@ fn on_a_terminal_it_asks() {
     terminal.line("$T break f; echo code=$?");
     terminal.expect("add --force");
     terminal.expect("code=75");
-    // A lock of a process that is gone, as another program would leave it.
+    // A lock of a dead process, as another program would leave it.
     let dead = place.file("dead.lock");
     let record = fs::read_to_string(place.file("f.lock")).unwrap();
     fs::write(
@@ -127,7 +127,7 @@ fn on_a_terminal_it_asks() {
     holder.end();
 }
 
-/// C1, C10: a release request reaches the holder of an upload, which gives way with 121.
+/// C1, C10: a release request reaches the holder of an upload, which ends with 121.
 #[test]
 fn an_upload_gives_way() {
     let place = RunFixture::new();
@@ -154,7 +154,7 @@ fn an_upload_gives_way() {
     );
 }
 
-/// C1: `--on-ask notify` tells the command, `ignore` does not even that; the lock stays held.
+/// C1: `--on-ask notify` informs the command, `ignore` does nothing; the lock stays held.
 #[test]
 fn on_ask_decides() {
     let place = RunFixture::new();
@@ -181,7 +181,7 @@ fn on_ask_decides() {
     assert!(ended.out.contains(r#""event":"ask""#), "{}", ended.out);
 }
 
-/// C1: `--ask` asks while it waits, and gets the lock.
+/// C1: `--ask` sends a request while it waits, and gets the lock.
 #[test]
 fn a_waiter_asks() {
     let place = RunFixture::new();
@@ -200,7 +200,7 @@ fn a_waiter_asks() {
     assert_eq!(holder.end().code, Some(121));
 }
 
-/// Lock files have no way to ask: refused, with the reason.
+/// Lock files have no release requests: refused with the reason.
 #[test]
 fn a_lock_file_cannot_be_asked() {
     let place = RunFixture::new();
@@ -209,7 +209,7 @@ fn a_lock_file_cannot_be_asked() {
     assert!(text.contains("cannot be asked"), "{text}");
 }
 
-/// The guard that another program's clean-up left is in everybody's way until a person removes it.
+/// A reclaim guard that another program left blocks everything until a person removes it.
 #[test]
 fn a_guard_that_was_left_is_removed() {
     let place = RunFixture::new();

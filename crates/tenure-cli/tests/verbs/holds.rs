@@ -4,7 +4,7 @@ use std::fs;
 
 use super::shell::{RunFixture, TENURE, eventually};
 
-/// A shell script with `$T` as the binary; its standard output.
+/// Runs a shell script with `$T` as the binary. Returns its standard output.
 fn sh(place: &RunFixture, script: &str) -> (Option<i32>, String) {
     let output = std::process::Command::new("sh")
         .args(["-c", script])
@@ -19,7 +19,7 @@ fn sh(place: &RunFixture, script: &str) -> (Option<i32>, String) {
     (output.status.code(), text)
 }
 
-/// C13: a hold is one word on a line; while the shell lives the lock is held; `unlock` gives it back.
+/// C13: a hold is one word on a line; the lock is held while the shell runs; `unlock` releases it.
 #[test]
 fn a_script_takes_and_gives_back() {
     let place = RunFixture::new();
@@ -30,7 +30,7 @@ fn a_script_takes_and_gives_back() {
     assert!(!place.file("f.lock").exists());
 }
 
-/// C13: the hold follows the calling shell, not the subshell that is gone at once.
+/// C13: the hold is bound to the calling shell, not to the subshell that exits at once.
 #[test]
 fn a_hold_follows_the_calling_shell() {
     let place = RunFixture::new();
@@ -41,11 +41,11 @@ fn a_hold_follows_the_calling_shell() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], lines[1], "the record names the shell");
     assert_eq!(lines[2], "75");
-    // The shell has ended: the lock is dead, and the next one gets it.
+    // The shell has ended: the lock is dead, and the next command gets it.
     assert_eq!(place.code(&["-n", "f", "--", "true"]), Some(0));
 }
 
-/// C13: `--pid` says it outright.
+/// C13: `--pid` sets the process explicitly.
 #[test]
 fn a_hold_follows_the_process_it_is_told_to() {
     let place = RunFixture::new();
@@ -69,7 +69,7 @@ fn a_hold_is_good_anywhere() {
     assert_eq!(sh(&place, script).1, "0\n0");
 }
 
-/// C13: a hold that is not held any more is refused, and somebody else's lock is left alone.
+/// C13: a hold that has ended is refused, and the lock of another holder is not changed.
 #[test]
 fn a_hold_that_is_over_is_refused() {
     let place = RunFixture::new();
@@ -109,7 +109,7 @@ fn taking_a_hold_waits_as_run_does() {
     holder.end();
 }
 
-/// `fence check` takes C3's variables, from any directory: 0 in force, 120 not.
+/// `fence check` uses C3's variables, from any directory: 0 if valid, 120 if not.
 #[test]
 fn a_fence_is_checked_from_inside() {
     let place = RunFixture::new();
@@ -131,7 +131,7 @@ fn a_fence_is_checked_from_inside() {
     assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n120\n");
 }
 
-/// `fence check` of somebody else's hold, or of an older fence, is 120; without a word it is 2.
+/// `fence check` of another hold, or of an older fence, is 120; without arguments it is 2.
 #[test]
 fn a_fence_is_checked_from_outside() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! `try`, `ls`, `why`, `watch`, `top`, `doctor`: they look and take nothing.
+//! `try`, `ls`, `why`, `watch`, `top`, `doctor`: inspection without acquiring.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -49,7 +49,7 @@ fn try_says_whether_it_is_free() {
     holder.end();
 }
 
-/// What is held in a directory, as a table and as JSON.
+/// Lists the locks of a directory, as a table and as JSON.
 #[test]
 fn ls_lists_a_directory() {
     let place = RunFixture::new();
@@ -76,7 +76,7 @@ fn ls_lists_a_directory() {
     holder.end();
 }
 
-/// C8: sentences: who, what for, how its life was judged, and what to do next.
+/// C8: sentences with the holder, its purpose, whether it is alive, and the next step.
 #[test]
 fn why_explains_in_sentences() {
     let place = RunFixture::new();
@@ -101,7 +101,7 @@ fn why_explains_in_sentences() {
     });
 }
 
-/// A watch begins with what is held, and tells what changes.
+/// A watch begins with the present holds and then reports changes.
 #[test]
 fn watch_tells_what_changes() {
     let place = RunFixture::new();
@@ -130,7 +130,7 @@ fn watch_tells_what_changes() {
     watch.wait().unwrap();
 }
 
-/// `top` on a real terminal: it shows the holder and leaves on `q`; off a terminal it is refused.
+/// `top` on a real terminal shows the holder and quits on `q`; without a terminal it is refused.
 #[test]
 fn top_shows_and_leaves() {
     let place = RunFixture::new();
@@ -148,7 +148,7 @@ fn top_shows_and_leaves() {
     holder.end();
 }
 
-/// What a place can promise.
+/// `doctor` shows what a backend supports.
 #[test]
 fn doctor_tells_what_a_place_can_do() {
     let place = RunFixture::new();
@@ -166,7 +166,7 @@ fn doctor_tells_what_a_place_can_do() {
     assert_eq!(tenure(&place, &["doctor", "--clean", "f"]).0, Some(2));
 }
 
-/// C9: the waiting line on a terminal changes in place and goes before the command starts.
+/// C9: the progress line on a terminal is updated in place and cleared before the command starts.
 #[test]
 fn the_waiting_line_on_a_terminal() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! The verbs beside `run` and `serve`, as a shell meets them.
+//! The commands besides `run` and `serve`, run from a shell.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,4 +1,4 @@
-//! Help that teaches, completions and manual pages: generated, and as good as the command.
+//! Help texts, completions and manual pages, which are generated from the same descriptions.
 
 use std::fs;
 use std::process::Command;
@@ -31,7 +31,7 @@ fn tenure(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Every verb is listed, and its help shows by example.
+/// Every command is listed, and its help has an example.
 #[test]
 fn help_teaches_by_example() {
     let all = tenure(&["--help"]);
@@ -57,7 +57,7 @@ fn help_teaches_by_example() {
     }
 }
 
-/// The scripts are ones that their shells take.
+/// The shells accept the completion scripts.
 #[test]
 fn completions_are_taken_by_the_shells() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
@@ -82,7 +82,7 @@ fn completions_are_taken_by_the_shells() {
     );
 }
 
-/// A page for each verb, with its options.
+/// There is a manual page for each command, with its options.
 #[test]
 fn manual_pages_are_written() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! Options of one protocol only (C11, C12, C20), and the server's question (`check`).
+//! Options of single protocols (C11, C12, C20), and `tenure check`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -19,7 +19,7 @@ fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     )
 }
 
-/// C20: an option that none of the places knows is refused, not ignored.
+/// C20: an option that none of the addresses supports is refused, not ignored.
 #[test]
 fn an_option_of_another_protocol_is_refused() {
     let place = RunFixture::new();
@@ -57,7 +57,7 @@ fn reclaim_decides_about_a_dead_lock() {
     assert!(!place.file("f.lock").exists());
 }
 
-/// S2: another lock file than the target's own.
+/// S2: a lock path other than the default.
 #[test]
 fn a_lock_path_of_ones_own() {
     let place = RunFixture::new();
@@ -68,7 +68,8 @@ fn a_lock_path_of_ones_own() {
     );
 }
 
-/// C20: a tool claims a database; its server skips, and proceeds afterwards. `--dry-run` removes nothing.
+/// C20: a tool locks a database; its server skips, and proceeds afterwards. `--dry-run` removes
+/// nothing.
 #[test]
 fn a_server_asks_before_it_works() {
     let place = RunFixture::new();
@@ -108,7 +109,7 @@ fn a_server_asks_before_it_works() {
         .0,
         Some(6)
     );
-    // What a dead tool left: a dry run says proceed and leaves it, a real one removes it.
+    // The lock of a dead tool: a dry run says proceed and keeps it, a real one removes it.
     let lock = place.file("db/.exclusive-lock");
     fs::write(&lock, record.replace(&pid.to_string(), "4194303")).unwrap();
     assert_eq!(
@@ -195,8 +196,8 @@ fn a_repository_is_sealed_with_a_key() {
     );
 }
 
-/// C13, C16: a hold in a repository is renewed, given back and broken by its word or its id; a living one is
-/// not broken unnamed.
+/// C13, C16: a hold in a repository is renewed and released by its text form, and broken by its id;
+/// a live one is not broken without an id.
 #[test]
 fn holds_in_a_repository() {
     let place = RunFixture::new();

@@ -1,9 +1,10 @@
-//! The daemon's locks: leases that the runtime thread renews, a fair line, fences, and events on one session (E10).
+//! Client of the daemon: renewed leases, a fair queue, fences, and events over one session stream,
+//! E10 (Session stream).
 //!
 //! ```text
-//!   acquire ── Client::ask ── Link ═══ session ═══ a node        any of several, the next when one fails
-//!      └─▶ Held ── Owner: one renewal for all that it holds      lost at 80 % of the ttl, renewed at a third
-//!   look: inspect, list, ask, break, watch                       single calls
+//!   acquire ── DaemonClient::ask ── Connection ═══ session ═══ a node; fails over to the next
+//!      └─▶ DaemonHold ── Owner: one renewal for all its holds, at 1/3 of the ttl; lost at 80 %
+//!   inspect, list, ask, break, watch: single calls
 //! ```
 
 mod acquire;
@@ -36,9 +37,9 @@ pub(super) use inspect::{ask, break_hold, inspect, watch};
 use owner::{HeldClaim, HeldPath, Owner};
 use tenure_core::path::Path;
 
-/// C1.
+/// Default ttl: C1 (options of `run`).
 const TTL: Duration = Duration::from_secs(30);
-/// How long an explicit release is repeated.
+/// How long an explicit release is retried.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A hold on the daemon.
@@ -49,7 +50,8 @@ pub(crate) struct DaemonHold {
     is_over: bool,
 }
 
-/// Takes paths of one daemon together. Dropping the future withdraws: what is granted all the same is given back.
+/// Acquires paths of one daemon together. Dropping the future withdraws the request; a late grant
+/// is released.
 pub(super) async fn acquire(
     client: DaemonClient,
     request: Request,
@@ -69,7 +71,8 @@ impl DaemonHold {
         self.owner.id().to_owned()
     }
 
-    /// Asks the daemon (R73). Waits for an answer as long as the lease is good; it does not guess.
+    /// Queries the daemon: R73 (AssertFencing checks owner and token). Retries while the lease is
+    /// valid, and never guesses.
     pub(super) async fn check(&self, place: &Address) -> Result<(), Error> {
         let (client, owner, claim) = (
             self.client.clone(),
@@ -100,6 +103,8 @@ impl DaemonHold {
                         Err(trouble) => return Err(failed(&at, trouble)),
                     }
                 }
+                // Locks without a fence (shared locks, permits) are looked up in the list of the
+                // owner's locks.
                 None => match client
                     .owner_locks(owner.id(), until, owner.each_try())
                     .await
@@ -130,6 +135,7 @@ impl DaemonHold {
             Arc::clone(&self.claim),
         );
         let at = place.clone();
+        // Spawned, not awaited in place: a caller that drops the future must not stop the release.
         let released = runtime::handle().spawn(async move {
             let until = Lease::now() + RELEASE_TIMEOUT;
             give_back(&client, &owner, &[claim.held_path()], until)
@@ -139,7 +145,7 @@ impl DaemonHold {
         released.await.unwrap_or_else(|_| Err(runtime_gone(place)))
     }
 
-    /// Nobody renews it from now on; it lives by its ttl.
+    /// Detaches the hold: it is not renewed any more and ends with its ttl.
     pub(super) fn leave(mut self) -> String {
         self.is_over = true;
         self.owner.let_go(&self.claim);
@@ -159,7 +165,7 @@ impl Drop for DaemonHold {
     }
 }
 
-/// Gives back in the background, for as long as that makes sense: then the lease has ended it.
+/// Releases in the background. Retries for one ttl: after that the lease has ended the hold.
 fn give_back_later(
     client: DaemonClient,
     owner: Arc<Owner>,
@@ -171,8 +177,10 @@ fn give_back_later(
     })
 }
 
-/// Repeated under one key only. An owner whose release was not answered is not used again: a late one would drop what
-/// was acquired after it (leases.md).
+/// Releases paths. All retries use one idempotency key.
+///
+/// After a release without an answer, the owner is not used again: the release may arrive late and
+/// drop a later acquire (leases.md).
 async fn give_back(
     client: &DaemonClient,
     owner: &Owner,
@@ -196,7 +204,7 @@ async fn give_back(
     released.map(drop)
 }
 
-/// Renews a hold that was left (C13). There is nothing but its owner to go by.
+/// Renews a detached hold: C13 (holds for scripts). Only its owner id is known.
 pub(super) async fn renew_hold(
     client: &DaemonClient,
     hold: &Hold,
@@ -214,7 +222,7 @@ pub(super) async fn renew_hold(
     }
 }
 
-/// Gives back a hold that was left (C13), if it is still held.
+/// Releases a detached hold (C13). The renewal first checks that it is still held.
 pub(super) async fn release_hold(
     client: &DaemonClient,
     hold: &Hold,
@@ -236,7 +244,7 @@ pub(super) async fn release_hold(
         .map_err(|trouble| failed(&hold.place, trouble))
 }
 
-/// What went wrong on the way, in the words of all backends.
+/// Converts a failed call into an error of this crate.
 fn failed(place: &Address, trouble: CallFailure) -> Error {
     use tonic::Code;
     match trouble {

@@ -1,4 +1,4 @@
-//! Exclusive locks: a tool claims a database whose server then leaves it alone.
+//! Exclusive locks: a tool locks a database directory, and its server pauses meanwhile.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ pub(super) fn acquire(
     Ok(BackendHold::Exclusive(guard))
 }
 
-/// The purpose is the holder's name here (X22).
+/// Uses the purpose as the holder's name: X22 (exclusive address and verbs).
 fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, Error> {
     let holder = request
         .purpose()
@@ -77,7 +77,7 @@ pub(super) fn inspect(place: &Address, dir: &Path) -> Result<LockState, Error> {
     Ok(state)
 }
 
-/// The directory's own lock, if there is one.
+/// Returns the lock of the directory, if there is one.
 pub(super) fn in_dir(dir: &Path) -> Option<Address> {
     let lock = dir.join(FILE_NAME).symlink_metadata();
     lock.is_ok().then(|| Address::Exclusive(dir.to_owned()))

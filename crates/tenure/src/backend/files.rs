@@ -1,5 +1,6 @@
-//! What the three lock-file protocols have in common: waiting in slices, judging, listing, watching. Everything
-//! here blocks; no runtime and no thread is needed to take a lock file (C7).
+//! Shared code of the three lock-file protocols: waiting, inspection, listing, watching.
+//!
+//! All functions block. Acquiring a lock file needs no runtime and no thread: C7 (fast start).
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,12 +26,15 @@ use crate::tenure::Tenure;
 use crate::tuning::Tuning;
 use crate::values::{Holder, HolderLiveness, Mode, Verdict, Wait};
 
-/// How long a waiter is silent, and how often it then says for whom it waits.
+/// Interval of reports to a waiting caller.
 const TELL_EVERY: Duration = Duration::from_secs(1);
-/// How often a watched place is looked at.
+/// Poll interval of a watch.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Takes a lock file. Whoever wants to hear about the wait gets it in slices; there is no place in line to lose.
+/// Acquires a lock file.
+///
+/// If the caller wants progress reports, the wait is split into slices. There is no queue, so no
+/// position is lost between them.
 pub(super) fn acquire(request: &Request, cancel: Option<&Cancel>) -> Result<Guard, Error> {
     let until = match request.wait {
         Wait::For(time) => Instant::now().checked_add(time),
@@ -61,7 +65,8 @@ pub(super) fn acquire(request: &Request, cancel: Option<&Cancel>) -> Result<Guar
     }
 }
 
-/// A holder in this very process is known by its handle, which does not say what for; the record does.
+/// Adds the description from the record. A holder in this process is known only by its handle,
+/// which has no purpose.
 fn described(mut error: Error, tuning: &Tuning) -> Error {
     if let Error::Busy(busy) | Error::TimedOut(busy) = &mut error
         && let Some(blocker) = &mut busy.blocker
@@ -92,7 +97,7 @@ fn once(
     Ok(Guard::new(place, Mode::Exclusive, signals, held))
 }
 
-/// Passes a loss on to the guard.
+/// Reports a loss to the guard.
 pub(super) fn report_loss(hold: &FileHold, signals: &Arc<Signals>) {
     let signals = Arc::clone(signals);
     hold.on_lost(move |loss| {
@@ -115,7 +120,7 @@ pub(super) fn inspect(place: &Address, tuning: &Tuning) -> Result<LockState, Err
     state.map_err(|error| Error::from_files(place, &error))
 }
 
-/// What was seen at a place, in the words of all backends.
+/// Converts an observed lock file into a state.
 pub(super) fn observed_locks(place: &Address, observed_lock: Option<&ObservedLock>) -> LockState {
     let mut state = LockState::free(place);
     match observed_lock.map(ObservedLock::state) {
@@ -171,7 +176,8 @@ pub(super) fn list(place: &Address, tuning: &Tuning) -> Result<Vec<LockState>, E
         one => vec![one.clone()],
     };
     let states = places.iter().map(|place| inspect(place, tuning));
-    // What vanished between the list and the look is no news, and one that cannot be read does not hide the rest.
+    // A lock that vanished after the listing is left out. A lock that cannot be read becomes a note
+    // and does not hide the others.
     let states: Vec<LockState> = states
         .zip(&places)
         .map(|(state, place)| {
@@ -230,7 +236,7 @@ fn break_observed(
     })
 }
 
-/// Takes over a hold that follows another process (C13).
+/// Takes over a hold that is bound to another process: C13 (holds for scripts).
 pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHold, Error> {
     let place = &hold.place;
     let token = Token::parse(&hold.secret)
@@ -248,7 +254,7 @@ pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHold, Error> {
     adopted.map_err(|error| Error::from_files(place, &error))
 }
 
-/// Looks again and again, on a thread of its own that ends with the watch: files tell of no change of hands.
+/// Polls on its own thread, which ends with the watch. Lock files send no change events.
 pub(super) fn watch(place: &Address, tenure: &Tenure) -> Result<WatchStream, Error> {
     let seen = list(place, tenure.tuning())?;
     let (changes, watch) = WatchStream::new();
@@ -280,7 +286,7 @@ pub(super) fn watch(place: &Address, tenure: &Tenure) -> Result<WatchStream, Err
 
 type ExistingLock = BTreeMap<String, Blocker>;
 
-/// The live holds, by place and id.
+/// Returns the live holds by address and id.
 pub(super) fn present(states: &[LockState]) -> ExistingLock {
     let holders = states.iter().flat_map(|state| &state.holders);
     holders
@@ -292,7 +298,7 @@ pub(super) fn present(states: &[LockState]) -> ExistingLock {
         .collect()
 }
 
-/// Says whether anybody still listens.
+/// Sends the differences. Returns whether the receiver still exists.
 pub(super) fn tell_differences(
     known: &mut ExistingLock,
     now: ExistingLock,

@@ -1,9 +1,11 @@
-//! Locks of this process: the daemon's own rules, in memory. Fair, with fences, shared trees and permits; no lease,
-//! because a holder cannot die without its lock.
+//! In-process lock backend on the daemon's state machine (`tenure_core::Space`).
+//!
+//! Fair queue, fences, shared trees and permits. There is no lease: holder and lock end with the
+//! same process.
 //!
 //! ```text
-//! acquire ──▶ Space::apply ──granted──▶ Held
-//!                  └──queued──▶ Seat ◀──event── a later apply
+//! acquire ──▶ Space::apply ──granted──▶ MemoryHold
+//!                  └──queued──▶ OwnerEntry ◀──event── a later apply
 //! ```
 
 mod convert;
@@ -33,7 +35,7 @@ pub(super) use inspect::{ask, break_hold, inspect, list, watch};
 pub(crate) use inspect::{lose, signals_at};
 use lock_table::{MEMORY, OwnerClaim, WaitResult};
 
-/// A waiter asks again this often, so that its place in line never lapses.
+/// A waiter repeats its request this often, so that its queue entry does not expire.
 const PLACE_RENEWED: Duration = Duration::from_secs(86_400);
 
 /// A hold in memory.
@@ -43,7 +45,7 @@ pub(crate) struct MemoryHold {
     released: bool,
 }
 
-/// Takes names in one step. Dropping the future withdraws them from the line.
+/// Acquires names in one step. Dropping the future removes the queue entry.
 pub(super) async fn acquire(
     request: Request,
     paths: Vec<(Address, Path)>,
@@ -77,6 +79,7 @@ pub(super) async fn acquire(
         number: None,
     };
     loop {
+        // Registered under the same lock as the acquire, so that a grant in between is not missed.
         let (outcome, told) = {
             let mut inner = MEMORY.lock();
             let outcome = inner.acquire(&owner, &waiting.claims(), &request, &asking);
@@ -110,6 +113,8 @@ pub(super) async fn acquire(
             tell(&busy);
         }
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        // A wake-up before the time limit leads to another round of the loop, which renews the
+        // queue entry.
         let wait_limit = left.unwrap_or(PLACE_RENEWED).min(PLACE_RENEWED);
         let told = tokio::select! {
             biased;
@@ -126,7 +131,7 @@ pub(super) async fn acquire(
                     "the place in line was taken away",
                 ));
             }
-            // A grant that crosses the end of the wait is a grant.
+            // A grant that crosses the time limit counts: the withdrawal reports it.
             None if until.is_some_and(|until| Instant::now() >= until) => {
                 return match waiting.withdraw() {
                     Withdrawn::Granted { fence } => Ok(waiting.granted(&request, fence)),
@@ -138,7 +143,7 @@ pub(super) async fn acquire(
     }
 }
 
-/// A request under way: dropped, it leaves no place in line and no lock.
+/// A pending request. Dropping it removes the queue entry and releases a late grant.
 struct PendingAcquire {
     owner: OwnerId,
     wanted: Vec<(Address, Arc<OwnerClaim>)>,

@@ -1,4 +1,5 @@
-//! In place of the daemon's client where it is left out: there is no client, so nothing can be asked of one.
+//! Stand-in for the daemon client in builds without the feature `daemon`. No value of these types
+//! can exist.
 
 use std::convert::Infallible;
 
@@ -15,11 +16,11 @@ use crate::request::Request;
 use crate::tenure::DaemonAccess;
 use crate::values::Fence;
 
-/// No client of the daemon's exists in this build.
+/// Cannot exist in this build.
 #[derive(Clone)]
 pub(crate) struct DaemonClient(Infallible);
 
-/// Nor does a hold.
+/// Cannot exist in this build.
 pub(crate) struct DaemonHold(Infallible);
 
 impl DaemonClient {

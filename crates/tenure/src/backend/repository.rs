@@ -1,4 +1,4 @@
-//! Repository locks: shared and exclusive leases made of objects, in a directory or a bucket.
+//! Repository locks: shared and exclusive leases stored as objects, in a directory or a bucket.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +31,13 @@ use crate::tenure::Tenure;
 use crate::tuning::Tuning;
 use crate::values::{Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wait};
 
-/// C1.
+/// Default ttl: C1 (options of `run`).
 const TTL: Duration = Duration::from_secs(60);
-/// How often a watched repository is looked at.
+/// Poll interval of a watch.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
-/// A hold in a repository. The store's keeper refreshes it; a task of ours passes its end on.
+/// A hold in a repository. The store's runtime thread refreshes it; a task here reports its loss to
+/// the guard.
 pub(crate) struct RepositoryHold {
     guard: Arc<StoreGuard>,
     ttl: Duration,
@@ -80,6 +81,7 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
     };
     let taken = repository.lock(want).await;
     let guard = Arc::new(taken.map_err(|error| translated(place, &error))?);
+    // The store refreshes on its own thread. This task reports refreshes and the loss to the guard.
     let watching = runtime::handle().spawn({
         let (guard, signals) = (Arc::clone(&guard), Arc::clone(&signals));
         async move {
@@ -144,7 +146,7 @@ impl RepositoryHold {
         }
     }
 
-    /// The guard alone, when nobody watches it any more.
+    /// Stops the task and returns the store's guard, which then has no other reference.
     async fn into_guard(mut self, place: &Address) -> Result<StoreGuard, Error> {
         if let Some(watching) = self.watching.take() {
             watching.abort();
@@ -166,13 +168,13 @@ impl Drop for RepositoryHold {
     }
 }
 
-/// The store counts by its own rule; its end is ours.
+/// Converts the store's remaining validity into a lease with the same end.
 fn lease(guard: &StoreGuard, ttl: Duration) -> Lease {
     let until = Lease::now() + guard.valid_for();
     Lease::new(until.saturating_sub(ttl * 4 / 5), ttl)
 }
 
-/// Opens a repository. Nothing is read or written yet.
+/// Opens a repository. Does no I/O.
 pub(crate) fn open(place: &Address, tuning: &Tuning, ttl: Duration) -> Result<Repository, Error> {
     let Address::Repository(address) = place else {
         unreachable!("{place} is no repository");
@@ -219,7 +221,7 @@ fn state(place: &Address, view: &LockListing) -> LockState {
     }
 }
 
-/// Without an id: the dead and stale ones; with force all of them (P37).
+/// Breaks dead and stale locks; with force also live ones: P37 (break repository locks).
 pub(super) async fn break_hold(
     tenure: &Tenure,
     place: &Address,
@@ -253,7 +255,8 @@ pub(super) async fn break_hold(
         );
         return Err(Error::Busy(Box::new(busy)));
     }
-    // A live holder refreshes its record: with force and without an id it is meant all the same.
+    // A live holder refreshes its record, so its version changes between listing and break. Force
+    // without an id means it anyway.
     let insist = match (breaking.force, breaking.id) {
         (Force::Yes, None) => Insist::Yes,
         (Force::Yes | Force::No, _) => Insist::No,
@@ -285,7 +288,7 @@ pub(super) fn watch(tenure: &Tenure, place: &Address) -> WatchStream {
     watch
 }
 
-/// Looks again and again: a store tells of no change of hands.
+/// Polls: a store sends no change events.
 async fn look_on(tenure: &Tenure, place: &Address, changes: &ChangeStream) -> Result<(), Error> {
     let mut known = files::present(&[inspect(tenure, place).await?]);
     for hold in known.values() {
@@ -346,7 +349,7 @@ fn blocker(place: &Address, found: &StoreBlocker) -> Blocker {
             name: record
                 .map(|record| record.holder.clone())
                 .unwrap_or_default(),
-            // The holder's text names host and process already.
+            // The name already contains host and process.
             host: String::new(),
             pid: None,
             purpose: record

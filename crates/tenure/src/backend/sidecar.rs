@@ -17,7 +17,8 @@ use crate::signals::Signals;
 use crate::tuning::{Durability, Reclaim, Tuning};
 use crate::values::{Fence, Wait};
 
-/// The domain of this crate's locks in the process.
+/// Separates the in-process locks of this crate from those of others: S15 (locks within one
+/// process).
 const DOMAIN: &str = "tenure";
 
 pub(super) fn acquire(
@@ -132,7 +133,7 @@ pub(super) fn break_lock(
     })
 }
 
-/// The locked files of a directory.
+/// Returns the locked files of a directory.
 pub(super) fn below(dir: &Path) -> Result<Vec<Address>, Error> {
     Ok(sidecar::list(dir)?
         .into_iter()

@@ -1,4 +1,4 @@
-//! Upload locks: one request at a time, and a newcomer can ask the one before it to stop.
+//! Upload locks: one request per upload at a time. A new request can ask the current one to stop.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,8 @@ use crate::signals::{ReleaseRequest, Signals};
 use crate::tuning::{Durability, Tuning};
 use crate::values::{Fence, Holder, Wait};
 
-/// Whoever waits also asks: giving way is the protocol (U14).
+/// Acquires an upload lock. Every waiter also makes a release request: U14 (make a release
+/// request).
 pub(super) fn acquire(
     dir: &Path,
     id: &UploadId,
@@ -84,7 +85,7 @@ pub(super) fn inspect(
     Ok(state)
 }
 
-/// Tenure's own line of the record (U5), with what it was taken for.
+/// Parses Tenure's line of the record, which has the purpose: U5 (the `tenure` line).
 fn block(bytes: &[u8]) -> Option<serde_json::Map<String, serde_json::Value>> {
     let mut lines = bytes.split(|byte| *byte == b'\n');
     lines.find_map(|line| serde_json::from_slice(line.strip_prefix(b"tenure ")?).ok())
@@ -108,7 +109,7 @@ pub(super) fn ask(
     }
 }
 
-/// The locked uploads of a directory.
+/// Returns the locked uploads of a directory.
 pub(super) fn below(dir: &Path) -> Result<Vec<Address>, Error> {
     let ids = FileLocker::new(dir)?.list()?;
     let dir = dir.to_owned();

@@ -1,4 +1,4 @@
-//! Where the cases run, and what is declared not to work there.
+//! The backends of the suite, and the table of cases that they do not support.
 
 use std::sync::LazyLock;
 
@@ -29,7 +29,7 @@ pub(crate) enum Case {
     Leave,
 }
 
-/// All that a backend does not do. A case that is not listed here must pass.
+/// All unsupported cases. A case that is not listed must pass.
 const EXCEPTIONS: &[(&str, Case, &str)] = &[
     ("mem", Case::Crash, "a holder cannot die without its lock"),
     (
@@ -45,7 +45,7 @@ const EXCEPTIONS: &[(&str, Case, &str)] = &[
     ("repository", Case::Ask, "a holder listens to nobody"),
 ];
 
-/// Why a backend does not do this, if it does not.
+/// Returns why a backend does not support a case, if it does not.
 pub(crate) fn exception(backend: &str, case: Case) -> Option<&'static str> {
     let found = EXCEPTIONS
         .iter()
@@ -53,7 +53,7 @@ pub(crate) fn exception(backend: &str, case: Case) -> Option<&'static str> {
     found.map(|(_, _, why)| *why)
 }
 
-/// One reach, with a place of its own.
+/// One backend with a fresh address.
 pub(crate) struct BackendAddress {
     pub(crate) backend: &'static str,
     pub(crate) tenure: Tenure,
@@ -61,7 +61,7 @@ pub(crate) struct BackendAddress {
     temp: TempDir,
 }
 
-/// A fresh place at every backend.
+/// Returns a fresh address on every backend.
 pub(crate) fn everywhere() -> Vec<BackendAddress> {
     let name = || tenure_files::identity::Token::random().to_string();
     vec![
@@ -85,7 +85,7 @@ fn backend_address(backend: &'static str, place: impl Fn(&str) -> String) -> Bac
     assert_eq!(place.backend(), backend);
     let tuning = Tuning {
         repository: RepositoryTuning {
-            // Nobody else is there: no need to wait for late writers.
+            // No other program uses the store: do not wait for late writers.
             tenure_only: true,
             ..RepositoryTuning::default()
         },
@@ -121,7 +121,7 @@ impl BackendAddress {
         self.break_hold(None, Force::Yes).unwrap();
     }
 
-    /// A place above: the directory, the parent in the tree.
+    /// Returns the parent: the directory, or the parent path.
     pub(crate) fn above(&self) -> Address {
         let dir = self.temp.path().to_str().unwrap();
         match &self.place {
@@ -135,7 +135,7 @@ impl BackendAddress {
         }
     }
 
-    /// What makes an actor hold this place; leases as short as they get.
+    /// Returns the arguments that make an actor hold this lock, with the shortest lease.
     pub(crate) fn actor_arguments(&self) -> Vec<String> {
         let capabilities = Capabilities::of(&self.place);
         let shortest = capabilities
@@ -148,7 +148,7 @@ impl BackendAddress {
     }
 }
 
-/// The table of exceptions and the declared capabilities say the same.
+/// The table of exceptions agrees with the declared capabilities.
 #[test]
 fn exceptions_are_what_the_capabilities_declare() {
     for backend_address in everywhere() {

@@ -1,5 +1,7 @@
-//! The same cases over every backend. What a backend does not do is declared in one table and checked against its
-//! capabilities; everything else must behave alike.
+//! Conformance suite: the same cases on every backend.
+//!
+//! Unsupported cases are listed in one table and checked against the capabilities; everything else
+//! must behave alike.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -19,7 +21,8 @@ use tenure::{ChangeKind, Class, Error, Force, HoldId, LostCause};
 const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(60);
 
-/// Runs a case at every backend that has it, each on a thread of its own. Elsewhere the backend must refuse.
+/// Runs a case on every backend that supports it, each on its own thread. Other backends must
+/// refuse.
 fn with_every_backend(case: Case, run: fn(&BackendAddress), refuses: fn(&BackendAddress)) {
     let backend_addresses = everywhere();
     thread::scope(|scope| {
@@ -37,7 +40,7 @@ fn with_every_backend(case: Case, run: fn(&BackendAddress), refuses: fn(&Backend
     });
 }
 
-/// No exception is known.
+/// For cases without exceptions.
 fn always(backend_address: &BackendAddress) {
     panic!(
         "{} has an exception that no test shows",
@@ -45,7 +48,7 @@ fn always(backend_address: &BackendAddress) {
     );
 }
 
-/// C8: one at a time, and the other learns who, where and what for.
+/// C8: one holder at a time, and the other client learns who, where and for what.
 #[test]
 fn exclusive() {
     with_every_backend(
@@ -74,7 +77,8 @@ fn exclusive() {
     );
 }
 
-/// C16: shared holders are together and keep out an exclusive one; who has no shared mode says so with 2.
+/// C16: shared holders exclude an exclusive one; a backend without shared mode refuses with exit
+/// code 2.
 #[test]
 fn shared() {
     with_every_backend(
@@ -103,14 +107,15 @@ fn shared() {
     );
 }
 
-/// A dropped guard gives the lock back.
+/// A dropped guard releases the lock.
 #[test]
 fn dropped() {
     with_every_backend(
         Case::Try,
         |backend_address| {
             drop(backend_address.lock().no_wait().acquire().unwrap());
-            // In the background elsewhere than on files and in memory: wait for it.
+            // On other backends than files and memory the release runs in the background: wait for
+            // it.
             backend_address
                 .lock()
                 .wait(SOON)
@@ -123,7 +128,7 @@ fn dropped() {
     );
 }
 
-/// A waiter hears for whom it waits, and gets the lock when it is given back.
+/// A waiter learns the holder and gets the lock when it is released.
 #[test]
 fn wait() {
     with_every_backend(
@@ -149,7 +154,7 @@ fn wait() {
     );
 }
 
-/// Who waited in vain ends with 124, knows the holder, and leaves nothing behind.
+/// A wait that times out ends with 124, names the holder, and leaves nothing behind.
 #[test]
 fn timeout() {
     with_every_backend(
@@ -178,7 +183,8 @@ fn timeout() {
     );
 }
 
-/// K34: a loss is noticed, resolves `lost`, poisons `check` and `release`, and ends the body of `with`.
+/// K34: a loss is noticed, completes `lost`, makes `check` and `release` fail, and ends the body of
+/// `with`.
 #[test]
 fn lost() {
     with_every_backend(
@@ -194,7 +200,7 @@ fn lost() {
                     tenure
                         .break_hold(guard.place(), None, Force::Yes, "test")
                         .await?;
-                    // Never ends by itself: the loss ends it.
+                    // Never completes by itself: the loss drops it.
                     std::future::pending::<Result<(), Error>>().await
                 });
             let error = tenure::blocking::wait(body).unwrap_err();
@@ -228,7 +234,7 @@ fn lost() {
     );
 }
 
-/// The holder hears who asks and why, and nothing is taken from it.
+/// The holder learns who asks and why, and keeps the lock.
 #[test]
 fn ask() {
     with_every_backend(
@@ -254,7 +260,7 @@ fn ask() {
     );
 }
 
-/// C10, C16: a live hold falls only by force, and only if it is the one that was named.
+/// C10, C16: a live hold is broken only with force, and only if it is the named one.
 #[test]
 fn broken() {
     with_every_backend(
@@ -274,7 +280,8 @@ fn broken() {
             let broken = backend_address.break_hold(Some(&id), Force::Yes).unwrap();
             assert_eq!(broken.victims.len(), 1);
             guard.lost();
-            // In one process the handle of a lost lock keeps the next one out until it is gone.
+            // In one process, the handle of a lost lock excludes the next holder until it is
+            // dropped.
             drop(guard);
             backend_address
                 .lock()
@@ -288,7 +295,7 @@ fn broken() {
     );
 }
 
-/// K39, R67: every exclusive holder has a larger number than the one before it.
+/// K39, R67: every exclusive holder has a larger fence than the one before it.
 #[test]
 fn fence() {
     with_every_backend(
@@ -308,7 +315,7 @@ fn fence() {
     );
 }
 
-/// Nobody waits for the dead: the lock of a killed process comes free.
+/// The lock of a killed process becomes free.
 #[test]
 fn crash() {
     with_every_backend(
@@ -346,7 +353,7 @@ fn crash() {
     );
 }
 
-/// What is held shows, whoever looks, and what is given back does not.
+/// Every client sees a held lock, and does not see a released one.
 #[test]
 fn looking() {
     with_every_backend(
@@ -375,7 +382,7 @@ fn looking() {
     );
 }
 
-/// Whoever watches sees what was held, what is taken and what is given back.
+/// A watch reports present, new and released holds.
 #[test]
 fn watching() {
     with_every_backend(
@@ -400,7 +407,7 @@ fn watching() {
     );
 }
 
-/// C13: a hold that was left is renewed and given back by its word.
+/// C13: a detached hold is renewed and released by its text form.
 #[test]
 fn left() {
     with_every_backend(
@@ -434,7 +441,7 @@ fn left() {
     );
 }
 
-/// C6: reversed lists do not deadlock, the same lock twice is one, and all are lost as one.
+/// C6: reversed lists do not deadlock, duplicates count once, and all are lost together.
 #[test]
 fn several() {
     let backend_addresses = everywhere();

@@ -1,4 +1,4 @@
-//! Who may come in: tokens and TLS.
+//! Authentication: tokens and TLS.
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::support::Daemon;
 
-/// R182: without the token nothing is done, with it everything; the token is in no message.
+/// R182: calls without the token are refused, calls with it succeed; the token appears in no
+/// message.
 #[test]
 fn credentials_are_shown_and_kept_to_ourselves() {
     let daemon = Daemon::start_with_token("open sesame, please, this is long enough");
@@ -41,7 +42,7 @@ fn credentials_are_shown_and_kept_to_ourselves() {
     guard.release().unwrap();
 }
 
-/// TLS with a trusted certificate works; with any other one nothing is sent.
+/// TLS works with a trusted certificate; with another one nothing is sent.
 #[test]
 fn tls_needs_a_certificate_that_is_trusted() {
     let daemon = Daemon::start();
@@ -74,7 +75,7 @@ fn tls_needs_a_certificate_that_is_trusted() {
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
 }
 
-/// A door that speaks TLS, and passes on to the daemon.
+/// Starts a TLS proxy in front of the daemon.
 async fn tls_in_front_of(daemon: &Daemon) -> (Endpoint, String) {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
     let certificate = CertificateDer::from(made.cert.der().to_vec());

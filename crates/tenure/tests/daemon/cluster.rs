@@ -1,4 +1,4 @@
-//! Three nodes, one of them killed: what a client holds goes on over the others.
+//! Failover: of three nodes one is killed, and the holds of a client continue on the others.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::support::{Daemon, client};
 
 const SECRET: &str = "0123456789abcdef0123456789abcdef";
 
-/// Three nodes of one cluster, every group on all of them.
+/// Starts three nodes of one cluster, with every group on all of them.
 fn three(data: &TempDir) -> Vec<Daemon> {
     let mut nodes: Vec<Daemon> = Vec::new();
     for number in 0..3 {
@@ -56,7 +56,7 @@ fn three(data: &TempDir) -> Vec<Daemon> {
     nodes
 }
 
-/// Waits until every group is at rest on three nodes.
+/// Waits until every group has settled on three nodes.
 async fn settle(node: &Daemon) {
     let target = tonic::transport::Endpoint::from_shared(format!("http://{}", node.node)).unwrap();
     let mut client = ClusterClient::new(target.connect().await.unwrap());
@@ -75,7 +75,7 @@ async fn settle(node: &Daemon) {
     }
 }
 
-/// Promise 2: the loss of a node, and of the leaders on it, loses no lock and no place in line.
+/// Promise 2: the loss of a node, and of the leaders on it, loses no lock and no queue entry.
 #[test]
 fn holds_and_waiters_survive_the_death_of_a_node() {
     let data = tempfile::tempdir().unwrap();
@@ -102,7 +102,7 @@ fn holds_and_waiters_survive_the_death_of_a_node() {
             lock.on_wait(tell).acquire()
         });
         told.recv_timeout(LONG).unwrap();
-        // The one that both are connected to.
+        // The node that both clients are connected to.
         nodes[0].kill();
         let killed = Lease::now();
         for guard in &guards {

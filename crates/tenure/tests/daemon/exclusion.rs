@@ -1,5 +1,7 @@
-//! Promise number one, as the holders believe it: while connections are held back and cut, no two of them ever believe
-//! at the same moment that the lock is theirs, and fences grow with every one.
+//! Mutual exclusion from the view of the holders.
+//!
+//! While connections are delayed and cut, no two holders believe at the same time that they hold
+//! the lock, and fences grow with every holder.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +16,10 @@ use crate::support::{Daemon, client};
 const CLIENTS: usize = 4;
 const TTL: Duration = Duration::from_millis(800);
 const RUN: Duration = Duration::from_secs(8);
-/// By then somebody has been hit who held the lock.
+/// Time limit for the faults to hit a holder.
 const LONGEST: Duration = Duration::from_secs(60);
 
-/// From when to when somebody believed to hold, by a clock that all share.
+/// The time span in which a client believed to hold the lock, on a clock that all clients share.
 #[derive(Debug)]
 struct Belief {
     fence: Fence,
@@ -67,7 +69,7 @@ fn nobody_believes_while_another_does() {
     assert!(lost > 0, "no trouble came through: {beliefs:?}");
 }
 
-/// Holds for as long as it may, but not longer than a while.
+/// Acquires the lock and holds it as long as allowed, up to a limit.
 fn hold_once(tenure: &Tenure) -> Option<Belief> {
     let lock = tenure.lock_blocking("t:/exclusion").unwrap().ttl(TTL);
     let guard = lock.wait(Duration::from_secs(1)).acquire().ok()?;
@@ -89,7 +91,7 @@ fn hold_once(tenure: &Tenure) -> Option<Belief> {
     })
 }
 
-/// One after the other is cut off for longer than a lease, made deaf, or cut, until it came through.
+/// Delays or cuts one client after the other for longer than a lease, until `came_through` is true.
 fn trouble(relays: &[Relay], came_through: impl Fn() -> bool) {
     let begun = Lease::now();
     let kinds = [Some(Traffic::Held), None, Some(Traffic::AnswersHeld)];

@@ -1,4 +1,4 @@
-//! When things fail: nodes, connections, answers, the daemon itself.
+//! Faults: nodes, connections, lost answers, the daemon itself.
 
 use std::sync::mpsc;
 use std::thread;
@@ -13,13 +13,13 @@ use crate::support::{Daemon, client};
 
 const TTL: Duration = Duration::from_millis(1500);
 
-/// A port where nobody listens.
+/// Returns a port on which no process listens.
 fn nobody() -> Endpoint {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port())
 }
 
-/// Any of several nodes will do, and nobody at all is said in a sentence.
+/// The client uses any reachable node; if there is none, the error says so.
 #[test]
 fn another_node_is_tried_when_one_does_not_answer() {
     let daemon = Daemon::start();
@@ -40,7 +40,7 @@ fn another_node_is_tried_when_one_does_not_answer() {
     assert!(error.to_string().contains("cannot be reached"), "{error}");
 }
 
-/// The node that serves goes away: the hold goes on over the other way, with the same fence.
+/// The serving node goes away: the hold continues on the other node with the same fence.
 #[test]
 fn a_hold_survives_the_loss_of_its_node() {
     let daemon = Daemon::start();
@@ -54,7 +54,7 @@ fn a_hold_survives_the_loss_of_its_node() {
         .unwrap();
     let fence = guard.fence();
     one.set(Traffic::Held);
-    // Renewed after that moment, so by the other way.
+    // A renewal after that moment went over the other node.
     let (tell, told) = mpsc::channel();
     guard.listen(move |event| {
         let _ = tell.send(format!("{event:?}"));
@@ -69,7 +69,7 @@ fn a_hold_survives_the_loss_of_its_node() {
     guard.release().unwrap();
 }
 
-/// P1, P2: what was granted is there after `kill -9`; the hold goes on, and so does the line.
+/// P1, P2: grants survive `kill -9` of the daemon; holds and the queue continue.
 #[test]
 fn holds_and_waiters_survive_a_restart() {
     let mut daemon = Daemon::start();
@@ -104,7 +104,8 @@ fn holds_and_waiters_survive_a_restart() {
     });
 }
 
-/// Promise 1: cut off, a holder knows that it has lost at 80 % of its lease, before anybody else can have the lock.
+/// Promise 1: a disconnected holder knows at 80 % of its lease that it has lost the lock, before
+/// another client can get it.
 #[test]
 fn a_holder_that_is_cut_off_stops_before_the_next_begins() {
     let daemon = Daemon::start();
@@ -144,7 +145,8 @@ fn a_holder_that_is_cut_off_stops_before_the_next_begins() {
     assert!(matches!(guard.release(), Err(Error::Lost(_))));
 }
 
-/// The same when the daemon itself stands still. It gives the whole lease again when it goes on, so the next comes late.
+/// The same if the daemon itself is stopped. After it continues it grants the full lease again, so
+/// the next holder comes late.
 #[test]
 fn a_daemon_that_stands_still_confirms_nothing() {
     let daemon = Daemon::start();
@@ -171,7 +173,8 @@ fn a_daemon_that_stands_still_confirms_nothing() {
         .unwrap();
 }
 
-/// R102: an answer that is lost is asked for again under the same key, and the lock is taken once.
+/// R102: after a lost answer the client repeats the request under the same key, and the lock is
+/// acquired once.
 #[test]
 fn a_lost_answer_is_asked_for_again() {
     let daemon = Daemon::start();
@@ -196,7 +199,7 @@ fn a_lost_answer_is_asked_for_again() {
     relay.set(Traffic::AnswersHeld);
     thread::scope(|scope| {
         let acquiring = scope.spawn(|| tenure.lock_blocking("t:/a").unwrap().acquire());
-        // It was applied, and nobody was told.
+        // The request was applied, but its answer was held back.
         let direct = daemon.client();
         while wait(direct.inspect("t:/a")).unwrap().free {
             thread::yield_now();
@@ -215,7 +218,7 @@ fn a_lost_answer_is_asked_for_again() {
     });
 }
 
-/// A connection that is cut while waiting costs neither the place nor the lock.
+/// A connection that breaks while a request waits costs neither the queue position nor the lock.
 #[test]
 fn a_waiter_survives_a_cut() {
     let daemon = Daemon::start();
@@ -238,14 +241,14 @@ fn a_waiter_survives_a_cut() {
         });
         assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
         relay.cut();
-        // Asked again over a new connection, at its old place.
+        // Repeated on a new connection, at the old position.
         assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
         held.release().unwrap();
         waiting.join().unwrap().unwrap().release().unwrap();
     });
 }
 
-/// A killed owner learns it at once, not at its next renewal.
+/// A killed owner learns it at once by an event, not at its next renewal.
 #[test]
 fn a_broken_hold_is_told_by_event() {
     let daemon = Daemon::start();
@@ -266,7 +269,7 @@ fn a_broken_hold_is_told_by_event() {
     assert!(Lease::now() < renew_at, "only the renewal told");
 }
 
-/// Two locks of one session in one namespace, by the relay: they share a lease.
+/// Acquires two locks of one session in one namespace over the relay: they share a lease.
 fn two_of_a_session(relay: &Relay) -> (Guard, Guard) {
     let session = client([&relay.node]).session("pair");
     let acquire = |path: &str| {
@@ -296,7 +299,8 @@ fn is_renewed(guard: &Guard) {
     }
 }
 
-/// E9: KILLED goes only to the connections that stand. A client that had none compares when it has one again.
+/// E9: KILLED reaches only open connections. A client without one compares its holds after it
+/// reconnects.
 #[test]
 fn a_hold_that_was_broken_while_no_connection_stood_is_lost() {
     let daemon = Daemon::start();
@@ -304,7 +308,7 @@ fn a_hold_that_was_broken_while_no_connection_stood_is_lost() {
     let (broken, kept) = two_of_a_session(&relay);
     relay.set(Traffic::AnswersHeld);
     break_hold(&daemon, "t:/a/x");
-    // What the relay holds back, KILLED among it, is gone with the connection.
+    // What the relay holds back, including KILLED, is lost with the connection.
     relay.cut();
     relay.set(Traffic::Passes);
     assert_eq!(broken.lost().cause, LostCause::Killed);
@@ -312,7 +316,7 @@ fn a_hold_that_was_broken_while_no_connection_stood_is_lost() {
     kept.check().unwrap();
 }
 
-/// R90, E9: the lease of the other holds goes on, once the daemon has heard that the loss is known.
+/// R90, E9: the lease of the other holds continues once the daemon has the release of the lost one.
 #[test]
 fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     let daemon = Daemon::start();
@@ -327,8 +331,8 @@ fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     next.release().unwrap();
 }
 
-/// KILLED says no path. A request that waits gives up with it, and leaves no place in line: a grant that comes later
-/// would be held for as long as the session renews its other locks.
+/// KILLED names no path. A waiting request ends with it and leaves no queue entry: a later grant
+/// would be held as long as the session renews its other locks.
 #[test]
 fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
     let daemon = Daemon::start();
@@ -359,8 +363,8 @@ fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
     kept.check().unwrap();
 }
 
-/// R102: a daemon that remembers no more answers refuses what has a key, and forgets none early. Locks of this library,
-/// which repeats under keys, can be had all the same.
+/// R102: a daemon that cannot store more answers refuses keyed requests and forgets no answer
+/// early. The library, which uses keys, can still acquire locks.
 #[test]
 fn a_full_memory_of_answers_keeps_nobody_out() {
     const REMEMBERED: u64 = 65_536;
@@ -383,7 +387,8 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
     again.release().unwrap();
 }
 
-/// Releases nothing so many times, under a key each, in the namespace `t:/a`. Returns what the last was refused with.
+/// Sends so many releases without effect, each with its own key, in the namespace `t:/a`. Returns
+/// the error of the last one.
 async fn fill_answers(node: &Endpoint, times: u64) -> String {
     use tenure_wire::v1::{self, session_request::Op, session_response::Result as Answer};
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{node}")).unwrap();
@@ -402,7 +407,7 @@ async fn fill_answers(node: &Endpoint, times: u64) -> String {
         })),
     };
     let mut refused = None;
-    // The window of a session is bounded: one batch after the other.
+    // A session limits the requests in flight, so send batches.
     for first in (1..=times).step_by(512) {
         let batch: Vec<_> = (first..=times.min(first + 511)).map(release).collect();
         let count = batch.len();

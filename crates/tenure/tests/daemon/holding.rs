@@ -1,4 +1,4 @@
-//! While a lock is held: renewals, sessions, release requests, policies.
+//! Held locks on the daemon: renewals, sessions, release requests, policies.
 
 use std::num::NonZeroU32;
 use std::sync::mpsc;
@@ -10,7 +10,8 @@ use tenure::{Algorithm, Capabilities, Class, Error, Fencing, HoldEvent};
 use crate::LONG;
 use crate::support::Daemon;
 
-/// Leases renew themselves, one renewal for all that a session holds, counted from its sending.
+/// Leases are renewed automatically, one renewal for all holds of a session, counted from its
+/// sending.
 #[test]
 fn leases_are_renewed_for_a_whole_session() {
     let daemon = Daemon::start();
@@ -24,7 +25,8 @@ fn leases_are_renewed_for_a_whole_session() {
             .acquire()
             .unwrap()
     };
-    // Own locks never exclude each other, also above and below, and they may lie in several namespaces.
+    // Locks of one session never exclude each other, also as ancestor and descendant, and may be in
+    // several namespaces.
     let guards = [lock("t:/a"), lock("t:/a/b"), lock("t:/c")];
     let (tell, told) = mpsc::channel();
     for (number, guard) in guards.iter().enumerate() {
@@ -52,7 +54,8 @@ fn leases_are_renewed_for_a_whole_session() {
     assert!(wait(session.inspect("t:/a")).unwrap().free);
 }
 
-/// A path that a session holds twice is given back by the last guard; another ttl in one session is refused.
+/// A path that a session holds twice is released by the last guard; another ttl in one session is
+/// refused.
 #[test]
 fn a_session_counts_its_guards_and_keeps_one_ttl() {
     let daemon = Daemon::start();
@@ -61,7 +64,7 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
     let before = first.fence();
     let second = session.lock_blocking("t:/a").unwrap().acquire().unwrap();
     assert!(second.fence() > before);
-    // R69: both guards have the newest one; the older would not pass any more.
+    // R69: both guards have the newest fence; the older one would not pass the check.
     assert_eq!(first.fence(), second.fence());
     first.check().unwrap();
     first.release().unwrap();
@@ -92,7 +95,7 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
         .unwrap();
 }
 
-/// K36: a guard that came over `fork` is inert: its drop gives nothing back.
+/// K36: a guard in a child of `fork` does nothing: its drop does not release the lock.
 #[test]
 #[allow(unsafe_code, reason = "there is no other way to fork")]
 fn a_guard_that_came_over_fork_is_inert() {
@@ -102,17 +105,18 @@ fn a_guard_that_came_over_fork_is_inert() {
     let file = temp.path().join("state").display().to_string();
     let places = ["t:/a", "mem:forked/lock", &file];
     let guards = places.map(|place| tenure.lock_blocking(place).unwrap().acquire().unwrap());
-    // SAFETY: the child drops the guards, which touches no lock and no thread of its parent, and ends without cleaning up.
+    // SAFETY: the child drops the guards, which uses no lock and no thread of its parent, and exits
+    // without cleanup.
     let child = match unsafe { libc::fork() } {
         0 => {
             drop(guards);
-            // SAFETY: ends this process and nothing else.
+            // SAFETY: only ends this process.
             unsafe { libc::_exit(0) }
         }
         child => child,
     };
     let mut status = 0;
-    // SAFETY: `status` is ours to write.
+    // SAFETY: `status` is a local variable.
     assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
     assert_eq!(status, 0);
     for guard in guards {
@@ -121,7 +125,7 @@ fn a_guard_that_came_over_fork_is_inert() {
     }
 }
 
-/// E2: a waiter that asks is heard at once, long before the next renewal.
+/// E2: the holder gets a release request at once, long before the next renewal.
 #[test]
 fn a_release_request_is_handed_over_directly() {
     let daemon = Daemon::start();
@@ -149,7 +153,7 @@ fn a_release_request_is_handed_over_directly() {
     });
 }
 
-/// R50–R54, E6: permits where a namespace has them, shared trees where it has those; both without a fence.
+/// R50 to R54, E6: permits and shared trees in namespaces that have them; both without a fence.
 #[test]
 fn permits_and_trees() {
     let daemon = Daemon::start();

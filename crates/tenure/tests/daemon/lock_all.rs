@@ -1,4 +1,4 @@
-//! C6: several paths of one daemon. One step for one namespace, namespace after namespace for several; all or none.
+//! C6 (several locks at once): several paths of one daemon, all or none. One step per namespace.
 
 use std::num::NonZeroU32;
 use std::sync::mpsc;
@@ -23,7 +23,7 @@ fn holders(tenure: &Tenure, place: &str) -> usize {
     wait(tenure.inspect(place)).unwrap().holders.len()
 }
 
-/// C6, R66: what is taken in one step has one fence, on every path.
+/// C6, R66: paths that are acquired in one step share one fence.
 #[test]
 fn paths_of_one_namespace_are_taken_in_one_step() {
     let daemon = Daemon::start();
@@ -38,7 +38,8 @@ fn paths_of_one_namespace_are_taken_in_one_step() {
     assert_eq!(holders(&tenure, "t:/x/a") + holders(&tenure, "t:/x/b"), 0);
 }
 
-/// C6: a third party never sees one of them taken while the other is waited for, neither before nor after giving up.
+/// C6: a third client never sees one path taken while the request waits for the other, neither
+/// before nor after the timeout.
 #[test]
 fn who_waits_for_one_has_none() {
     let daemon = Daemon::start();
@@ -69,7 +70,7 @@ fn who_waits_for_one_has_none() {
     held.release().unwrap();
 }
 
-/// A waiter for both gets both, when the last of them is free, with one fence.
+/// A waiter for two paths gets both with one fence when the last one is free.
 #[test]
 fn a_waiter_gets_all_of_them() {
     let daemon = Daemon::start();
@@ -99,7 +100,8 @@ fn a_waiter_gets_all_of_them() {
     });
 }
 
-/// One after the other, the second path could stand in line behind a tree lock that waits for the first: a deadlock.
+/// If the paths were acquired one after the other, the second could queue behind a tree lock that
+/// waits for the first: a deadlock.
 #[test]
 fn tree_locks_in_between_do_not_deadlock() {
     let daemon = Daemon::start();
@@ -118,8 +120,8 @@ fn tree_locks_in_between_do_not_deadlock() {
     });
 }
 
-/// C6, R31: paths of several namespaces, one of them inside another, come namespace by namespace; what was taken is
-/// given back when the rest is not to be had, before the answer comes.
+/// C6, R31: paths of several namespaces, one of them inside another, are acquired namespace by
+/// namespace. If a later one fails, the earlier ones are released before the error is returned.
 #[test]
 fn several_namespaces_are_taken_one_after_the_other() {
     let daemon = Daemon::start();
@@ -159,7 +161,7 @@ fn several_namespaces_are_taken_one_after_the_other() {
     });
 }
 
-/// A path above the routing depth belongs nowhere (R30): refused, whatever is wanted beside it.
+/// R30: a path above the routing depth has no namespace and is refused, whatever else is requested.
 #[test]
 fn a_path_that_belongs_nowhere_is_refused() {
     let daemon = Daemon::start();
@@ -169,7 +171,7 @@ fn a_path_that_belongs_nowhere_is_refused() {
     assert_eq!(holders(&tenure, "t:/x/a"), 0);
 }
 
-/// All of them are lost with one of them.
+/// The loss of one lock is the loss of all.
 #[test]
 fn lost_as_one() {
     let daemon = Daemon::start();
@@ -183,7 +185,7 @@ fn lost_as_one() {
     assert!(wait(guards.release()).is_err());
 }
 
-/// C6: one time to wait for all of them, however many are in the way.
+/// C6: one time limit for all locks, however many are held.
 #[test]
 fn the_patience_is_one_for_all() {
     let daemon = Daemon::start();
@@ -197,7 +199,7 @@ fn the_patience_is_one_for_all() {
             let lock = all(&bob, &["t:/x/a", "t:/y/a"]).wait(wait_limit);
             wait(lock.acquire()).unwrap_err()
         });
-        // The first is free after most of the time; then the second is waited for.
+        // The first lock is released after most of the time; then the request waits for the second.
         thread::sleep(wait_limit * 2 / 3);
         first.release().unwrap();
         let error = waiting.join().unwrap();
@@ -215,8 +217,8 @@ fn the_patience_is_one_for_all() {
     assert_eq!(holders(&amy, "t:/x/a"), 0);
 }
 
-/// R50, R54: permits are given by semaphores only; elsewhere `permits` is ignored on the wire, and one of five would be
-/// the only one.
+/// R50, R54: only semaphores have permits. In other namespaces the daemon ignores `permits`, so a
+/// client that asks for one of five would get an exclusive lock.
 #[test]
 fn permits_are_refused_where_there_are_none() {
     let daemon = Daemon::start();
@@ -228,7 +230,7 @@ fn permits_are_refused_where_there_are_none() {
     assert_eq!(error.exit_code(), 2, "{error:?}");
     assert_eq!(holders(&amy, "t:/x/a"), 0, "nothing is left of it");
 
-    // Nor is it waited for.
+    // The request does not wait either.
     let held = bob.lock_blocking("t:/x/a").unwrap().acquire().unwrap();
     let error = wait(permit(&amy).acquire()).unwrap_err();
     assert!(error.to_string().contains("no semaphore"), "{error}");

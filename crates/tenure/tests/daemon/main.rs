@@ -1,5 +1,5 @@
-//! The daemon's client against a real daemon in a process of its own: killed, restarted, stopped, cut off, and behind a
-//! relay that swallows answers.
+//! The client against a real daemon in its own process: killed, restarted, stopped, disconnected,
+//! and behind a relay that holds back answers.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -16,5 +16,5 @@ mod waiting;
 
 use std::time::Duration;
 
-/// Longer than anything here takes.
+/// Longer than any step takes.
 pub(crate) const LONG: Duration = Duration::from_secs(30);

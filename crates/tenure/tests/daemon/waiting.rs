@@ -1,4 +1,4 @@
-//! While a lock is waited for: order, positions, deadlocks, giving up.
+//! Waiting on the daemon: order, positions, deadlocks, cancellation.
 
 use std::sync::mpsc;
 use std::thread;
@@ -10,7 +10,7 @@ use tenure::{Error, LockState, Tenure};
 use crate::LONG;
 use crate::support::Daemon;
 
-/// First come, first served, and everybody knows its place.
+/// First come, first served, and every waiter knows its position.
 #[test]
 fn the_line_is_fair_and_its_places_are_known() {
     let daemon = Daemon::start();
@@ -33,7 +33,7 @@ fn the_line_is_fair_and_its_places_are_known() {
                 got.send((number, guard.fence().unwrap())).unwrap();
                 guard.release().unwrap();
             });
-            // The next one comes when this one stands in line.
+            // Start the next waiter when this one is queued.
             let busy = told.recv_timeout(LONG).unwrap();
             assert_eq!(busy.position, Some(number));
             let said = if number == 1 {
@@ -54,7 +54,7 @@ fn the_line_is_fair_and_its_places_are_known() {
     assert_eq!(order.len(), 3);
 }
 
-/// A future that is dropped leaves no place in line, and a grant that crosses it is given back.
+/// A dropped future leaves no queue entry, and a grant that crosses it is released.
 #[test]
 fn a_dropped_acquire_leaves_nothing_behind() {
     let daemon = Daemon::start();
@@ -88,7 +88,7 @@ fn a_dropped_acquire_leaves_nothing_behind() {
         .unwrap();
 }
 
-/// E5: of two owners that would wait for each other one is refused, with the circle.
+/// E5: of two owners that would wait for each other, one is refused, with the cycle.
 #[test]
 fn a_deadlock_is_refused_with_its_circle() {
     let daemon = Daemon::start();
@@ -123,7 +123,7 @@ fn a_deadlock_is_refused_with_its_circle() {
     a.release().unwrap();
 }
 
-/// One owner has one place in line: in a session the second request waits for the first.
+/// R83: an owner has one queue entry, so in a session the second request waits for the first.
 #[test]
 fn requests_of_a_session_take_turns() {
     let daemon = Daemon::start();

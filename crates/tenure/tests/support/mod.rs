@@ -1,4 +1,4 @@
-//! A real daemon in a process of its own, and a relay in front of it that fails on command.
+//! A real daemon in its own process, and a relay in front of it that fails on command.
 
 #![allow(dead_code, reason = "each test program uses its own part")]
 
@@ -12,18 +12,19 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tenure::{Builder, Endpoint, Tenure};
 
-/// A daemon. It ends with its standard input, so none outlives its test, and is killed when it is dropped.
+/// A daemon process. It is killed on drop, and it exits when its standard input is closed, so none
+/// outlives its test.
 pub(crate) struct Daemon {
     child: Child,
     pub(crate) node: Endpoint,
-    /// Where its peers find it, if it is one of several nodes.
+    /// The gossip address, if it is a cluster node.
     pub(crate) gossip: String,
     data: PathBuf,
     _temp: Option<TempDir>,
 }
 
 impl Daemon {
-    /// One with an empty directory, on a port that the system chooses.
+    /// Starts a daemon with an empty directory on a free port.
     pub(crate) fn start() -> Daemon {
         let temp = tempfile::tempdir().unwrap();
         let mut daemon = Daemon::start_on(temp.path(), "127.0.0.1:0", &[]);
@@ -31,7 +32,7 @@ impl Daemon {
         daemon
     }
 
-    /// One that asks for a token.
+    /// Starts a daemon that requires a token.
     pub(crate) fn start_with_token(token: &str) -> Daemon {
         let temp = tempfile::tempdir().unwrap();
         let mut daemon = Daemon::start_on(temp.path(), "127.0.0.1:0", &[token]);
@@ -43,7 +44,7 @@ impl Daemon {
         Daemon::start_with(data, address, more, &[])
     }
 
-    /// One with more keys.
+    /// Starts a daemon with additional settings.
     pub(crate) fn start_with(
         data: &Path,
         address: &str,
@@ -84,13 +85,13 @@ impl Daemon {
         }
     }
 
-    /// `kill -9`.
+    /// Sends SIGKILL.
     pub(crate) fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 
-    /// Starts it again after a kill, on the same data and the same port.
+    /// Restarts it after a kill, with the same data and port.
     pub(crate) fn restart(&mut self) {
         let again = Daemon::start_on(&self.data, &self.node.to_string(), &[]);
         let temp = self._temp.take();
@@ -111,7 +112,7 @@ impl Daemon {
         kill_process(pid, signal).unwrap();
     }
 
-    /// A client of its own connection.
+    /// Returns a client with its own connection.
     pub(crate) fn client(&self) -> Tenure {
         client([&self.node])
     }
@@ -123,7 +124,7 @@ impl Drop for Daemon {
     }
 }
 
-/// A client of these nodes, with a connection of its own.
+/// Returns a client of these nodes with its own connection.
 pub(crate) fn client<'a>(nodes: impl IntoIterator<Item = &'a Endpoint>) -> Tenure {
     Builder::default()
         .nodes(nodes.into_iter().cloned())

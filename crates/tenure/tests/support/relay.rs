@@ -1,4 +1,4 @@
-//! A relay between client and daemon: passes everything, holds everything back, or cuts.
+//! TCP relay between client and daemon: passes, holds back or cuts the traffic.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -7,14 +7,14 @@ use std::thread;
 
 use tenure::Endpoint;
 
-/// What happens to bytes on their way.
+/// What happens to the traffic.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Traffic {
-    /// They arrive.
+    /// Passes in both directions.
     Passes,
-    /// They are held back, in both directions, until they pass again; nobody is told.
+    /// Held back in both directions until it passes again. Connections stay open.
     Held,
-    /// Those of the daemon are held back: it hears and cannot be heard.
+    /// Only the daemon's traffic is held back: requests arrive, answers do not.
     AnswersHeld,
 }
 
@@ -67,7 +67,7 @@ impl Relay {
         self.shared.changed.notify_all();
     }
 
-    /// Ends all connections that there are.
+    /// Closes all present connections.
     pub(crate) fn cut(&self) {
         for connection in self.shared.connections.lock().unwrap().drain(..) {
             let _ = connection.shutdown(Shutdown::Both);

@@ -1,4 +1,4 @@
-//! `tenure cluster backup`: the states of all groups in one file.
+//! `tenure cluster backup`: writes the state of all groups to one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -13,7 +13,7 @@ use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
 use super::{AdminClient, DaemonAddress, block_on, said};
 
-/// Groups that move while a backup runs are asked for again, for so long.
+/// How long groups without a leader are retried.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Write the states of all groups to a file.
@@ -74,7 +74,7 @@ impl Backup {
     }
 }
 
-/// Which of the missing groups are led by which node.
+/// Returns the missing groups by the node that leads them.
 fn leaders(status: &StatusResponse, missing: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
     let mut leaders: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     for group in &status.groups {
@@ -90,7 +90,7 @@ fn public_address(status: &StatusResponse, node: u32) -> String {
     known.map_or_else(String::new, |node| node.public_address.clone())
 }
 
-/// The states that a node has of these groups, each whole.
+/// Reads the complete states of these groups from a node.
 async fn take(
     client: &mut AdminClient,
     groups: Vec<u32>,

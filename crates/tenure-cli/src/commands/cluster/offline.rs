@@ -1,5 +1,5 @@
-//! The verbs for a data directory: restore, recover, rejoin and keep while no daemon runs on it, init also
-//! while one waits on it.
+//! Commands on a data directory: restore, recover, rejoin and keep while no daemon runs on it; init
+//! also while a daemon waits for its cluster.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,11 +1,11 @@
-//! A cluster's status in words and as JSON.
+//! Cluster status as text and as JSON.
 
 use std::fmt::Write;
 
 use serde_json::{Value, json};
 use tenure_wire::cluster::{Group, Node, StatusResponse};
 
-/// For programs: every field, nothing left out.
+/// Formats all fields as JSON.
 pub(super) fn json(status: &StatusResponse) -> Value {
     let node = |node: &Node| {
         json!({
@@ -39,7 +39,7 @@ pub(super) fn json(status: &StatusResponse) -> Value {
     })
 }
 
-/// For people: what is well in one line, what is not in one line each.
+/// Formats text for people: one line for the summary, one line for each problem.
 pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
     let mut out = String::new();
     let up = status.nodes.iter().filter(|node| node.up).count();
@@ -71,6 +71,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             (true, true) => "draining",
             (false, _) => "down",
         };
+        // Counters of a node that did not answer are unknown, not zero.
         let count = |number: u32| {
             if node.reported {
                 number.to_string()
@@ -112,6 +113,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             notes.push(format!("is {} entries behind somewhere", group.lag));
         }
         if all_groups || !notes.is_empty() {
+            // The system group has the number after the last ordinary group.
             let which = if group.number == status.group_count {
                 "the system group".to_owned()
             } else {
@@ -133,7 +135,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
     out
 }
 
-/// The release of a node. The first one does not say which it is.
+/// Returns the release of a node. A node of release 0.1.0 does not report it.
 fn release(node: &Node) -> &str {
     match (node.reported, node.release.as_str()) {
         (false, _) => "?",

@@ -1,6 +1,8 @@
-//! How locks of the daemon's are taken: ask, wait for the event with the poll as backstop, count the lease from the
-//! right sending (leases.md, "What a client does"). Several paths of one namespace are one request: all of them wait in
-//! one place of the line, and nobody sees some of them taken and others not.
+//! Acquire on the daemon: request, wait for the GRANT event with polling as a fallback, and count
+//! the lease from the right sending (leases.md, "What a client does").
+//!
+//! Several paths of one namespace are one request. They share one queue entry, and no client sees a
+//! part of them taken.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,22 +26,25 @@ use crate::request::Request;
 use crate::signals::Signals;
 use crate::values::{Class, Fence, Mode, Wait, whole_millis};
 
-/// A place in line lasts this long after it was last asked for; a waiter asks again at a quarter of it.
+/// Lifetime of a queue entry after the last request; a waiter repeats the request every quarter of
+/// it.
 const PLACE_LASTS: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(15);
-/// How long a daemon that cannot be reached is tried.
+/// How long to retry an unreachable daemon: first request, later requests.
 const FIRST_CONTACT: Duration = Duration::from_secs(10);
 const LATER_CONTACT: Duration = Duration::from_secs(30);
-/// How many answers may come too late for their lease.
+/// How many answers may arrive after their lease has ended.
 const TOO_LATE: u32 = 3;
-/// How long one try may take: no lease runs yet.
+/// Time limit for one try. No lease runs yet, so it may be long.
 const EACH_TRY: Duration = Duration::from_secs(4);
-/// How long to wait until a place in line is given up.
+/// How long to wait until a queue entry is cancelled.
 const CANCEL: Duration = Duration::from_secs(2);
 
-/// Takes the paths in one step where they are in one namespace (C6). Who is where only the daemon knows: it is asked if
-/// it refuses to take them together, and then namespace after namespace is taken, in the order of their names, so that
-/// two callers who want the same ones cannot wait for each other.
+/// Acquires the paths in one step if they are in one namespace: C6 (several locks at once).
+///
+/// Only the daemon knows the namespaces. If it refuses to take the paths together, the client
+/// queries them and acquires namespace by namespace in the order of their names, so that two
+/// clients with the same paths cannot deadlock.
 pub(super) async fn acquire(
     client: DaemonClient,
     request: Request,
@@ -81,12 +86,15 @@ pub(super) async fn acquire(
             until,
             unseen: UnseenOutcome::Nothing,
         };
+        // Checked after `want`: that call waits for running releases, which may set the flag.
         if attempt.owner.is_spoiled() {
             let what = "a release of this session was not answered and may still come; go on with a new session";
             return Err(Error::refused(&attempt.request.place, Class::NotHeld, what));
         }
         attempt.run().await
     };
+    // The daemon refuses paths of several namespaces as invalid input: R31 (one namespace per
+    // acquire).
     let refused = match attempt(paths.clone()).await {
         Err(refused @ Error::Input(_)) if paths.len() > 1 => refused,
         taken => return taken,
@@ -108,7 +116,7 @@ pub(super) async fn acquire(
     Ok(taken)
 }
 
-/// Which path is in which namespace (E7).
+/// Groups the paths by namespace: E7 (Explain a lock request).
 async fn by_namespace(
     client: &DaemonClient,
     paths: Vec<(Address, Path)>,
@@ -124,7 +132,7 @@ async fn by_namespace(
     Ok(namespaces)
 }
 
-/// Readable for people, and nobody else's.
+/// Returns a unique owner id that starts with the holder's name.
 fn owner_id(request: &Request) -> String {
     let name: String = request
         .holder
@@ -136,13 +144,13 @@ fn owner_id(request: &Request) -> String {
     format!("{name}-{}", Token::random())
 }
 
-/// A request under way. Dropped, it leaves no place in line and no lock.
+/// A running acquire. Dropping it removes the queue entry and releases a late grant.
 struct AcquireAttempt {
     client: DaemonClient,
     owner: Arc<Owner>,
-    /// What is taken in one step.
+    /// The paths that are acquired in one step.
     paths: Vec<(Address, Path)>,
-    /// How: the same for all of them.
+    /// The options, the same for all paths.
     request: Request,
     until: Option<Duration>,
     unseen: UnseenOutcome,
@@ -160,13 +168,15 @@ impl AcquireAttempt {
         let (mut acquires, mut too_late) = (0, 0);
         loop {
             acquires += 1;
-            // The lease counts from the first sending under this key.
+            // All retries of one `ask` share a key, and the first of them may be the one that was
+            // applied. So the lease counts from before the first.
             let sent = Lease::now();
             self.unseen = UnseenOutcome::MayBeGranted;
             let answer = match self.ask(acquires).await {
                 Ok(answer) => answer,
                 Err(trouble) => {
-                    // What was refused has left nothing behind; an earlier one of ours may have.
+                    // A refused request has no effect. But an earlier request of this attempt may
+                    // have one.
                     if let (1, CallFailure::Refused(..)) = (acquires, &trouble) {
                         self.unseen = UnseenOutcome::Nothing;
                     }
@@ -183,7 +193,8 @@ impl AcquireAttempt {
                     let fence = convert::fence(answer.fencing_token);
                     return Ok(self.hold(&answer.namespace, fence, lease));
                 }
-                // Granted, and used up or lost before the answer came: once more, and counted from there.
+                // The lease ended, or was lost, before the answer arrived. Ask again; the next
+                // lease counts from the new request.
                 v1::AcquireStatus::Ok | v1::AcquireStatus::Lost if too_late < TOO_LATE => {
                     too_late += 1;
                     continue;
@@ -214,6 +225,7 @@ impl AcquireAttempt {
 
     async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, CallFailure> {
         let Request { wait, mode, .. } = self.request;
+        // The queue entry must not outlive this request by much: the time limit plus 5 s.
         let place_lasts = match wait {
             Wait::For(time) => PLACE_LASTS.min(time.saturating_add(Duration::from_secs(5))),
             Wait::No | Wait::Forever => PLACE_LASTS,
@@ -244,6 +256,7 @@ impl AcquireAttempt {
             _ => LATER_CONTACT,
         };
         let give_up = Lease::now() + wait_limit;
+        // Stop at the time limit, but always leave time (`CANCEL`) for a try.
         let give_up = self.until.map_or(give_up, |until| {
             until.min(give_up).max(Lease::now() + CANCEL)
         });
@@ -259,7 +272,7 @@ impl AcquireAttempt {
         }
     }
 
-    /// Until the grant, the end of patience, or the time to ask again.
+    /// Waits for the grant, the time limit, or the next poll.
     async fn wait(
         &mut self,
         update: &mut tokio::sync::mpsc::UnboundedReceiver<WaitUpdate>,
@@ -274,6 +287,7 @@ impl AcquireAttempt {
                 None => std::future::pending().await,
             }
         };
+        // `biased`: a grant that has arrived wins over a time limit that ends at the same moment.
         let heard = tokio::select! {
             biased;
             heard = update.recv() => heard,
@@ -284,7 +298,9 @@ impl AcquireAttempt {
             () = poll => return NextAction::Again,
         };
         match heard {
-            // Good for a start if it can only be about this very request, and enough of the lease is left.
+            // Use the event without another request only if it must belong to this request, and if
+            // more than half of the lease is left. A session may get a GRANT for an earlier
+            // request.
             Some(WaitUpdate::Granted { namespace, fence })
                 if acquires == 1
                     && self.request.owner.is_none()
@@ -293,7 +309,8 @@ impl AcquireAttempt {
                 NextAction::Done(Ok(self.hold(&namespace, fence, lease)))
             }
             Some(WaitUpdate::Granted { .. } | WaitUpdate::LinkBroke) | None => NextAction::Again,
-            // It may have been about something else that the owner has: the place, if it is there, is given up.
+            // The event may concern another hold of this owner. If the queue entry still exists,
+            // the drop of this attempt cancels it.
             Some(WaitUpdate::Killed) => {
                 let what = "the place in line was taken away";
                 NextAction::Done(Err(Error::refused(
@@ -337,8 +354,10 @@ impl AcquireAttempt {
         self.paths.iter().zip(claims).map(guard).collect()
     }
 
-    /// Gives up the place in line; a grant that crosses this is given back with it (R99). What is not answered soon
-    /// goes on in the background.
+    /// Cancels the queue entry. The same release drops a grant that crosses it: R99 (Release
+    /// cancels a pending entry).
+    ///
+    /// Waits up to `CANCEL`; the release continues in the background.
     async fn cancel(&mut self) {
         if let Some(giving) = self.want_no_more(UnseenOutcome::MayBeGranted) {
             let _ = tokio::time::timeout(CANCEL, giving).await;
@@ -352,8 +371,11 @@ impl AcquireAttempt {
             .then(|| give_back_later(client, Arc::clone(&self.owner), held_paths))
     }
 
-    /// A permit has no fence (R54): what has one, or is to have one, is no permit but the whole path. `permits` is
-    /// ignored outside of semaphore namespaces, and a program that means "one of five" must not run as the only one.
+    /// Refuses a grant or queue entry that is no permit.
+    ///
+    /// Permits have no fence: R54 (permits have no token). A fence therefore means an exclusive
+    /// lock: `permits` is ignored outside of semaphore namespaces. A program that asks for one of
+    /// five permits must not run as the only one.
     fn no_permit(&self, answer: &v1::AcquireResponse) -> Option<Error> {
         let is_wanted = matches!(self.request.mode, Mode::Permit(_));
         let is_fenced = answer.fencing_token > 0;
@@ -362,7 +384,8 @@ impl AcquireAttempt {
         (is_wanted && is_fenced).then(|| Error::unsupported(self.place_near(&answer.path), what))
     }
 
-    /// The one of ours that a path of an answer is about: the path itself, or one above or below it.
+    /// Returns our address that a path in an answer refers to: the same path, an ancestor or a
+    /// descendant.
     fn place_near(&self, path: &str) -> &Address {
         let near = |ours: &Path, path: &Path| {
             ours == path || ours.is_ancestor_of(path) || path.is_ancestor_of(ours)

@@ -1,5 +1,5 @@
-//! The way to the daemon: any of several nodes, the next one when one fails, and every operation repeated under its
-//! own key until it is answered or time is up.
+//! Failover and retries: calls go to one of several nodes, to the next one after a failure, and are
+//! repeated under one idempotency key until they are answered or time is up.
 
 use std::collections::HashMap;
 use std::future::Future;
@@ -24,17 +24,17 @@ use crate::lease::Lease;
 use crate::runtime;
 use crate::tenure::DaemonAccess;
 
-/// How long a call that nothing depends on is tried.
+/// How long a call without a lease is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
-/// How long one try may take, where no lease says otherwise.
+/// Time limit for one try, unless a lease sets another.
 const EACH_TRY: Duration = Duration::from_secs(4);
-/// An owner that holds nothing: what is in its way is in everybody's.
+/// An owner id that holds nothing, so that Explain reports every blocker.
 pub(super) const NOBODY: &str = "?";
-/// Pauses between tries.
+/// Delays between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
-/// A client of some nodes. Connects when it is first used; clones share the connection.
+/// A client of a list of nodes. Connects at its first call; clones share the connection.
 #[derive(Clone)]
 pub(crate) struct DaemonClient(Arc<ClientInner>);
 
@@ -48,23 +48,23 @@ struct ClientInner {
 #[derive(Default)]
 struct ConnectionState {
     link: Option<Arc<Connection>>,
-    /// The node to try next.
+    /// Index of the node to try next, modulo the number of nodes.
     node: usize,
 }
 
-/// Why there is no answer.
+/// Why a call has no answer.
 #[derive(Clone, Debug)]
 pub(super) enum CallFailure {
-    /// Nobody answered in time.
+    /// No node answered in time.
     Unreachable(String),
-    /// The daemon said no, and will say so again.
+    /// The daemon refused the call, and would refuse a repeat.
     Refused(Code, String),
 }
 
-/// How a daemon says that it would take the same operation without a key.
+/// Part of the message by which a daemon says that it accepts the operation without a key.
 const WANTS_NO_KEY: &str = "or without a key";
 
-/// The same operation, not to be repeated.
+/// Removes the idempotency key. The result must not be retried.
 fn without_key(mut op: Op) -> Op {
     match &mut op {
         Op::Acquire(acquire) => acquire.idempotency_key.clear(),
@@ -74,7 +74,7 @@ fn without_key(mut op: Op) -> Op {
     op
 }
 
-/// A key under which an operation is applied at most once (R102).
+/// Returns a random idempotency key: R102 (keyed requests apply once).
 pub(super) fn new_key() -> String {
     Token::random().to_string()
 }
@@ -89,10 +89,11 @@ impl DaemonClient {
         })))
     }
 
-    /// The owner of this id; a new one if it is not known here.
+    /// Returns the owner with this id, or creates it.
     pub(super) fn owner(&self, id: &str, ttl: Duration, kind: OwnerKind) -> Arc<Owner> {
         let mut owners = self.owners();
-        // Nobody has them any more, so nothing is held or waited for under their names.
+        // Only the map refers to these owners, so they hold nothing and wait for nothing. Spoiled
+        // owners stay: their ids must not be used again.
         owners.retain(|_, owner| Arc::strong_count(owner) > 1 || owner.is_spoiled());
         let owner = owners
             .entry(id.to_owned())
@@ -100,8 +101,9 @@ impl DaemonClient {
         Arc::clone(owner)
     }
 
-    /// Asks until there is an answer, or `until` has come (by [`Lease::now`]). An operation that changes something
-    /// carries a key, so that a repeat is the same operation.
+    /// Retries until there is an answer or `until` has passed (a time of [`Lease::now`]).
+    ///
+    /// An operation with an effect carries a key, so that a repeat has no second effect.
     pub(super) async fn ask(
         &self,
         op: Op,
@@ -113,8 +115,9 @@ impl DaemonClient {
         loop {
             let trouble = match self.ask_once(op.clone(), each_try).await {
                 Ok(answer) => return Ok(answer),
-                // Where no more answers are remembered (R102), one try without a key: a second might be a repeat that
-                // nobody knows for one. An earlier try may still be on its way, and then the key must stay.
+                // The daemon cannot store more answers (R102): try once without a key. A second try
+                // could apply the operation twice. If an earlier try may still be on its way, the
+                // key must stay.
                 Err(CallFailure::Refused(Code::Unavailable, what))
                     if is_first && what.contains(WANTS_NO_KEY) =>
                 {
@@ -134,7 +137,7 @@ impl DaemonClient {
         }
     }
 
-    /// One try. After a failure the next one goes to the next node.
+    /// Tries once. After a failure, the next try uses the next node.
     pub(super) async fn ask_once(&self, op: Op, each_try: Duration) -> Result<Answer, CallFailure> {
         let link = self.link().await?;
         match link.call(op, each_try).await {
@@ -152,7 +155,7 @@ impl DaemonClient {
         }
     }
 
-    /// The same from a thread that is not the runtime thread's.
+    /// Calls [`ask`](DaemonClient::ask) from a thread other than the runtime thread.
     pub(super) async fn ask_from_anywhere(&self, op: Op) -> Result<Answer, CallFailure> {
         let client = self.clone();
         let asked =
@@ -164,7 +167,7 @@ impl DaemonClient {
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
     }
 
-    /// What an owner holds, read linearizably (R142).
+    /// Returns the locks of an owner, a linearizable read: R142 (ListOwnerLocks lists live holds).
     pub(super) async fn owner_locks(
         &self,
         owner: &str,
@@ -179,7 +182,7 @@ impl DaemonClient {
         Ok(self.call(request, until, each_try).await?.locks)
     }
 
-    /// Would a path be free, and where does it belong (E7)?
+    /// Returns the namespace of a path and its blockers: E7 (Explain a lock request).
     pub(super) async fn explain(
         &self,
         path: &Path,
@@ -193,7 +196,7 @@ impl DaemonClient {
         self.call(request, until, EACH_TRY).await
     }
 
-    /// A single call that changes nothing, or nothing that a repeat would change again.
+    /// Makes a single call that is safe to repeat.
     async fn call<Q: RpcCall>(
         &self,
         message: Q,
@@ -237,7 +240,7 @@ impl DaemonClient {
         }
     }
 
-    /// A single call, from a thread that is not the runtime thread's.
+    /// Makes a single call from a thread other than the runtime thread.
     pub(super) async fn call_from_anywhere<Q: RpcCall>(
         &self,
         message: Q,
@@ -253,7 +256,8 @@ impl DaemonClient {
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
     }
 
-    /// The link that stands, or a new one: to the node that served last, then to the others in turn.
+    /// Returns the open connection, or opens one: first to the node that served last, then to the
+    /// others in turn.
     async fn link(&self) -> Result<Arc<Connection>, CallFailure> {
         let mut linked = self.0.link.lock().await;
         if let Some(link) = linked.link.as_ref().filter(|link| link.is_open()) {
@@ -268,7 +272,7 @@ impl DaemonClient {
                     linked.link = Some(Arc::clone(&link));
                     return Ok(link);
                 }
-                // Who is turned away here would be turned away everywhere.
+                // A refusal (credentials) would be the same on all nodes.
                 Err(NoAnswer::Refused(code, what)) => return Err(CallFailure::Refused(code, what)),
                 Err(NoAnswer::Broken(what)) => {
                     linked.node = linked.node.wrapping_add(1);
@@ -304,7 +308,8 @@ impl DaemonClient {
                         owner.hear(&client, &event);
                     }
                 }
-                // Events of an owner come on the session that it uses: each sends something on the next one, at once.
+                // Events of an owner arrive on the session that it uses. So every owner sends a
+                // renewal on the next connection at once.
                 ConnectionEvent::Broken => {
                     let owners: Vec<Arc<Owner>> = client.owners().values().cloned().collect();
                     owners.iter().for_each(|owner| owner.link_broke());
@@ -318,9 +323,9 @@ impl DaemonClient {
     }
 }
 
-/// A message that has a call of its own.
+/// A request message with its unary RPC.
 pub(super) trait RpcCall: Clone + Send + Sync + 'static {
-    /// What it is answered with.
+    /// The response message.
     type Answer: Send + 'static;
     /// Makes the call.
     fn call(
@@ -358,7 +363,7 @@ calls! {
     HealthRequest => health -> v1::HealthResponse;
 }
 
-/// Whether a later try may succeed.
+/// Returns whether a retry may succeed.
 fn passes(code: Code) -> bool {
     matches!(
         code,

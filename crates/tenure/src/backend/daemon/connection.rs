@@ -1,4 +1,5 @@
-//! One connection to one node: a session (E10) with many operations in flight, on which events arrive too.
+//! One connection to one node: a session stream with many operations in flight, which also carries
+//! events. E10 (Session stream).
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +21,15 @@ use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::tenure::DaemonAccess;
 
-/// How long a connection may take to come about.
+/// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// A silent peer is asked this often whether it is there, and given this long to say so.
+/// HTTP/2 keep-alive: interval of pings, and time limit for the answer.
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
-/// Requests that wait to be sent.
+/// Capacity of the queue of outgoing requests.
 const BUFFER: usize = 256;
 
-/// How to introduce ourselves, read and checked once.
+/// Credentials of this client, read and checked once.
 #[derive(Clone)]
 pub(super) struct Credentials {
     tls: Option<ClientTlsConfig>,
@@ -88,20 +89,20 @@ impl Credentials {
     }
 }
 
-/// What a link has to tell.
+/// What a connection reports.
 pub(super) enum ConnectionEvent {
-    /// An event of an owner.
+    /// An event for an owner.
     Event(v1::Event),
-    /// It broke.
+    /// The connection is broken.
     Broken,
 }
 
-/// Where news goes.
+/// A callback for connection events.
 pub(super) type EventHandler = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
-/// A session that is open, or was.
+/// A session, open or broken.
 pub(super) struct Connection {
-    /// For calls that have no form in the session.
+    /// For calls that the session does not carry.
     pub(super) calls: PathLockClient<Channel>,
     requests: mpsc::Sender<v1::SessionRequest>,
     open: PendingReplies,
@@ -110,15 +111,15 @@ pub(super) struct Connection {
     reader: tokio::task::AbortHandle,
 }
 
-/// Who waits for which answer; `None` once the link is broken.
+/// Waiting calls by request id; `None` after the connection broke.
 type PendingReplies = Arc<Mutex<Option<HashMap<u64, oneshot::Sender<Answer>>>>>;
 
 /// Why an operation has no answer.
 #[derive(Clone, Debug)]
 pub(super) enum NoAnswer {
-    /// The link is broken, or as good as.
+    /// The connection is broken, or counts as broken.
     Broken(String),
-    /// The node said no.
+    /// The node refused the operation.
     Refused(Code, String),
 }
 
@@ -152,6 +153,7 @@ impl Connection {
                 .connect()
                 .await
                 .map_err(|error| broken(words(&error)))?;
+            // No limit: a list of locks may be larger than the default of 4 MiB.
             let mut calls = PathLockClient::new(channel).max_decoding_message_size(usize::MAX);
             let (requests, outgoing) = mpsc::channel(BUFFER);
             let stream = credentials.sign(ReceiverStream::new(outgoing));
@@ -161,7 +163,7 @@ impl Connection {
                 .map_err(|status| refused(&status))?;
             Ok((calls, requests, answers.into_inner()))
         };
-        // The connection may stand and nobody answer.
+        // The node may accept the connection and then not answer.
         let (calls, requests, answers) = match tokio::time::timeout(2 * CONNECT, opening).await {
             Ok(opened) => opened?,
             Err(_) => return Err(broken("no answer in time".into())),
@@ -182,13 +184,14 @@ impl Connection {
         lock(&self.open).is_some()
     }
 
-    /// Nobody gets an answer from it any more.
+    /// Closes the connection. All waiting calls fail.
     pub(super) fn close(&self) {
         self.reader.abort();
         break_off(&self.open, &self.on_update);
     }
 
-    /// One operation. No answer in time counts as a broken link: others would wait in vain, too.
+    /// Sends one operation. A timeout closes the connection, because other calls on it would time
+    /// out, too.
     pub(super) async fn call(&self, op: Op, time: Duration) -> Result<Answer, NoAnswer> {
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let (sender, answer) = oneshot::channel();
@@ -216,7 +219,7 @@ impl Connection {
     }
 }
 
-/// Hands answers to those who wait for them, until the stream ends.
+/// Delivers answers to the waiting calls until the stream ends.
 async fn read(
     mut answers: Streaming<v1::SessionResponse>,
     open: PendingReplies,
@@ -225,6 +228,7 @@ async fn read(
     while let Ok(Some(response)) = answers.message().await {
         match (response.id, response.result) {
             (0, Some(Answer::Event(event))) => on_update(ConnectionEvent::Event(event)),
+            // Id 0 is reserved for events. Anything else with it ends the session.
             (0, _) => break,
             (id, Some(answer)) => {
                 let waiting = lock(&open).as_mut().and_then(|open| open.remove(&id));
@@ -238,7 +242,7 @@ async fn read(
     break_off(&open, &on_update);
 }
 
-/// Told once, however it ends.
+/// Fails all waiting calls and reports the break once, whether the reader or `close` comes first.
 fn break_off(open: &PendingReplies, on_update: &EventHandler) {
     let was_open = lock(open).take().is_some();
     if was_open {
@@ -265,7 +269,7 @@ pub(super) fn refused(status: &Status) -> NoAnswer {
     }
 }
 
-/// An error with its causes: the outermost alone says "transport error".
+/// Returns the message with all causes: the outermost alone says "transport error".
 fn words(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,5 @@
-//! Wire types to this crate's values and back. The generated types stop here.
+//! Conversion between wire types and the types of this crate. Generated types stay within the
+//! `daemon` backend.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub(super) fn mode_out(mode: v1::Mode) -> Mode {
     }
 }
 
-/// Zero is none on the wire.
+/// Zero means no fence on the wire.
 pub(super) fn fence(number: i64) -> Option<Fence> {
     u64::try_from(number).ok().and_then(Fence::new)
 }
@@ -50,7 +51,7 @@ pub(super) fn holder_out(holder: &v1::Holder) -> Holder {
     }
 }
 
-/// Who it is; its id where nothing else is known.
+/// Returns the description of a holder, or its owner id as the name if there is none.
 pub(super) fn holder_or_owner(holder: Option<&v1::Holder>, owner: &str) -> Holder {
     match holder {
         Some(holder) => holder_out(holder),
@@ -76,7 +77,7 @@ pub(super) fn blocker(place: Address, found: &v1::Blocker) -> Blocker {
     }
 }
 
-/// Another path of the same daemon.
+/// Returns the address of another path on the same daemon.
 pub(super) fn place_like(place: &Address, path: &str) -> Address {
     match (place, Path::parse(path)) {
         (Address::Daemon { nodes, .. }, Ok(path)) => Address::Daemon {

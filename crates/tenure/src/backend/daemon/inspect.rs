@@ -1,4 +1,4 @@
-//! Looking at the daemon's locks, and doing something to other people's: Explain, DumpLocks, RequestRevoke, Break, Watch.
+//! Inspection and administration of daemon locks: Explain, DumpLocks, RequestRevoke, Break, Watch.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -51,6 +51,7 @@ pub(crate) async fn inspect(
         .algorithm()
         .as_str_name()
         .trim_start_matches("LOCK_ALGORITHM_");
+    // Show which blockers wait themselves: this is how a chain of waits becomes visible.
     let waits = found
         .blockers
         .iter()
@@ -83,7 +84,7 @@ pub(crate) async fn inspect(
     })
 }
 
-/// Every hold at or below a path, by path; all of them without one.
+/// Returns all holds at or below a path, ordered by path; without a path, all holds.
 pub(crate) async fn list(
     client: &DaemonClient,
     nodes: &[Endpoint],
@@ -100,6 +101,7 @@ pub(crate) async fn list(
         .map_err(|trouble| failed(&anywhere(), trouble))?;
     let mut states: BTreeMap<Path, LockState> = BTreeMap::new();
     for entry in &entries {
+        // A path that this version cannot parse is skipped, so that it does not hide the others.
         let Ok(path) = Path::parse(&entry.path) else {
             continue;
         };
@@ -131,7 +133,7 @@ pub(crate) async fn list(
     Ok(states.into_values().collect())
 }
 
-/// For messages about no path in particular.
+/// Returns a stand-in address for messages that concern no single path.
 pub(super) fn everything(nodes: &[Endpoint]) -> Address {
     let path = Path::parse("all:/").expect("a root is a path");
     Address::Daemon {
@@ -159,7 +161,7 @@ impl DaemonClient {
     }
 }
 
-/// Asks every owner in the way (R115).
+/// Asks every blocking owner to release: R115 (RequestRevoke sends an event).
 pub(crate) async fn ask(
     client: &DaemonClient,
     place: &Address,
@@ -182,7 +184,9 @@ pub(crate) async fn ask(
     Ok(holders)
 }
 
-/// Ends the hold that is named, or every one in the way (E9). All of them live: leases end dead ones.
+/// Ends the named hold, or every blocking one: E9 (Break one hold).
+///
+/// Always needs force: leases end dead holds, so every listed hold is live.
 pub(crate) async fn break_hold(
     client: &DaemonClient,
     place: &Address,
@@ -192,7 +196,7 @@ pub(crate) async fn break_hold(
     let holders = inspect(client, place, path).await?.holders;
     let is_named = |holder: &Blocker| match (breaking.id, &holder.id) {
         (None, _) => true,
-        // An owner alone will do.
+        // The owner alone is enough, without the fence.
         (Some(id), Some(held)) => id == held || id.as_str() == split(Some(held)).0,
         (Some(_), None) => false,
     };
@@ -231,7 +235,7 @@ pub(crate) async fn break_hold(
     })
 }
 
-/// Owner and fence of an id; zero without one.
+/// Splits an id into owner and fence; the fence is zero if there is none.
 fn split(id: Option<&HoldId>) -> (String, i64) {
     let text = id.map_or("", HoldId::as_str);
     match text
@@ -243,7 +247,7 @@ fn split(id: Option<&HoldId>) -> (String, i64) {
     }
 }
 
-/// Everything that changes at or below a path (E8).
+/// Streams all changes at or below a path: E8 (Watch lock changes).
 pub(crate) async fn watch(
     client: &DaemonClient,
     nodes: &[Endpoint],

@@ -1,7 +1,9 @@
-//! An owner: what it holds in one namespace shares one lease, and one renewal serves all of them.
+//! Lease renewal per owner.
+//!
+//! All holds of an owner in one namespace share one lease, and one renewal serves all namespaces.
 //!
 //! ```text
-//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──a third of the ttl──▶ Renew ──▶ lease from its sending
+//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──at 1/3 of the ttl──▶ Renew ──▶ new lease
 //!                              └── 80 % of the ttl without an answer ──▶ lost
 //! ```
 
@@ -23,7 +25,7 @@ use crate::lease::Lease;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Fence, Mode, whole_millis};
 
-/// One session of locks, known to the daemon by its id.
+/// A lock session that the daemon knows by its owner id.
 pub(super) struct Owner {
     id: String,
     ttl: Duration,
@@ -31,28 +33,32 @@ pub(super) struct Owner {
     changed: Notify,
     released: Notify,
     kind: OwnerKind,
-    /// One owner has one place in line (R83): the others of a session wait their turn.
+    /// Serializes the acquires of a session: R83 (one pending entry per namespace).
     pub(super) turn: Arc<Turn<()>>,
 }
 
+/// Shared state. The mutex is never held across an await or while listeners run.
 #[derive(Default)]
 struct OwnerState {
     leases: BTreeMap<String, HeldClaims>,
     waiting: Option<mpsc::UnboundedSender<WaitUpdate>>,
-    /// A task renews.
+    /// A renewal task runs.
     is_kept: bool,
     renew_now: bool,
-    /// The connection is a new one: what is held is compared once a renewal was answered on it.
+    /// The connection was replaced. After the first renewal on the new one, the holds are compared
+    /// with the daemon's list.
     compare_now: bool,
-    /// A release was not answered: it may still come, and drop what is acquired later.
+    /// A release had no answer. It may arrive late and drop what is acquired later, so the owner
+    /// must not be used again.
     is_spoiled: bool,
-    /// Paths that are being given back: whoever takes one of them again waits for the answer.
+    /// Paths with a running release. An acquire of one of them waits for its answer.
     releasing: Vec<HeldPath>,
-    /// The paths that are being acquired, and whether a release was left to that request.
+    /// The paths of the running acquire. `Release`: a guard dropped the path meanwhile and left its
+    /// release to the acquire.
     wanted: Vec<(HeldPath, LeftBehind)>,
 }
 
-/// A path and its mode on the wire: what the daemon counts as one hold of an owner.
+/// A path with its mode on the wire: the unit that the daemon counts as one hold of an owner.
 pub(super) type HeldPath = (Path, v1::Mode);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,44 +72,46 @@ struct HeldClaims {
     claims: Vec<Arc<HeldClaim>>,
 }
 
-/// Whether an owner is used again.
+/// Whether an owner id is used more than once.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum OwnerKind {
-    /// For one lock.
+    /// For one acquire.
     Single,
     /// For all locks of a session.
     Session,
 }
 
-/// What may have happened to a request without our knowing.
+/// What an acquire may have caused without the client's knowledge.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum UnseenOutcome {
-    /// It waits, or is not answered.
+    /// It is queued, or its answer is missing: it may be granted at any time.
     MayBeGranted,
-    /// Nothing.
+    /// It had no effect.
     Nothing,
 }
 
-/// When a lost claim is released at the daemon.
+/// When a lost claim must be released on the daemon.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Needed {
-    /// The daemon's list does not have it: only a lease that goes on is to hear that the loss is known.
+    /// Only if the lease continues. The daemon does not list the claim, but answers renewals with
+    /// LOST until it gets the release.
     WithLease,
-    /// The daemon may have it still.
+    /// Always: the daemon may still have the claim.
     Always,
 }
 
-/// One path that is held.
+/// A path that is held.
 pub(super) struct HeldClaim {
     pub(super) path: Path,
     pub(super) mode: Mode,
-    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    /// The newest fence, zero for none. A later acquire of the same session raises it: R69 (OK
+    /// stores the token).
     pub(super) fence: AtomicU64,
     pub(super) namespace: String,
     pub(super) signals: Arc<Signals>,
 }
 
-/// What one who waits in line is told.
+/// An event for a waiting acquire.
 pub(super) enum WaitUpdate {
     Granted {
         namespace: String,
@@ -114,7 +122,7 @@ pub(super) enum WaitUpdate {
 }
 
 impl HeldClaim {
-    /// Whether a line of the daemon's list is this claim.
+    /// Returns whether an entry of the daemon's list is this claim.
     pub(super) fn is(&self, lock: &v1::OwnedLock) -> bool {
         lock.path == self.path.as_str() && lock.mode() == convert::mode(self.mode)
     }
@@ -149,7 +157,7 @@ impl Owner {
         self.ttl
     }
 
-    /// How long one try may take, so that several fit into a lease.
+    /// Returns the time limit for one try, so that several tries fit into a lease.
     pub(super) fn each_try(&self) -> Duration {
         (self.ttl / 6).clamp(Duration::from_millis(250), Duration::from_secs(4))
     }
@@ -158,10 +166,13 @@ impl Owner {
         self.lock().is_spoiled
     }
 
-    /// Begins to acquire some paths, once no release of them is under way.
+    /// Registers the paths of a new acquire, once no release of them is running.
+    ///
+    /// Otherwise that release could arrive after the grant and drop it.
     pub(super) async fn want(&self, held_paths: &[HeldPath]) {
         loop {
             let mut released = pin!(self.released.notified());
+            // Enabled before the check, so that a notification in between is not missed.
             released.as_mut().enable();
             {
                 let mut state = self.lock();
@@ -180,8 +191,9 @@ impl Owner {
         }
     }
 
-    /// A request ends without a lock. Says what is to be given back: what was granted unseen, or what a guard left to
-    /// this request, but nothing that a guard still holds.
+    /// Ends an acquire without a lock. Returns the paths to release: grants that the client may not
+    /// have seen, and releases that a guard left to this acquire. Paths that a guard still holds
+    /// are left out.
     pub(super) fn want_no_more(&self, unseen: UnseenOutcome) -> Vec<HeldPath> {
         let mut state = self.lock();
         let wanted = std::mem::take(&mut state.wanted);
@@ -194,7 +206,7 @@ impl Owner {
         given_back
     }
 
-    /// A release was answered, or given up.
+    /// Records that a release was answered or given up.
     pub(super) fn released(&self, held_paths: &[HeldPath], answer: &Result<Answer, CallFailure>) {
         {
             let mut state = self.lock();
@@ -206,7 +218,7 @@ impl Owner {
         self.released.notify_waiters();
     }
 
-    /// Begins to hold what one request was granted; the first claims start the renewals.
+    /// Adds the claims of a grant. The first claims start the renewal task.
     pub(super) fn add(
         self: &Arc<Owner>,
         client: &DaemonClient,
@@ -217,6 +229,7 @@ impl Owner {
         let starts = {
             let mut state = self.lock();
             state.wanted.clear();
+            // Older guards of the same path share the hold, and with it the newer fence.
             for claim in claims {
                 let (held_path, fence) = (claim.held_path(), claim.fence.load(Ordering::Relaxed));
                 for older in state.claims().filter(|held| held.held_path() == held_path) {
@@ -239,7 +252,8 @@ impl Owner {
         }
     }
 
-    /// Holds no longer. Says whether the daemon is to be told: a session may hold one path twice.
+    /// Removes a claim of a released or dropped guard. Returns whether the caller must release the
+    /// path on the daemon: a session may hold one path twice.
     pub(super) fn forget(&self, claim: &Arc<HeldClaim>) -> bool {
         let held_path = claim.held_path();
         let mut state = self.lock();
@@ -249,7 +263,8 @@ impl Owner {
             .iter_mut()
             .find(|(wanted, _)| *wanted == held_path);
         let gives_back = match wanted {
-            // A request for the same path is under way: a release would take away what it gets.
+            // An acquire of the same path is running. A release now could drop its grant, so the
+            // acquire takes over.
             Some((_, left)) => {
                 *left = LeftBehind::Release;
                 false
@@ -264,20 +279,21 @@ impl Owner {
         gives_back
     }
 
-    /// Holds no longer, and nothing is given back: it was left to somebody else, or is gone already.
+    /// Removes a claim without a release: it was detached, or is lost.
     pub(super) fn let_go(&self, claim: &Arc<HeldClaim>) {
         self.lock().remove(claim);
         self.changed.notify_one();
     }
 
-    /// News for one who waits in line. One at a time: that is what the turn is for.
+    /// Returns the channel of events for a waiting acquire. There is one at a time: `turn`
+    /// serializes them.
     pub(super) fn wait(&self) -> mpsc::UnboundedReceiver<WaitUpdate> {
         let (sender, update) = mpsc::unbounded_channel();
         self.lock().waiting = Some(sender);
         update
     }
 
-    /// An event of this owner.
+    /// Handles an event for this owner.
     pub(super) fn hear(self: &Arc<Owner>, client: &DaemonClient, event: &v1::Event) {
         match event.r#type() {
             v1::EventType::Grant => self.tell_waiting(WaitUpdate::Granted {
@@ -324,14 +340,18 @@ impl Owner {
         self.lock().claims().cloned().collect()
     }
 
-    /// The owner was killed (R101). The event comes before the holds end, so a list may still have them: what is held
-    /// now is lost without asking.
+    /// Loses all claims because the owner was killed: R101 (ForceRelease always notifies the
+    /// victim).
+    ///
+    /// The event precedes the end of the holds, so the daemon's list may still have them. Therefore
+    /// the list is not queried.
     fn lose_everything(self: &Arc<Owner>, client: &DaemonClient) {
         let lost = self.lose_all_taken(&self.claims());
         self.release_lost(client, &lost, Needed::Always);
     }
 
-    /// Something was taken away. What the daemon does not vouch for at once is lost.
+    /// Handles a KILLED event for one namespace: claims that the daemon does not list now are lost.
+    /// Without an answer, all are.
     async fn look_what_is_left(self: Arc<Owner>, client: DaemonClient) {
         let claims = self.claims();
         if claims.is_empty() {
@@ -347,9 +367,11 @@ impl Owner {
         }
     }
 
-    /// Compares what is held with what the daemon lists, after a connection broke: KILLED may have been sent while no
-    /// connection could bring it. Called when a renewal was answered on the new one, so that a later KILLED arrives.
-    /// Without an answer nothing is lost here: the lease says how long the holds are good, and the question goes on.
+    /// Compares the claims with the daemon's list after a connection broke, because a KILLED event
+    /// may have been lost with it.
+    ///
+    /// Runs after a renewal was answered on the new connection, so later events arrive. Without an
+    /// answer nothing is lost: the lease still limits the holds, and the query is retried.
     async fn compare(self: Arc<Owner>, client: DaemonClient) {
         loop {
             let claims = self.claims();
@@ -364,8 +386,10 @@ impl Owner {
         }
     }
 
-    /// Loses the claims that the daemon does not list. Where others of the same lease are left, the lost ones are
-    /// released as well: the daemon answers renewals of that lease with LOST until it hears that the owner knows.
+    /// Loses the claims that the daemon does not list.
+    ///
+    /// If the lease continues with other claims, the lost ones are also released: the daemon
+    /// answers renewals with LOST until then.
     fn lose_unlisted(
         self: &Arc<Owner>,
         client: &DaemonClient,
@@ -381,14 +405,15 @@ impl Owner {
         self.release_lost(client, &lost, Needed::WithLease);
     }
 
-    /// Loses the claims that are still held here. One that its guard has given back meanwhile is not lost: its path may
-    /// be held again by a later claim.
+    /// Loses the given claims, except those whose guard released them meanwhile: a later claim may
+    /// hold the same path. Returns the lost claims.
     fn lose_all_taken(&self, claims: &[Arc<HeldClaim>]) -> Vec<Arc<HeldClaim>> {
         let lost = claims.iter().filter(|claim| self.lose_taken(claim));
         lost.cloned().collect()
     }
 
-    /// Releases what was lost, so that the daemon keeps nothing of it for this owner. Not what is held or wanted anew.
+    /// Releases lost claims, so that the daemon keeps nothing of them. Skips paths that are held or
+    /// requested again.
     fn release_lost(
         self: &Arc<Owner>,
         client: &DaemonClient,
@@ -403,7 +428,8 @@ impl Owner {
                 let is_wanted = state.wanted.iter().any(|(wanted, _)| *wanted == held_path);
                 let is_known =
                     held_paths.contains(&held_path) || state.releasing.contains(&held_path);
-                // A request for the same path tells the daemon by itself, and a release would take what it gets.
+                // A running acquire of the path informs the daemon itself, and a release could drop
+                // its grant.
                 let is_held_anew = is_wanted || is_known || state.holds(&held_path);
                 let is_needed =
                     needed == Needed::Always || state.leases.contains_key(&claim.namespace);
@@ -418,7 +444,8 @@ impl Owner {
         }
     }
 
-    /// Loses a claim that is still held here: its guard may have given it back meanwhile. Returns whether it was.
+    /// Loses a claim if it is still held here; its guard may have released it meanwhile. Returns
+    /// whether it was held.
     fn lose_taken(&self, claim: &Arc<HeldClaim>) -> bool {
         let is_held = self.lock().claims().any(|held| Arc::ptr_eq(held, claim));
         if is_held {
@@ -430,8 +457,9 @@ impl Owner {
         is_held
     }
 
-    /// Renews until nothing is held.
+    /// Renews the leases until nothing is held.
     async fn keep(self: Arc<Owner>, client: DaemonClient) {
+        // Retry delay: starts at 2 % of the ttl and doubles up to 10 %.
         let first = (self.ttl / 50).clamp(Duration::from_millis(5), Duration::from_millis(200));
         let mut pause = first;
         while let Some(plan) = self.plan() {
@@ -444,6 +472,8 @@ impl Owner {
             }
             let renewed = tokio::select! {
                 renewed = self.renew(&client, &plan.namespaces) => renewed,
+                // Out of time: `plan` finds the used-up lease in the next iteration and marks its
+                // claims as lost.
                 () = boot_timer::until(plan.safe_until) => Ok(()),
             };
             if renewed.is_ok() {
@@ -461,7 +491,8 @@ impl Owner {
         }
     }
 
-    /// What is to be done next; what is used up is lost on the way. `None`: nothing is held.
+    /// Returns what to do next, or `None` if nothing is held. Claims of used-up leases are lost on
+    /// the way.
     fn plan(&self) -> Option<RenewalPlan> {
         let mut used_up = Vec::new();
         let plan = {
@@ -473,6 +504,8 @@ impl Owner {
                 }
                 is_good
             });
+            // Under the same lock as the check above: `add` starts a new task if this one is about
+            // to end.
             state.is_kept = !state.leases.is_empty();
             let leases = state.leases.values().map(|holding| holding.lease);
             let renew_at = leases.clone().map(|lease| lease.renew_at()).min();
@@ -486,6 +519,7 @@ impl Owner {
                     safe_until,
                 })
         };
+        // Outside the mutex: `lose` calls listeners.
         for claim in used_up {
             let what = "no renewal was confirmed in time";
             claim.signals.lose(LostCause::Unconfirmed, what);
@@ -493,8 +527,10 @@ impl Owner {
         plan
     }
 
-    /// One renewal for all namespaces. Without a key: a repeat can only prolong, and a remembered one would cost the
-    /// daemon an entry in its log.
+    /// Renews all namespaces with one call.
+    ///
+    /// Without an idempotency key: a repeated renewal only extends the lease, and a stored answer
+    /// would cost the daemon a log entry.
     async fn renew(
         self: &Arc<Owner>,
         client: &DaemonClient,
@@ -506,7 +542,7 @@ impl Owner {
             domains: namespaces.to_vec(),
             idempotency_key: String::new(),
         };
-        // Before it is handed to the transport: the lease counts from here.
+        // Taken before the request is handed to the transport: the lease counts from here.
         let sent = Lease::now();
         let answer = match client.ask_once(Op::Renew(renew), self.each_try()).await? {
             Answer::Renew(answer) => answer,
@@ -524,7 +560,8 @@ impl Owner {
                 }
             }
             (v1::RenewStatus::Lost, [one]) => return self.lost_in(client, one).await,
-            // One of them is lost, the answer does not say which (R90).
+            // One of the namespaces is lost, but the answer does not say which: R90 (Renew with
+            // domains). Renew them one by one.
             (v1::RenewStatus::Lost, several) => {
                 let mut trouble = Ok(());
                 for namespace in several {
@@ -538,9 +575,11 @@ impl Owner {
         Ok(())
     }
 
-    /// A renewal of one namespace was answered LOST: the lease has ended, or the daemon took a hold from it. Its list
-    /// says which. An error if something is left: the lease is to be renewed again, once the daemon has heard that the
-    /// owner knows.
+    /// Handles LOST for one namespace: the lease has ended, or the daemon took a hold from it. The
+    /// list of locks shows which.
+    ///
+    /// Returns an error if some claims are left: then the lease must be renewed again after the
+    /// daemon has the release of the lost ones.
     async fn lost_in(
         self: &Arc<Owner>,
         client: &DaemonClient,
@@ -553,7 +592,8 @@ impl Owner {
         };
         let until = Lease::now() + self.each_try();
         let left = client.owner_locks(&self.id, until, self.each_try()).await;
-        // Without a list they may be held there, by a lease that goes on with what is acquired later.
+        // Without a list, the daemon may still have the claims under a lease that continues with
+        // later acquires.
         let needed = match left {
             Ok(_) => Needed::WithLease,
             Err(_) => Needed::Always,
@@ -581,7 +621,7 @@ impl Owner {
         Ok(())
     }
 
-    /// A later sending wins; answers may overtake each other.
+    /// Stores a confirmed lease. The later sending wins, because answers may overtake each other.
     fn renewed(&self, namespaces: &[String], lease: Lease) {
         let mut told = Vec::new();
         {
@@ -601,6 +641,7 @@ impl Owner {
                 }
             }
         }
+        // Outside the mutex: `renew` calls listeners.
         for (claim, lease) in told {
             claim.signals.renew(lease);
         }
@@ -647,7 +688,7 @@ mod tests {
 
     const TTL: Duration = Duration::from_secs(3);
 
-    /// A client of a node where nothing listens: no list of locks is answered.
+    /// A client whose node does not listen: queries of the list fail.
     fn client() -> DaemonClient {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -684,7 +725,8 @@ mod tests {
         }
     }
 
-    /// R101: KILLED of an owner comes before its holds end. A list that is made in between has them still.
+    /// R101: the KILLED event of an owner precedes the end of its holds. A list in between still
+    /// has them.
     #[tokio::test]
     async fn all_claims_of_a_killed_owner_are_lost_without_a_list() {
         let client = client();
@@ -692,13 +734,13 @@ mod tests {
         owner.hear(&client, &killed(""));
         assert!(owner.claims().is_empty());
         assert_eq!(owner.lock().releasing.len(), claims.len());
-        // With a namespace it is about some of them, and the list says which.
+        // With a namespace, only some claims are affected, and the list shows which.
         let (owner, claims) = holding(&client, &["t:/a/x", "t:/a/y"]);
         owner.hear(&client, &killed("t:/a"));
         assert_eq!(owner.claims().len(), claims.len());
     }
 
-    /// What is lost because no list came may be held there still, so it is released.
+    /// Claims that are lost without a list may still exist on the daemon, so they are released.
     #[tokio::test]
     async fn claims_that_are_lost_without_a_list_are_released() {
         let client = client();
@@ -706,14 +748,15 @@ mod tests {
         Arc::clone(&owner).look_what_is_left(client.clone()).await;
         assert!(owner.claims().is_empty());
         assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
-        // The same where a renewal was answered LOST.
+        // The same if a renewal was answered with LOST.
         let (owner, claims) = holding(&client, &["t:/a/x"]);
         owner.lost_in(&client, "t:/a").await.unwrap();
         assert!(owner.claims().is_empty());
         assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
     }
 
-    /// A path that was given back and acquired anew while the list was made is neither lost nor released.
+    /// A path that was released and acquired again while the list was queried is neither lost nor
+    /// released.
     #[tokio::test]
     async fn a_path_that_was_acquired_anew_is_neither_lost_nor_released() {
         let client = client();
@@ -728,7 +771,7 @@ mod tests {
         assert_eq!(owner.lock().releasing, vec![claims[1].held_path()]);
     }
 
-    /// Nor a path that is being acquired: the request tells the daemon by itself.
+    /// A path with a running acquire is not released either: the acquire informs the daemon.
     #[tokio::test]
     async fn a_path_that_is_being_acquired_is_not_released() {
         let client = client();

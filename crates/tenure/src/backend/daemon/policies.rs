@@ -1,4 +1,4 @@
-//! Policies of namespaces, as the daemon keeps them (R131–R140).
+//! Namespace policies on the daemon (R131 to R140), and its health.
 
 use tenure_wire::v1;
 
@@ -10,7 +10,10 @@ use crate::policy::{Algorithm, Policy};
 use crate::tenure::Tenure;
 
 impl Tenure {
-    /// Sets how locks of a namespace of the daemon conflict. A change of the algorithm ends what is held there.
+    /// Sets the conflict rule of a namespace.
+    ///
+    /// A change of the rule ends all holds of the namespace: R131 (SetNamespacePolicy clears on
+    /// change).
     pub async fn set_policy(&self, namespace: &str, algorithm: Algorithm) -> Result<(), Error> {
         let request = v1::SetNamespacePolicyRequest {
             namespace: namespace.to_owned(),
@@ -20,7 +23,7 @@ impl Tenure {
         self.default_client()?.policy(request).await.map(drop)
     }
 
-    /// The policy of exactly this namespace.
+    /// Returns the policy of exactly this namespace: R136 (GetNamespacePolicy reads one row).
     pub async fn policy(&self, namespace: &str) -> Result<Policy, Error> {
         let request = v1::GetNamespacePolicyRequest {
             namespace: namespace.to_owned(),
@@ -33,7 +36,11 @@ impl Tenure {
         })
     }
 
-    /// Removes a policy; the namespace must not hold anything.
+    /// Removes a policy.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the namespace has holds: R138 (deleting a row in use).
     pub async fn remove_policy(&self, namespace: &str) -> Result<(), Error> {
         let request = v1::DeleteNamespacePolicyRequest {
             namespace: namespace.to_owned(),
@@ -42,7 +49,7 @@ impl Tenure {
         self.default_client()?.policy(request).await.map(drop)
     }
 
-    /// Every policy that was set, in byte order (E13).
+    /// Returns all explicit policies in byte order: E13 (list namespace policies).
     pub async fn policies(&self) -> Result<Vec<Policy>, Error> {
         let client = self.default_client()?;
         let mut policies: Vec<Policy> = Vec::new();
@@ -63,13 +70,12 @@ impl Tenure {
         }
     }
 
-    /// Whether the daemon can serve, in its own words (R145).
+    /// Returns the health of the configured daemon as text: R145 (Health needs a working quorum).
     pub async fn health(&self) -> Result<String, Error> {
         self.health_of(&[]).await
     }
 
-    /// Whether the daemon at these addresses can serve, in its own words; none means those of the
-    /// settings.
+    /// Returns the health of the daemon at `nodes` as text. Empty: the configured nodes.
     pub async fn health_of(&self, nodes: &[Endpoint]) -> Result<String, Error> {
         let health = self.client(nodes)?.policy(v1::HealthRequest {}).await?;
         match health.ok {

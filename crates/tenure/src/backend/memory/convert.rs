@@ -1,4 +1,4 @@
-//! Core's values to this crate's and back.
+//! Conversion between the types of `tenure_core` and those of this crate.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::address::{Address, MemoryName};
 use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict};
 
-/// Somebody who holds nothing and waits for nothing.
+/// Returns an owner id that holds nothing and waits for nothing.
 pub(super) fn nobody() -> OwnerId {
     OwnerId::new("?").expect("one character is an owner id")
 }
@@ -30,7 +30,7 @@ pub(super) fn route(algorithm: Algorithm) -> Route {
     }
 }
 
-/// Nobody proposes the end of a lease here, so its length does not matter.
+/// Returns the longest ttl. Its length does not matter: no lease is ever expired here.
 pub(super) fn longest() -> Ttl {
     Ttl::from_millis(Ttl::MAX_MILLIS).expect("the longest ttl is a ttl")
 }

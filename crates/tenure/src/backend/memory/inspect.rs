@@ -1,4 +1,4 @@
-//! Looking at the locks of this process, and doing something to other people's.
+//! Inspection and administration of locks in memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -50,7 +50,7 @@ pub(crate) fn inspect(place: &Address, path: &Path) -> LockState {
     }
 }
 
-/// Every lock at or below a path; all of them without one.
+/// Returns all locks at or below a path; without a path, all locks.
 pub(crate) fn list(below: Option<&Path>) -> Vec<LockState> {
     let mut paths: Vec<Path> = {
         let inner = MEMORY.lock();
@@ -73,7 +73,7 @@ pub(crate) fn list(below: Option<&Path>) -> Vec<LockState> {
         .collect()
 }
 
-/// Asks those in the way of an exclusive request.
+/// Asks the holders that block an exclusive request.
 pub(crate) fn ask(place: &Address, path: &Path, reason: Option<&str>) -> Vec<Blocker> {
     let state = inspect(place, path);
     let request = ReleaseRequest {
@@ -97,7 +97,7 @@ pub(crate) fn ask(place: &Address, path: &Path, reason: Option<&str>) -> Vec<Blo
     state.holders
 }
 
-/// Takes the holds of a path away, for this reason: what tests of other people's loss handling need.
+/// Ends the holds of a path with this cause. Used by `tenure::testing`.
 pub(crate) fn lose(path: &Path, cause: LostCause, what: &str) -> usize {
     let claims = claims_at(path);
     for (owner, claim) in &claims {
@@ -107,7 +107,7 @@ pub(crate) fn lose(path: &Path, cause: LostCause, what: &str) -> usize {
     claims.len()
 }
 
-/// What is held at a path, with whom.
+/// Returns the signals of all holds of a path.
 pub(crate) fn signals_at(path: &Path) -> Vec<Arc<Signals>> {
     let claims = claims_at(path).into_iter();
     claims
@@ -161,6 +161,7 @@ pub(crate) fn break_hold(
             owner,
             fence,
         };
+        // Owner and fence must still match: the lock may have changed hands since `inspect`.
         match MEMORY.lock().apply(Command::Break(hold), None) {
             Outcome::Break(outcome) if *outcome == BreakOutcome::Broken => {}
             _ => {
@@ -190,7 +191,7 @@ pub(crate) fn watch(path: &Path) -> WatchStream {
     watch
 }
 
-/// Says whether the watcher still listens.
+/// Sends a change to a watcher. Returns whether the watcher still receives.
 pub(super) fn tell_watcher(
     path: &Path,
     watcher: &ChangeStream,
@@ -205,7 +206,7 @@ pub(super) fn tell_watcher(
         return true;
     }
     let kind = match change.kind {
-        // Of a snapshot: held, unless it waits.
+        // In the initial list, a grant means "present".
         Core::Granted => kind.unwrap_or(ChangeKind::Granted),
         Core::Queued => ChangeKind::Queued,
         Core::Released => ChangeKind::Released,

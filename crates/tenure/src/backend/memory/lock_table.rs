@@ -1,6 +1,7 @@
-//! The table of this process: one lock space, and who of us is known to it.
+//! Process-wide lock table: one lock space, and the guards and waiters of this process.
 //!
-//! Nobody is told anything while the table is locked: a listener may well ask the guard about itself.
+//! Signals are sent only after the table is unlocked, because a listener may call the guard, which
+//! locks the table.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
@@ -27,7 +28,7 @@ use crate::request::Request;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Mode, Wait, whole_millis};
 
-/// A place in line lasts this long in the space; whoever waits longer renews it.
+/// Lifetime of a queue entry in the space. Longer waits renew it.
 const PLACE_LASTS: Duration = Duration::from_secs(2 * 86_400);
 
 pub(super) static MEMORY: LazyLock<MemoryTable> = LazyLock::new(MemoryTable::new);
@@ -41,7 +42,7 @@ pub(super) struct TableInner {
     pub(super) space: Space,
     pub(super) owners: HashMap<OwnerId, OwnerEntry>,
     pub(super) watchers: Vec<(Path, ChangeStream)>,
-    /// To be told when the table is unlocked.
+    /// Signals to send after the table is unlocked.
     update: Vec<MemoryNotice>,
 }
 
@@ -50,7 +51,7 @@ enum MemoryNotice {
     Broken(Arc<Signals>),
 }
 
-/// The locked table. Whoever has news is told when it is unlocked.
+/// The locked table. Dropping it unlocks the table and then sends the collected signals.
 pub(super) struct LockedTable {
     inner: Option<MutexGuard<'static, TableInner>>,
 }
@@ -84,19 +85,20 @@ impl Drop for LockedTable {
     }
 }
 
-/// What this process knows of one owner.
+/// The guards and the waiter of one owner.
 #[derive(Default)]
 pub(super) struct OwnerEntry {
     pub(super) holds: Vec<Arc<OwnerClaim>>,
     pub(super) waiting: Option<oneshot::Sender<WaitResult>>,
-    /// One owner has one place in line (R83): the others of a session wait their turn.
+    /// Serializes the acquires of a session: R83 (one pending entry per namespace).
     pub(super) turn: Arc<Turn<()>>,
 }
 
 pub(super) struct OwnerClaim {
     pub(super) path: Path,
     pub(super) mode: CoreMode,
-    /// The newest one, zero for none: a later acquire of the same session moves it (R69).
+    /// The newest fence, zero for none. A later acquire of the same session raises it: R69 (OK
+    /// stores the token).
     pub(super) fence: AtomicU64,
     pub(super) signals: Arc<Signals>,
 }
@@ -144,6 +146,7 @@ impl TableInner {
         request: &Request,
         asking: &ReleaseRequest,
     ) -> AcquireOutcome {
+        // There are no policies in memory: the mode of the request selects the algorithm.
         let (algorithm, permits) = match request.mode {
             Mode::Permit(of) => (Algorithm::Semaphore, Some(of)),
             Mode::Exclusive | Mode::Shared | Mode::SharedTree => (Algorithm::RecursiveRw, None),
@@ -172,7 +175,7 @@ impl TableInner {
             wait,
             holder: Some(Box::new(holder_in(&request.holder))),
         };
-        // Before it is applied: what the command itself brings about must find the claim.
+        // Registered before the command is applied: its own events must find the claim.
         for claim in claims {
             self.remember(owner, claim);
         }
@@ -227,7 +230,7 @@ impl TableInner {
             return;
         };
         owner_entry.holds.retain(|held| !Arc::ptr_eq(held, claim));
-        // A session that somebody takes turns in is needed for as long as they do.
+        // Keep the entry of a session while an acquire uses its turn.
         if owner_entry.holds.is_empty() && Arc::strong_count(&owner_entry.turn) == 1 {
             self.owners.remove(owner);
         }
@@ -239,7 +242,7 @@ impl TableInner {
             .any(|lock| lock.path == claim.path && lock.mode == claim.mode)
     }
 
-    /// Says whether it was held.
+    /// Removes a claim. Returns whether it was held.
     pub(super) fn release(&mut self, owner: &OwnerId, claim: &Arc<OwnerClaim>) -> bool {
         let was_held = self.holds(owner, claim);
         self.forget(owner, claim);
@@ -248,7 +251,7 @@ impl TableInner {
                 |other: &Arc<OwnerClaim>| other.path == claim.path && other.mode == claim.mode;
             owner_entry.holds.iter().any(same)
         });
-        // A session may hold one path twice: the last guard gives it back.
+        // A session may hold one path twice: only the last guard releases it.
         if !others {
             let release = Release {
                 route: route(Algorithm::RecursiveRw),
@@ -265,7 +268,8 @@ impl TableInner {
         was_held
     }
 
-    /// Applies a command and tells everybody whom it concerns. `asking`: on whose behalf holders are asked.
+    /// Applies a command and distributes its events. `asking` describes the requester of release
+    /// requests.
     pub(super) fn apply(&mut self, command: Command, asking: Option<&ReleaseRequest>) -> Outcome {
         let wall = SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -307,7 +311,7 @@ impl TableInner {
         match event.kind {
             EventKind::Grant { fence } => {
                 if let Some(waiting) = owner_entry.waiting.take() {
-                    // A wait that was dropped meanwhile withdraws, and finds that it was granted.
+                    // If the receiver was dropped, its withdrawal finds the grant.
                     let _ = waiting.send(WaitResult::Granted(fence));
                 }
             }
