@@ -1,5 +1,6 @@
-//! Several troubles for one group within a moment: most bugs of consensus and of leases need two or three things
-//! that go wrong at once, in the right order.
+//! Combined faults: several faults for one group within a short time.
+//!
+//! Most bugs of consensus and of leases need two or three failures at once, in the right order.
 
 use tenure_node::{GroupId, Input};
 
@@ -8,7 +9,7 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SimTime};
 
-/// One trouble of several.
+/// One part of a combined fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CombinedFault {
     Transfer,
@@ -50,7 +51,7 @@ const ALL: [CombinedFault; 17] = [
     CombinedFault::Clocks,
 ];
 
-/// Two to five of them.
+/// Schedules two to five faults for a random group, within 2 ms to 1.5 s.
 pub(super) fn strike(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let group = random.index(sim.operator.wanted.len());
     sim.leader(GroupId(u32::try_from(group).ok()?))?;
@@ -74,6 +75,8 @@ pub(super) fn strike(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     ))
 }
 
+/// Executes one part. The leader is looked up only now, because an earlier part may have changed
+/// it.
 pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: u64) {
     let group = GroupId(u32::try_from(at).unwrap_or(0));
     if !sim.fault_phase {
@@ -158,7 +161,7 @@ fn cut(sim: &mut Simulator, links: &[(usize, usize)], length: SimTime) {
     sim.at(sim.now + length, SimEvent::Undo(Undo::Links));
 }
 
-/// Every log is cut where it can be.
+/// Asks random replicas of all groups to truncate their logs.
 pub(super) fn cut_logs(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     for node_slot in 0..sim.node_slots.len() {
         for group in 0..sim.operator.wanted.len() {
