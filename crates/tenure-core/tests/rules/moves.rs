@@ -1,4 +1,5 @@
-//! Releases under a key, and changes of routes that a space applies in another order than that of their versions.
+//! Keyed releases combined with route changes that a space applies in another order than that of
+//! their versions.
 
 use tenure_core::command::{
     ChangePolicy, ClearPolicy, Command, Freeze, Hold, Region, Release, Route, Whole,
@@ -36,7 +37,7 @@ fn freeze(root: &str, change: u64) -> Command {
     })
 }
 
-/// A change that gives the paths below a name another namespace.
+/// A change that moves the paths below a name to another namespace.
 fn moves(root: &str, change: u64, version: u64) -> Command {
     Command::Change(ChangePolicy {
         change,
@@ -75,8 +76,9 @@ fn was_released(space: &Space, path: &str) -> bool {
     space.was_released(&key, PRINT, &path, 1_000)
 }
 
-/// R102: two changes of parts that do not overlap are told to the groups side by side. What a space applied
-/// before a change moved its path is known to it as such, whatever the versions of the changes are.
+/// R102 (keyed requests apply once): two changes of disjoint regions reach the groups concurrently.
+/// The space still knows that a release was applied before its path moved, whatever the versions of
+/// the changes are.
 #[test]
 fn a_release_before_a_change_is_known_though_a_later_version_came_first() {
     let mut space = Space::new(SpaceLimits::default(), HashSeed(0));
