@@ -72,6 +72,8 @@ impl Simulator {
         } else {
             BOUND_AFTER_OTHERS
         };
+        // A namespace is late only if it was silent for the whole time in which a majority could
+        // write.
         let since = *self.availability.majority_since.get_or_insert(now);
         for (place, answered) in self.availability.answered.into_iter().enumerate() {
             let waited = now.saturating_sub(answered.max(since));
@@ -91,6 +93,7 @@ impl Simulator {
             let at = able[self.random.index(able.len())];
             self.availability.sent += 1;
             let count = PLACES.len() as u64;
+            // The id modulo `count` identifies the namespace when the answer arrives.
             let id = RequestId(FIRST + self.availability.sent * count + number);
             let request = ClientRequest::Release(ReleaseRequest {
                 owner: OwnerId::new("pulse").expect("a short name"),

@@ -247,6 +247,7 @@ impl RunPlan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
         let group_count = random.pick(&[1, 2, 3]);
+        // 75 s: above the 60 s up to which leases are renewed without a log entry.
         let ttls = if random.chance(200) {
             vec![3_000, 10_000, 75_000]
         } else {
@@ -259,6 +260,7 @@ impl RunPlan {
                 .to_vec()
         };
         let mut faults = Vec::new();
+        // 1 is the most intense: it multiplies the pauses between two strikes.
         let intensity = random.pick(&[1, 2, 4]);
         for kind in FaultKind::ANYWHERE {
             if random.chance(600) {

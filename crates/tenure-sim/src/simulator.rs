@@ -191,6 +191,7 @@ impl Simulator {
             let when = sim.now + sim.random.between(SECOND, 4 * SECOND);
             sim.at(when, SimEvent::Client(at));
         }
+        // No fault in the first three seconds: the cluster needs them for its first elections.
         for at in 0..sim.faults.len() {
             let pause = sim.faults[at].pause();
             sim.at(sim.now + 3 * SECOND + pause, SimEvent::Strike(at));
@@ -249,6 +250,7 @@ impl Simulator {
                 bytes,
             } => {
                 let node_slot = &self.node_slots[to];
+                // A cut link also drops the frames that are under way on it.
                 if node_slot.process == process
                     && node_slot.is_up()
                     && !self.network.is_cut(from, to)
@@ -395,6 +397,7 @@ impl Simulator {
                 self.node_slots[at].paused = false;
                 self.reschedule(at);
             }
+            // Does nothing if the process runs.
             self.at(self.now + SECOND, SimEvent::Start(at));
             self.tell_peers(at, |node| Input::PeerUp { node });
         }

@@ -204,6 +204,7 @@ impl Model {
         let namespace = &acquire.route.namespace;
         let algorithm = acquire.route.algorithm;
         let held = |request: &Request| request.state == RequestKind::Held;
+        // R55 (HELD needs a live lease).
         if acquire.requests.iter().any(held) && self.lease(namespace, &acquire.owner).is_none() {
             return ModelDecision::Lost(None, Missing::Alive);
         }
@@ -243,6 +244,7 @@ impl Model {
                 }
             }
         }
+        // R47 (incurable findings come first): end of the first pass. Next the queue, then the holders.
         if let Some(conflict) = self.waiter_in_the_way(acquire) {
             return ModelDecision::Wait(conflict);
         }
@@ -672,6 +674,7 @@ impl Model {
                     && claim.mode == request.mode
             });
             match held {
+                // Acquired again: the hold follows the algorithm of the new request.
                 Some(claim) => claim.algorithm = algorithm,
                 None => self.claims.push(Claim {
                     namespace: namespace.clone(),
@@ -683,6 +686,7 @@ impl Model {
                 }),
             }
         }
+        // A release-only acquire of an owner without a lease starts none.
         let live = self.lease(namespace, &acquire.owner).is_some();
         if live
             || acquire
@@ -713,6 +717,8 @@ impl Model {
                 holder.clone(),
             );
         }
+        // Inline releases come last, so that the lease does not end between release and grant
+        // (R64).
         self.drop_holds(namespace, &acquire.owner, HoldEnd::Released, |claim| {
             acquire
                 .releases

@@ -305,6 +305,8 @@ impl ClusterState {
             None => self.route("t:/a", step.stale),
         };
         route.algorithm = step.algorithm.unwrap_or(route.algorithm);
+        // R31 (one namespace per acquire): otherwise the node refuses the call before the space
+        // sees it.
         let in_one = |path: &String| self.route(path, false).namespace == route.namespace;
         let paths = step.wants.iter().map(|want| &want.path);
         if !paths

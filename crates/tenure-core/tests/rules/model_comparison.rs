@@ -133,6 +133,7 @@ impl ModelPair {
     ) -> Result<(), String> {
         let (space, now) = (&self.space, self.world.time + ahead);
         let model = &self.model.at(now);
+        // Lease numbers are internal and differ between the two.
         let shown = |lease: LeaseView<'_>| {
             let number = LeaseNumber(0);
             format!("{:?}", LeaseView { number, ..lease })

@@ -249,6 +249,7 @@ fn lease(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> (String, S
 }
 
 fn step(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
+    // The weights are per cent. Half of the steps acquire, so that there is something to block.
     match rng.below(100) {
         0..50 => Step::Acquire(acquire(rng, mood, sight)),
         50..62 => release(rng, mood, sight),

@@ -80,6 +80,7 @@ impl ReferenceSystem {
         self.answers.retain(|(.., until)| *until > now);
         self.edges.retain(|(.., until)| *until > now);
         let answers = &self.answers;
+        // Pending work ends with the reservation of its key.
         self.works.retain(|(claim, _)| {
             let mut open = answers.iter().filter(|(_, answer, _)| answer.is_none());
             open.any(|(known, ..)| known == claim)
@@ -143,6 +144,7 @@ impl ReferenceSystem {
                 answer,
                 plan,
             } => {
+                // A late attempt must not complete a key whose present plan is another one.
                 let another = |(known, work): &(KeyClaim, KeyWork)| {
                     known == claim
                         && matches!((work, plan), (KeyWork::Plan(there), Some(done)) if there != done)
@@ -475,6 +477,7 @@ fn the_system_machine_does_what_its_twin_does() {
         for step in 0..60u64 {
             time += rng.pick(&[0, 1, 700, 4_000, 150_000]);
             let command = match (seed % 3, step) {
+                // A third of the seeds each: old rules, new rules, and a change in the middle.
                 (1, 0) | (2, 30) => SystemCommand::Rules { number: 2 },
                 _ => command(&mut rng, twin.begun, twin.rules),
             };

@@ -51,6 +51,8 @@ impl DurableWrites {
                     },
                 ) => {
                     let found = explicit.then_some(*algorithm);
+                    // Only a change that was answered before this read was sent, and not followed
+                    // by another, decides what must be read.
                     match self.policies.get(namespace) {
                         Some(Some((set, when))) if *when < ask.sent && *set != found => {
                             Err(format!(

@@ -126,6 +126,8 @@ impl Linearizable {
             }
             (ClientRequest::InspectPath { path }, Answer::Inspect(found)) => {
                 let register = self.paths.entry(path.clone()).or_default();
+                // A read must not return a fence older than one that was answered before the read
+                // was sent.
                 let known = register.before(ask.sent);
                 if let Some(fence) = found.fence {
                     if fence.number() < known {
@@ -177,6 +179,7 @@ impl Linearizable {
                 None => Ok(Relevance::Checked),
             },
             (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
+                // Also for a repeat: its number was given after the first copy was sent.
                 let known = largest_before(&self.counter, ask.first_sent);
                 if number.number() <= known {
                     return Err(format!(

@@ -121,6 +121,7 @@ impl Owners {
                     BreakOutcome::Broken => {
                         self.broken.insert(hold, now);
                     }
+                    // Legitimate if the hold may have ended before the break was applied.
                     BreakOutcome::NotThatHold(present) => {
                         if self.must_meet(now, ask) {
                             return Err(format!(

@@ -348,6 +348,7 @@ impl ReferenceMachine {
                 }
             }
         }
+        // Verifies the internal invariants of the space; panics if one is broken.
         if let MachineKind::Space(space, _) = &self.machine
             && place.index.is_multiple_of(SAMPLED)
         {

@@ -113,9 +113,11 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
                 .flat_map(|other| [(leader, other), (other, leader)])
                 .collect();
             cut(sim, &links, brief);
+            // In half of the cases the other nodes learn that the leader is down.
             if random.chance(500) {
                 sim.tell_peers(leader, |node| Input::PeerDown { node });
             }
+            // Clients keep sending requests to the leader that is cut off.
             sim.favourite = Some(leader);
         }
         CombinedFault::CutLogs => {
@@ -128,6 +130,7 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
                 sim.operate();
             }
         }
+        // A member takes the leader for dead, and at once for alive again.
         CombinedFault::FalseAlarm => {
             let node = sim.node_slots[leader].member.node;
             sim.input(member, Input::PeerDown { node });
@@ -144,6 +147,7 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
         CombinedFault::Middle => {
             crash::in_the_middle(sim, random);
         }
+        // The extremes of the allowed rates, so that two clocks differ as much as possible.
         CombinedFault::Clocks => {
             for node_slot in 0..node_slots {
                 let rate = random.pick(&[905, 1_095]);

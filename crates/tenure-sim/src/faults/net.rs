@@ -16,6 +16,7 @@ pub(super) fn cut(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> 
     let told = random.chance(500);
     let mut cut = Vec::new();
     match kind {
+        // One node alone, or two of five.
         FaultKind::Partition => {
             let other = if nodes > 3 && random.chance(500) {
                 (lonely + 1) % nodes
@@ -36,6 +37,7 @@ pub(super) fn cut(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> 
             cut.extend([(lonely, other), (other, lonely)]);
         }
         _ => {
+            // The node either receives nothing or reaches no other node, on most of its links.
             let deaf = random.chance(500);
             for other in (0..nodes).filter(|other| *other != lonely) {
                 if random.chance(700) {

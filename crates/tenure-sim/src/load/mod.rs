@@ -212,6 +212,7 @@ impl SimClient {
                 retired: false,
                 role,
                 asks: Vec::new(),
+                // Ranges of call numbers that do not overlap: numbers are unique in a run.
                 next_ask: (at as u64 + 1) * 1_000_000,
             });
         };
@@ -235,6 +236,7 @@ impl SimClient {
                 random,
             );
         }
+        // One watcher per handler with fixed policies, and one with another handler.
         for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
             add(ClientRole::Watcher(watcher::Watcher::new(handler)), random);
         }

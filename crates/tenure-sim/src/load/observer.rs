@@ -40,6 +40,7 @@ impl Observer {
     pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
+        // 0 increments the global counter; 6 to 8 disturb a holder and are rare; the others read.
         let request = match (me.random.below(16), &self.seen) {
             (0, _) => {
                 let (request, sent) = match self.keyed.take() {
@@ -100,6 +101,7 @@ impl Observer {
         answer: &Result<Answer, Failure>,
     ) {
         if let (ClientRequest::IncrFencingToken { .. }, Ok(_)) = (&*ask.request, answer)
+            // Half of the answered calls are repeated all the same, with the same key.
             && me.random.chance(500)
         {
             self.keyed = None;

@@ -265,6 +265,7 @@ impl Simulator {
                         self.send(at, to, channel, frame)
                     }
                 },
+                // Probes of the checkers have ids of their own and no client.
                 Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
                 }
@@ -307,6 +308,7 @@ impl Simulator {
                     }
                 }
                 Output::Changed { id, result } => self.changed(id, result),
+                // The remaining outputs of the step are lost with the process.
                 Output::Stop { why } => {
                     let who = self.node_slots[at].member;
                     self.trace.say(
