@@ -244,7 +244,7 @@ impl Model {
                 }
             }
         }
-        // R47 (incurable findings come first): end of the first pass. Next the queue, then the holders.
+        // R47 (incurable findings come first): end of the first pass. Next: queue, then holders.
         if let Some(conflict) = self.waiter_in_the_way(acquire) {
             return ModelDecision::Wait(conflict);
         }
