@@ -15,7 +15,7 @@ pub enum ContractViolation {
     /// A restarted process reuses the start number of its predecessor, so that ReadIndex rounds get
     /// the same names again.
     ReusedStart,
-    /// A node's monotonic clock jumps ahead by 800 ms in every tenth step.
+    /// A node's monotonic clock jumps ahead by 800 ms in one of ten steps.
     LeapingInstant,
     /// A client counts its lease from the arrival of the answer instead of from the sending of the
     /// request.

@@ -36,8 +36,8 @@ impl Scenario {
         }
     }
 
-    /// Runs one line of a script: `acquire amy write t:/a -> granted`, or a query: `? alive amy ->
-    /// yes`.
+    /// Runs one line of a script: a step (`acquire amy write t:/a -> granted`) or a query
+    /// (`? alive amy -> yes`).
     #[track_caller]
     pub(crate) fn line(&mut self, line: &str) {
         if let Err(why) = self.try_line(line) {
