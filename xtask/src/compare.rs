@@ -1,9 +1,9 @@
-//! `cargo xtask compare`: the daemon beside etcd, Redis and ZooKeeper on this machine.
+//! `cargo xtask compare`: benchmarks the daemon, etcd, Redis and ZooKeeper on this machine.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Debian's packages and a file of each that says it is there.
+/// Debian packages, and a file that shows whether each is installed.
 const PEERS: &[(&str, &str)] = &[
     ("etcd-server", "/usr/bin/etcd"),
     ("redis-server", "/usr/bin/redis-server"),
@@ -11,7 +11,8 @@ const PEERS: &[(&str, &str)] = &[
     ("default-jre-headless", "/usr/bin/java"),
 ];
 
-/// Installs the peers, builds what is measured, and measures. `words` go to `tenure-compare run`.
+/// Installs the other systems, builds `tenure` and `tenure-compare`, and runs the comparison.
+/// `words` are passed to `tenure-compare run`.
 pub(super) fn run(words: &[&str]) -> Result<(), String> {
     install();
     super::cargo(&[
@@ -37,7 +38,8 @@ pub(super) fn run(words: &[&str]) -> Result<(), String> {
     }
 }
 
-/// A peer that cannot be installed is left out of the table, which says so.
+/// Installs missing packages. A system that cannot be installed is omitted from the table, with a
+/// note.
 fn install() {
     let missing: Vec<&str> = PEERS
         .iter()
@@ -51,7 +53,8 @@ fn install() {
     let installed = Command::new("apt-get")
         .args(["install", "--yes", "--no-install-recommends"])
         .args(&missing)
-        // Packages start their servers; the comparison starts its own.
+        // Debian packages start their servers on installation, but not in runlevel 1. The
+        // comparison starts its own.
         .env("RUNLEVEL", "1")
         .env("DEBIAN_FRONTEND", "noninteractive")
         .stdout(Stdio::null())

@@ -1,7 +1,7 @@
-//! What a change must pass: format, tidy, licences, lints, docs, tests, each with its minutes.
+//! CI gates: format, tidy, licences, lints, docs, tests, each with its duration in minutes.
 //!
-//! The cheap parts come first, so that a small mistake is reported within seconds. The first part
-//! that fails ends the run.
+//! The fast gates run first, so that a small mistake is reported within seconds. The first failure
+//! ends the run.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -9,7 +9,7 @@ use std::time::Instant;
 
 use crate::{cargo, cargo_with, root, target, tidy};
 
-/// One part: its name in the table of minutes, and what it runs.
+/// One gate: its name in the table of durations, and the function that runs it.
 type Part = (&'static str, fn() -> Result<(), String>);
 
 const FORMAT: Part = ("format", || cargo(&["fmt", "--all", "--check"]));
@@ -34,12 +34,12 @@ const DOCS: Part = ("docs", || {
 });
 const TESTS: Part = ("tests", || cargo(&["test", "--workspace", "--locked"]));
 
-/// `cargo xtask check`.
+/// The gates of `cargo xtask check`.
 pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, DOCS];
-/// `cargo xtask test`, which is what CI runs.
+/// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, DOCS, TESTS];
 
-/// Runs parts in order and prints the minutes of each, also if one fails.
+/// Runs gates in order and prints the duration of each, also if one fails.
 pub(crate) fn run(parts: &[Part]) -> Result<(), String> {
     let mut minutes = Vec::new();
     let mut result = Ok(());
@@ -60,15 +60,15 @@ pub(crate) fn run(parts: &[Part]) -> Result<(), String> {
     result
 }
 
-/// The release of cargo-deny whose verdict counts: a newer one may know more licences.
+/// The pinned version of cargo-deny. A newer one may accept other licences.
 const CARGO_DENY: &str = "0.20.2";
 
-/// Licences, banned and duplicate crates, sources: `deny.toml` has the rules.
+/// Checks licences, banned and duplicate crates, and sources, by the rules of `deny.toml`.
 fn licences() -> Result<(), String> {
     let program = cargo_deny()?;
     eprintln!("$ cargo deny check bans licenses sources");
     let status = Command::new(&program)
-        // Advisories need a database from the network and change without a commit.
+        // Not advisories: they need a database from the network, and change without a commit.
         .args(["--locked", "check", "bans", "licenses", "sources"])
         .current_dir(root())
         .status()
@@ -80,7 +80,8 @@ fn licences() -> Result<(), String> {
     }
 }
 
-/// The program, built once into the target directory: no machine's own release decides.
+/// Returns the path of cargo-deny. Builds the pinned version once into the target directory, so
+/// that an installed version has no influence.
 fn cargo_deny() -> Result<PathBuf, String> {
     let tools = target().join("tools").join(CARGO_DENY);
     let program = tools.join("bin/cargo-deny");
@@ -93,7 +94,7 @@ fn cargo_deny() -> Result<PathBuf, String> {
             "--version",
             CARGO_DENY,
             "--locked",
-            // Default features are a TLS stack for advisories, which are not asked for.
+            // The default features add a TLS stack for advisories, which are not used.
             "--no-default-features",
             "--debug",
             "--quiet",

@@ -1,4 +1,5 @@
-//! `cargo xtask <command>`: the project's own tools. CI and developers run the same commands.
+//! `cargo xtask <command>`: development tasks of the repository. CI and developers run the same
+//! commands.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
@@ -53,13 +54,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The repository's root directory.
+/// Returns the root directory of the repository.
 fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     here.parent().unwrap_or(here).to_path_buf()
 }
 
-/// The directory that cargo builds into.
+/// Returns the directory that cargo builds into.
 fn target() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root().join("target"), Into::into)
 }

@@ -1,15 +1,15 @@
-//! Do the tests notice? Each mutant is one deliberately wrong line; the tests must fail on every one.
+//! Mutation testing with hand-written mutants: the tests must fail for every listed wrong line.
 //!
-//! A crate keeps its list in `mutants.toml` beside its `Cargo.toml`. The repository is copied once,
-//! each mutant is applied to the copy, built, tested and taken back. A mutant that does not compile,
-//! or whose line is no longer there exactly once, is a broken list and an error, never a success.
+//! A crate keeps its list in `mutants.toml` beside its `Cargo.toml`. The repository is copied once.
+//! Each mutant is applied to the copy, built, tested and reverted. A mutant that does not compile,
+//! or whose line does not occur exactly once, is an error in the list and never a success.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// A test program that runs longer than this hangs, which is also a way to notice.
+/// A test program that runs longer than this counts as failed.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// One wrong line.
@@ -22,7 +22,12 @@ struct Mutant {
     breaks: String,
 }
 
-/// Runs the list of a package, or of every package that has one.
+/// Runs the list of one package, or of every package that has one. `only` selects one mutant by
+/// name.
+///
+/// # Errors
+///
+/// Returns the names of the mutants that no test found, or the error in a list.
 pub(crate) fn run(root: &Path, package: Option<&str>, only: Option<&str>) -> Result<(), String> {
     let mut lists = Vec::new();
     for entry in read_dir(&root.join("crates"))? {
@@ -59,6 +64,7 @@ fn run_list(
 ) -> Result<Vec<String>, String> {
     let home = copy.join("crates").join(package);
     let mutants = parse(&read(list)?)?;
+    // Without this check, a test that always fails would count as finding every mutant.
     if only.is_none()
         && let Some(test) = first_failure(&home, &build(copy, package)?)?
     {
@@ -82,6 +88,7 @@ fn run_list(
         let noticed = build(copy, package)
             .map_err(|why| format!("{} does not compile: {why}", mutant.name))
             .and_then(|programs| first_failure(&home, &programs));
+        // Revert before any error is returned, so that the copy stays usable.
         write(&file, &original)?;
         match noticed? {
             Some(test) => eprintln!("caught    {:<28} by {test}", mutant.name),
@@ -94,7 +101,8 @@ fn run_list(
     Ok(survivors)
 }
 
-/// Copies what git knows of, and what it would if asked; build results stay where they are.
+/// Copies the tracked files and the untracked ones that are not ignored. The build directory of
+/// earlier runs is kept.
 fn copy_repository(root: &Path, copy: &Path) -> Result<(), String> {
     let output = Command::new("git")
         .args(["ls-files", "-co", "--exclude-standard", "-z"])
@@ -116,7 +124,7 @@ fn copy_repository(root: &Path, copy: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Builds the package's tests and names the programs.
+/// Builds the tests of a package and returns the paths of the test programs.
 fn build(copy: &Path, package: &str) -> Result<Vec<PathBuf>, String> {
     let target = copy.with_file_name("build");
     let output = Command::new(env!("CARGO"))
@@ -142,13 +150,14 @@ fn build(copy: &Path, package: &str) -> Result<Vec<PathBuf>, String> {
     Ok(programs)
 }
 
-/// The first test that fails, or the program that hangs or dies; `None` if all is well.
+/// Runs the test programs. Returns the first failed test, or the program that hung or crashed;
+/// `None` if all pass.
 fn first_failure(home: &Path, programs: &[PathBuf]) -> Result<Option<String>, String> {
     let log = home.join("mutants.log");
     for program in programs {
         let file = fs::File::create(&log).map_err(|error| format!("{}: {error}", log.display()))?;
         let child = Command::new(program)
-            // Quick tests need not wait for slow ones.
+            // Parallel, so that fast tests do not wait for slow ones.
             .args(["--test-threads", "4"])
             .current_dir(home)
             .env("CARGO_MANIFEST_DIR", home)
@@ -164,7 +173,8 @@ fn first_failure(home: &Path, programs: &[PathBuf]) -> Result<Option<String>, St
     Ok(None)
 }
 
-/// Waits for the end of a program or for its first failed test, whichever comes first.
+/// Waits until a program ends or its first test fails. Kills it in the second case, and after the
+/// timeout.
 fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>, String> {
     let start = Instant::now();
     loop {
@@ -189,7 +199,7 @@ fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>,
     }
 }
 
-/// Reads the list: TOML, of which `[[mutant]]` and `key = 'literal string'` are all that it needs.
+/// Parses a list. The format is a subset of TOML: `[[mutant]]` and lines `key = 'literal string'`.
 fn parse(text: &str) -> Result<Vec<Mutant>, String> {
     let mut mutants: Vec<Mutant> = Vec::new();
     for (number, line) in text.lines().enumerate() {

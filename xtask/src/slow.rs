@@ -1,7 +1,7 @@
-//! `cargo xtask slow [part]`: what takes longer than CI may.
+//! `cargo xtask slow [part]`: verification runs that take too long for CI.
 //!
-//! Run before a release. Each part is one command; what it prints is shown and kept in
-//! `docs/verification/<part>.txt`, with the commit that was tested.
+//! They run before a release. Each part is one command; its output is shown and saved in
+//! `docs/verification/<part>.txt`, with the tested commit.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
-/// One part: its name, what it shows, the command with its environment.
+/// One part: its name, what it verifies, and the command with its environment.
 struct Part {
     name: &'static str,
     shows: &'static str,
@@ -79,7 +79,7 @@ const PARTS: &[Part] = &[
     },
 ];
 
-/// Runs one part, or all of them; the first failure ends the run.
+/// Runs one part, or all of them. The first failure ends the run.
 pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<(), String> {
     let chosen: Vec<&Part> = PARTS
         .iter()
@@ -98,7 +98,7 @@ pub(crate) fn run(root: &Path, only: Option<&str>) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs a part, shows what it prints, and keeps it if the part succeeds.
+/// Runs a part and shows its output. Saves the output if the part succeeds.
 fn record(root: &Path, part: &Part) -> Result<(), String> {
     let say = |what: &str, error: std::io::Error| format!("{}: {what}: {error}", part.name);
     eprintln!("{}: {}", part.name, part.shows);
@@ -146,7 +146,7 @@ fn environment(part: &Part) -> String {
         .collect()
 }
 
-/// The commit that is tested; a changed work tree is said so.
+/// Returns the tested commit, with the suffix `-dirty` if the work tree has changes.
 fn commit(root: &Path) -> Result<String, String> {
     let output = Command::new("git")
         .args(["describe", "--always", "--dirty", "--abbrev=12"])

@@ -1,7 +1,7 @@
-//! The rules of the repository, as a program and as a test.
+//! Repository lints, as a command (`cargo xtask tidy`) and as a test.
 //!
-//! Each check looks at the tracked files and returns complaints: what is wrong, where, and what to
-//! do. All complaints are shown at once.
+//! Each check reads the tracked files and returns complaints: what is wrong, where, and what to do.
+//! All complaints are shown at once.
 
 use std::path::Path;
 use std::process::Command;
@@ -13,12 +13,16 @@ mod rules;
 
 /// A tracked text file.
 pub(crate) struct Source {
-    /// Its path from the repository's root, with `/`.
+    /// Its path relative to the root of the repository, with `/`.
     pub(crate) path: String,
     pub(crate) text: String,
 }
 
-/// Runs all checks and fails with everything found.
+/// Runs all checks.
+///
+/// # Errors
+///
+/// Returns all complaints as one text.
 pub(crate) fn run(root: &Path) -> Result<(), String> {
     let sources = tracked(root)?;
     let mut complaints = dependencies::check(root)?;
@@ -35,7 +39,8 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     ))
 }
 
-/// What git knows of, and what it would know after `git add`; files that are not text are left out.
+/// Returns the tracked files and the untracked ones that are not ignored. Files that are not UTF-8
+/// are omitted.
 fn tracked(root: &Path) -> Result<Vec<Source>, String> {
     let output = Command::new("git")
         .args([

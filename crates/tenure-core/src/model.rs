@@ -1,11 +1,13 @@
-//! The naive model of the space: a list of claims, a list of waiters, and loops over them.
+//! Reference model of the space (model-based testing): a list of claims, a list of waiters, and
+//! loops over them.
 //!
-//! It is written from the rules alone, to be obviously right and not to be fast: no tree, no index,
-//! no count that could drift. After every command it simply asks each waiter in order whether it
-//! can go on. The property test drives it beside the engine and compares all that comes out.
+//! It is written from the rules alone, to be obviously correct and not to be fast: no tree, no
+//! index, no counter that could become wrong. After every command it asks each waiter in order
+//! whether it can be granted. The property tests apply the same commands to the model and to the
+//! space, and compare all results.
 //!
-//! Where the engine remembers (which waiters a release could free, how many claims lie below),
-//! the model looks again at everything.
+//! Where the space keeps derived state (which waiters a release could free, how many claims lie
+//! below a path), the model searches everything again.
 
 mod acquire;
 mod conflict;
@@ -31,18 +33,19 @@ use crate::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
 
 use conflict::WantedAccess;
 
-/// How long answers and markers last (R102, R116).
+/// How long answers and release requests are remembered: R102 (keyed requests apply once), R116
+/// (revoke marker).
 const REMEMBERED_MS: u64 = 300_000;
-/// How long events and unclaimed grants are kept (R122).
+/// How long events and unclaimed grants are kept: R122 (events are always delivered).
 const KEPT_MS: u64 = 30_000;
-/// How long an idle semaphore keeps its capacity (R52).
+/// How long an idle semaphore keeps its capacity: R52 (when capacity is forgotten).
 const CAPACITY_MS: u64 = 24 * 3_600_000;
-/// By how much a logged lease outlives its ttl (leases, `cover`).
+/// By how much a logged lease outlives its ttl (`cover` in `docs/design/leases.md`).
 const COVER_MS: u64 = 60_000;
-/// How many owners a waiter asks at a time (E2).
+/// How many owners a waiter asks to release at a time: E2 (ask blockers to release).
 const ASKED_AT_ONCE: usize = 64;
 
-/// One (owner, mode, path) that is held.
+/// One held (owner, mode, path).
 #[derive(Clone, Debug)]
 struct Claim {
     namespace: Namespace,
@@ -67,7 +70,7 @@ impl Claim {
     }
 }
 
-/// What all claims of one owner in one namespace live by (R76).
+/// The lease of all claims of one owner in one namespace: R76 (one lease per owner and namespace).
 #[derive(Clone, Debug)]
 struct Lease {
     namespace: Namespace,
@@ -78,12 +81,12 @@ struct Lease {
     born: u64,
     asked_until: u64,
     holder: Option<Holder>,
-    /// The waiter whose grant nobody has taken note of yet, its fence, and until when it is told
-    /// to those who subscribe (R122).
+    /// The waiter whose grant the owner has not acknowledged by a command yet, its fence, and until
+    /// when new subscribers get the grant as an event (R122).
     unclaimed: Option<(u64, Option<Fence>, u64)>,
 }
 
-/// A queued acquire. The list of waiters is in order.
+/// A queued acquire. The list of waiters is in queue order.
 #[derive(Clone, Debug)]
 struct Waiter {
     number: u64,
@@ -95,7 +98,7 @@ struct Waiter {
     asked: Vec<OwnerId>,
 }
 
-/// Where fences are counted (R67).
+/// The fence counter of a namespace: R67 (minting a token).
 #[derive(Clone, Debug)]
 struct Counter {
     namespace: Namespace,
@@ -103,7 +106,7 @@ struct Counter {
     floor: u64,
 }
 
-/// The fence stored for a path.
+/// The stored fence of a path.
 #[derive(Clone, Debug)]
 struct StoredFence {
     namespace: Namespace,
@@ -111,7 +114,7 @@ struct StoredFence {
     fence: Fence,
 }
 
-/// How many may hold a semaphore path (R51).
+/// The capacity of a semaphore path: R51 (the first acquire fixes capacity).
 #[derive(Clone, Debug)]
 struct Capacity {
     namespace: Namespace,
@@ -120,7 +123,7 @@ struct Capacity {
     idle_since: Option<u64>,
 }
 
-/// A hold that its owner did not give back.
+/// A hold that was taken from its owner by a break or a policy change.
 #[derive(Clone, Debug)]
 struct TakenHold {
     namespace: Namespace,
@@ -130,12 +133,12 @@ struct TakenHold {
     missing: Missing,
 }
 
-/// A remembered answer (R102).
+/// A stored answer of a keyed request (R102).
 #[derive(Clone, Debug)]
 struct ModelAnswer {
     key: Key,
     namespace: Namespace,
-    /// The request without how it was resolved.
+    /// The request as the client sent it, without its route.
     request: Command,
     result: ModelRemembered,
     until: u64,
@@ -149,7 +152,7 @@ enum ModelRemembered {
     Released(Vec<Hold>),
 }
 
-/// The model.
+/// The reference model of a space.
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     rules: u32,
@@ -161,40 +164,40 @@ pub struct Model {
     counters: Vec<Counter>,
     marks: Vec<StoredFence>,
     capacities: Vec<Capacity>,
-    /// Holds that were taken from their owners, until these name them again.
+    /// Holds that were taken from their owners, until the owners name them again.
     taken: Vec<TakenHold>,
     answers: Vec<ModelAnswer>,
     frozen: Vec<Freeze>,
-    /// Changes that were made, with the table's version since.
+    /// Committed policy changes, with the version of the table since then.
     changed: Vec<(u64, Region)>,
-    /// Regions whose paths may have come from another namespace: until when that matters (R102), and since
-    /// which version.
+    /// Regions whose paths may have come from another namespace: until when that matters (R102),
+    /// and since which version.
     moved: Vec<(u64, u64, Region)>,
-    /// Numbers of changes that are over; all up to `settled` are.
+    /// Numbers of ended changes. All changes up to `settled` have ended.
     over: Vec<u64>,
     settled: u64,
-    /// Where namespaces that nobody has met yet begin to count.
+    /// Where the fence counters of new namespaces start.
     space_floor: u64,
-    /// What paths of a region get fences above (R71).
+    /// Fences of a region's paths must be above this: R71 (tokens never go back).
     region_floors: Vec<(Region, Fence)>,
-    /// The last waiter of each owner in each namespace, for those who tell stories.
+    /// The last waiter of each owner in each namespace, for test scripts.
     latest: Vec<(Namespace, OwnerId, u64)>,
-    /// Whose leases there ever were, by number.
+    /// Namespace and owner of every lease that ever existed, by number.
     lease_names: Vec<(Namespace, OwnerId)>,
     epochs: u64,
     numbers: u64,
-    /// Waiters up to this number are older than the one order of leases and waiters.
+    /// Waiters up to this number were queued before leases and waiters shared one numbering.
     order_from: u64,
     sequence: u64,
     last_id: u64,
     kept: Vec<(u64, Event)>,
-    // What the command at hand has done so far.
+    // Results of the current command.
     events: Vec<Event>,
     lease_changes: Vec<LeaseChange>,
     lock_changes: Vec<LockChange>,
 }
 
-/// How a hold ended, for those who watch.
+/// How a hold ended, for watchers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum HoldEnd {
     Released,
@@ -203,18 +206,20 @@ enum HoldEnd {
 }
 
 impl Model {
-    /// An empty twin.
+    /// Returns an empty model.
     pub fn new() -> Model {
         Model::default()
     }
 
-    /// Does what the rules say and tells everything that came of it.
+    /// Applies a command and returns all its results.
     pub fn apply(&mut self, stamp: Stamp, command: &Command) -> Applied {
         self.time = self.time.max(stamp.time);
         self.wall = stamp.wall;
         self.events.clear();
         self.lease_changes.clear();
         self.lock_changes.clear();
+        // First everything that ends by time, then the waiters that this frees, then the command
+        // itself.
         self.forget_what_has_ended();
         self.wake_waiters();
         self.forget_the_gone();
@@ -253,7 +258,8 @@ impl Model {
         }
     }
 
-    /// Everything that ends by the stamp alone; leases do not (R84, R102, R116, R122, R52).
+    /// Removes everything that ends by the time stamp alone: R84 (pending entry lifetime), R102,
+    /// R116, R122, R52. Leases do not: they end by `Expire`.
     fn forget_what_has_ended(&mut self) {
         let time = self.time;
         while let Some(at) = self.waiters.iter().position(|waiter| waiter.until <= time) {
@@ -268,7 +274,7 @@ impl Model {
         });
     }
 
-    /// What was taken is remembered with the owner's lease or place in line, and no longer.
+    /// Forgets taken holds of owners that have neither a lease nor a waiter any more.
     fn forget_the_gone(&mut self) {
         let (leases, waiters) = (&self.leases, &self.waiters);
         self.taken.retain(|taken| {
@@ -283,7 +289,7 @@ impl Model {
         });
     }
 
-    /// The owner names holds, and is answered how they stand.
+    /// Forgets taken holds that the owner names in a command, because its answer tells their state.
     fn forget_taken<'a>(
         &mut self,
         namespace: &Namespace,
@@ -299,7 +305,8 @@ impl Model {
         });
     }
 
-    /// Takes holds from an owner that did not give them back: its renewals tell from now on.
+    /// Takes holds from an owner without its request. Its renewals report them as missing from now
+    /// on.
     fn take_away(
         &mut self,
         namespace: &Namespace,
@@ -331,7 +338,8 @@ impl Model {
         self.drop_holds(namespace, owner, HoldEnd::Killed, going);
     }
 
-    /// What a renewal in a namespace says, before anything is extended (R90).
+    /// Returns the answer to a renewal in a namespace, before anything is extended: R90 (Renew with
+    /// domains).
     pub fn renewal(&self, namespace: &Namespace, owner: &OwnerId) -> Result<(), Missing> {
         if self.lease(namespace, owner).is_none() {
             return Err(Missing::Alive);
@@ -346,7 +354,7 @@ impl Model {
         }
     }
 
-    /// R52: a capacity is idle while its path has neither holder nor waiter.
+    /// Marks a capacity as idle while its path has neither holder nor waiter (R52).
     fn note_idle_capacities(&mut self) {
         for capacity in &mut self.capacities {
             let held = self.claims.iter().any(|claim| {
@@ -368,7 +376,7 @@ impl Model {
         }
     }
 
-    /// R97, R99.
+    /// R97 (Release drops listed holds), R99 (Release cancels a pending entry).
     fn release(&mut self, release: &Release) -> Result<(), Refusal> {
         let namespace = &release.route.namespace;
         let paths = release.holds.iter().map(|hold| &hold.path);
@@ -432,13 +440,16 @@ impl Model {
         Ok(())
     }
 
-    /// R100, R101, R126–R128.
+    /// R100 (ReleaseAll drops everything), R101 (ForceRelease always notifies the victim),
+    /// R126–R128 (selection by domains).
     fn release_all(&mut self, all: &ReleaseAll) -> Outcome {
         let end = match all.cause {
             ReleaseCause::Owner => HoldEnd::Released,
             ReleaseCause::Killed => HoldEnd::Killed,
         };
         let mut met: Vec<Namespace> = Vec::new();
+        // Only what existed when the call was planned: a retry must not end leases and waiters that
+        // are younger.
         let until = all.until.unwrap_or(u64::MAX);
         while let Some(at) = self.waiters.iter().position(|waiter| {
             waiter.acquire.owner == all.owner
@@ -462,7 +473,7 @@ impl Model {
         Outcome::Touched(met.len() as u64)
     }
 
-    /// R77, R90–R93.
+    /// R77 (a renewal never shortens a lease), R90–R93.
     fn renew(&mut self, renew: &RenewLease) -> Result<Renewed, Missing> {
         let time = self.time;
         self.renewal(&renew.namespace, &renew.owner)?;
@@ -476,6 +487,7 @@ impl Model {
         let (ttl, cover) = (lease.ttl, lease.cover);
         self.take_note(&renew.namespace, &renew.owner);
         self.set_lease(&renew.namespace, &renew.owner, renew.ttl, None);
+        // `set_lease` has replaced both values. Since rules 2 the larger ones are kept.
         for lease in &mut self.leases {
             let its = lease.namespace == renew.namespace && lease.owner == renew.owner;
             if its && self.rules >= 2 {
@@ -489,7 +501,7 @@ impl Model {
         Ok(renewed)
     }
 
-    /// The only way a lease runs out.
+    /// Ends a lease, if the epoch is still its own. This is the only way in which a lease runs out.
     fn expire(&mut self, expire: &Expire) -> bool {
         let due = self
             .lease(&expire.namespace, &expire.owner)
@@ -502,7 +514,7 @@ impl Model {
         due
     }
 
-    /// R116.
+    /// Records a release request: R116 (revoke marker).
     fn ask(&mut self, ask: &AskRelease) -> Outcome {
         let namespaces: Vec<Namespace> = self
             .leases
@@ -529,7 +541,7 @@ impl Model {
         self.show(namespace, ChangeKind::Asked, owner, None, None, holder);
     }
 
-    /// E9.
+    /// Breaks one hold: E9 (Break one hold).
     fn break_hold(&mut self, order: &BreakLock) -> BreakOutcome {
         let namespace = &order.route.namespace;
         if let Some(refusal) = self.outdated(order.route.version, [&order.path].into_iter()) {
@@ -556,7 +568,7 @@ impl Model {
         BreakOutcome::Broken
     }
 
-    /// E5.
+    /// Withdraws a waiter: E5 (refuse on deadlock).
     fn withdraw(&mut self, withdraw: &Withdraw) -> Withdrawn {
         let place = self.waiters.iter().position(|waiter| {
             waiter.number == withdraw.waiter
@@ -578,7 +590,8 @@ impl Model {
         }
     }
 
-    /// R133, R138: what a region holds, and nobody new gets in.
+    /// Freezes a region and reports what it holds: R133 (route changes need drained paths), R138
+    /// (deleting a row in use).
     fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
         self.settle(freeze.settled);
         let known = self
@@ -593,7 +606,7 @@ impl Model {
             .iter()
             .filter(|claim| freeze.region.contains(&claim.path))
             .map(|claim| (claim.path.clone(), claim.owner.clone()))
-            // Their owners may still count on them.
+            // The owners of taken holds may still rely on them.
             .chain(
                 self.taken
                     .iter()
@@ -626,7 +639,7 @@ impl Model {
         }
     }
 
-    /// R131–R134, R138, R139, R71.
+    /// Commits a policy change: R131–R134, R138, R139 (routing after a delete), R71.
     fn change(&mut self, change: &ChangePolicy) -> Outcome {
         self.settle(change.settled);
         if self.is_over(change.change) {
@@ -670,7 +683,8 @@ impl Model {
             self.tell(owner, Some(&region.root), EventKind::Killed);
         }
         if let Some(floor) = change.floor {
-            // The region's floor stands for every fence that its idle paths had, wherever they were.
+            // The floor of the region replaces the stored fences of its idle paths, in any
+            // namespace.
             let claims = &self.claims;
             self.marks.retain(|mark| {
                 !region.contains(&mark.path)
@@ -700,7 +714,8 @@ impl Model {
         Outcome::Done
     }
 
-    /// The last change before which a path may have had another namespace, if answers are remembered from then.
+    /// Returns the version of the last change by which a path may have moved to its namespace,
+    /// while answers from before it are still stored.
     fn moved_by(&self, path: &Path) -> Option<u64> {
         let moved = self.moved.iter();
         moved
@@ -718,7 +733,8 @@ impl Model {
         self.over.push(change);
     }
 
-    /// All changes up to this one are over: what they still freeze was restored, and thaws.
+    /// Ends all changes up to a number. Regions that are still frozen by them came with a restored
+    /// snapshot, and are thawed.
     fn settle(&mut self, settled: u64) {
         self.settled = self.settled.max(settled);
         if self.rules < 2 {
@@ -732,7 +748,8 @@ impl Model {
         self.wake_waiters();
     }
 
-    /// Thaws the regions of changes up to a number without their waiters, whose paths may be elsewhere.
+    /// Thaws the regions of changes up to a number. Their waiters are dropped, because their paths
+    /// may be in another namespace.
     fn abandon(&mut self, up_to: u64) -> Vec<(Region, Vec<OwnerId>)> {
         let mut thawed = Vec::new();
         while let Some(at) = self.frozen.iter().position(|frozen| frozen.change <= up_to) {
@@ -753,7 +770,8 @@ impl Model {
         thawed
     }
 
-    /// Whatever was granted and lost lies below what is minted from now on, and is stale if supplied.
+    /// Raises all counters after a restore, so that fences that were granted and lost are below
+    /// every new one, and are stale if a client supplies them.
     fn lift(&mut self, by: u64) -> Outcome {
         let highest = self.counters.iter().map(|counter| counter.last).max();
         self.space_floor = self.space_floor.max(highest.unwrap_or(0)) + by;
@@ -779,7 +797,7 @@ impl Model {
             .find(|lease| lease.namespace == *namespace && lease.owner == *owner)
     }
 
-    /// Sets the owner's lease, which begins if there is none.
+    /// Sets the lease of an owner; creates it if there is none.
     fn set_lease(
         &mut self,
         namespace: &Namespace,
@@ -787,7 +805,7 @@ impl Model {
         ttl: Ttl,
         holder: Option<Holder>,
     ) {
-        // Since rules 2 leases and waiters are numbered in one order.
+        // Since rules 2, leases and waiters share one numbering.
         if self.rules >= 2 {
             self.epochs = self.epochs.max(self.numbers);
         }
@@ -820,7 +838,8 @@ impl Model {
             .push(LeaseChange::Set { lease, ttl, epoch });
     }
 
-    /// Drops an owner's holds in a namespace, and the lease with the last of them (R78).
+    /// Drops holds of an owner in a namespace, and the lease together with the last hold: R78
+    /// (lease expiry and end).
     fn drop_holds(
         &mut self,
         namespace: &Namespace,
@@ -841,7 +860,8 @@ impl Model {
             let holder = self.holder_of(namespace, owner);
             let what = Some((&claim.path, claim.mode));
             self.show(namespace, kind, owner, what, fence, holder);
-            // It no longer has all that was granted (R122).
+            // The owner no longer has everything that was granted, so new subscribers must not get
+            // the grant (R122).
             self.take_note(namespace, owner);
         }
         let bare = !self
@@ -857,7 +877,7 @@ impl Model {
         }
     }
 
-    /// Its leases keep their numbers for good.
+    /// Returns the number of a lease. Numbers are permanent here.
     fn lease_number(&mut self, namespace: &Namespace, owner: &OwnerId) -> LeaseNumber {
         let known = |(place, who): &(Namespace, OwnerId)| place == namespace && who == owner;
         let at = self.lease_names.iter().position(known);
@@ -868,7 +888,7 @@ impl Model {
         LeaseNumber(u32::try_from(at).unwrap_or(u32::MAX))
     }
 
-    /// Takes a waiter out of the line without a grant.
+    /// Removes a waiter from the queue without a grant.
     fn dequeue(&mut self, at: usize) {
         let waiter = self.waiters.remove(at);
         self.show_waiter(&waiter, ChangeKind::Dequeued);
@@ -894,7 +914,7 @@ impl Model {
             .and_then(|lease| lease.holder.clone())
     }
 
-    /// R122: the owner has been heard of since its grant.
+    /// The owner has sent a command since its grant, so the grant is acknowledged (R122).
     fn take_note(&mut self, namespace: &Namespace, owner: &OwnerId) {
         for lease in &mut self.leases {
             if lease.namespace == *namespace && lease.owner == *owner {
@@ -903,7 +923,7 @@ impl Model {
         }
     }
 
-    /// R121: an event gets its numbers where it is made.
+    /// Emits an event. It gets its id here: R121 (event ids).
     fn tell(&mut self, owner: &OwnerId, namespace: Option<&Namespace>, kind: EventKind) {
         self.sequence += 1;
         self.last_id = (self.last_id + 1).max(self.wall.saturating_mul(1024));
@@ -916,6 +936,7 @@ impl Model {
         });
     }
 
+    /// Emits a change for watchers.
     fn show(
         &mut self,
         namespace: &Namespace,
@@ -937,7 +958,8 @@ impl Model {
         });
     }
 
-    /// R32: a change that the request's route does not know of and that concerns one of its paths.
+    /// Returns a refusal if a later policy change than the request's route knows concerns one of
+    /// its paths: R32 (re-resolution after policy change).
     fn outdated<'a>(
         &self,
         known: u64,
@@ -989,7 +1011,8 @@ impl Model {
         });
     }
 
-    /// The fence of a claim: that of its path, for a fenced write (R66).
+    /// Returns the fence of a claim: that of its path, for a fenced write: R66 (where tokens are
+    /// stored).
     fn fence_of(&self, claim: &Claim) -> Option<Fence> {
         if claim.mode == Mode::Write && !claim.is_permit() {
             self.mark(&claim.namespace, &claim.path)
@@ -1020,7 +1043,7 @@ impl Waiter {
     }
 }
 
-/// R126–R128.
+/// Whether a selection includes a namespace: R126–R128.
 fn selects(selection: &Selection, namespace: &Namespace) -> bool {
     match selection {
         Selection::All => true,
@@ -1031,7 +1054,8 @@ fn selects(selection: &Selection, namespace: &Namespace) -> bool {
     }
 }
 
-/// What the caller sent, whatever it was resolved to: the same request may be resolved anew.
+/// Returns a command without its route, because the same request may be resolved differently when
+/// it is repeated.
 fn without_route(command: &Command) -> Command {
     let mut command = command.clone();
     match &mut command {
@@ -1042,7 +1066,8 @@ fn without_route(command: &Command) -> Command {
         Command::Release(release) => {
             release.route.version = 0;
             release.route.algorithm = Algorithm::RecursiveRw;
-            // The same request, whatever part of it lies here by now.
+            // Only the fingerprint identifies the request: the part of it that lies in this
+            // namespace may change.
             if let Some(whole) = &mut release.whole {
                 whole.asked = None;
                 release.holds.clear();

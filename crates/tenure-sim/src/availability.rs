@@ -1,8 +1,8 @@
-//! The checker of gray failures: while a majority of the nodes can write, every group decides something within a
-//! bound, whatever happens to the disks of the others.
+//! Availability checker for gray failures: while a majority of the nodes can write, every group
+//! commits an entry within a bound, even if the disks of the other nodes hang.
 //!
-//! A pulse is a release of nothing: it is written to the log and changes nothing. One is sent for each of some
-//! namespaces, to any node that can write, and repeated until it succeeds.
+//! The probe is a release of a path that is not held: it is written to the log and changes
+//! nothing. One probe per namespace is sent every two seconds, to a random node that can write.
 
 use tenure_core::command::Hold;
 use tenure_core::policy::Mode;
@@ -13,38 +13,40 @@ use crate::load::path;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{SECOND, SimTime};
 
-/// The namespaces: more than there are groups.
+/// The namespaces of the probes: more than there are groups, so that every group is likely to be
+/// probed.
 const PLACES: [&str; 6] = ["p0:/x", "p1:/x", "p2:/x", "p3:/x", "p4:/x", "p5:/x"];
-/// A disk counts as slow after an election timeout, a hand-over and an election take another two, and clocks here
-/// run up to a tenth too slow.
+/// A disk counts as slow after one election timeout. A leadership transfer and an election take two
+/// more, and clocks run up to a tenth too slow.
 const BOUND: SimTime = 10 * SECOND;
-/// A node is no target for a hand-over while its own disk was slow within the last minute. Where all others are
-/// such, the node with the hung disk leads until it stops.
+/// A node is no target for a transfer for a minute after its own disk was slow. If all other nodes
+/// are in that state, the node with the hung disk leads until it stops.
 const BOUND_AFTER_OTHERS: SimTime = 35 * SECOND;
-/// So long a disk that hung is taken to be slow.
+/// For this long a disk that hung counts as recently slow.
 const RECOVERED: SimTime = 90 * SECOND;
-/// A pulse that is not answered is repeated.
+/// Time between two rounds of probes.
 const REPEAT: SimTime = 2 * SECOND;
 
-/// See the module.
+/// State of the availability checker.
 #[derive(Debug, Default)]
 pub(crate) struct AvailabilityCheck {
     /// Since when a majority can write.
     majority_since: Option<SimTime>,
-    /// When each namespace was last answered.
+    /// When a probe of each namespace was last answered with success.
     answered: [SimTime; PLACES.len()],
     sent: u64,
 }
 
-/// Whether a request is a pulse.
+/// Whether a request is an availability probe.
 pub(crate) fn is_availability_probe(id: RequestId) -> bool {
     id.0 >= FIRST
 }
 
+// Above the ids of clients and of the liveness probes (`convergence.rs`).
 const FIRST: u64 = u64::MAX / 2;
 
 impl Simulator {
-    /// Looks at what was answered, and asks again.
+    /// Evaluates the answers, then sends the next round of probes. Ends with the fault phase.
     pub(crate) fn availability_probe(&mut self) {
         if !self.fault_phase {
             return;
@@ -54,7 +56,7 @@ impl Simulator {
         let can_write =
             |at: &usize| self.node_slots[*at].is_up() && self.node_slots[*at].hangs_until <= now;
         let able: Vec<usize> = (0..self.node_slots.len()).filter(can_write).collect();
-        // A disk that recovered since the last look was away for a part of it.
+        // A disk that recovered after the previous round hung for a part of the interval.
         let hung = |at: &usize| self.node_slots[*at].hangs_until + REPEAT > now;
         let steady = able.iter().filter(|at| !hung(at)).count();
         if steady * 2 <= self.node_slots.len() {
@@ -70,6 +72,8 @@ impl Simulator {
         } else {
             BOUND_AFTER_OTHERS
         };
+        // A namespace is late only if it was silent for the whole time in which a majority could
+        // write.
         let since = *self.availability.majority_since.get_or_insert(now);
         for (place, answered) in self.availability.answered.into_iter().enumerate() {
             let waited = now.saturating_sub(answered.max(since));
@@ -89,6 +93,7 @@ impl Simulator {
             let at = able[self.random.index(able.len())];
             self.availability.sent += 1;
             let count = PLACES.len() as u64;
+            // The id modulo `count` identifies the namespace when the answer arrives.
             let id = RequestId(FIRST + self.availability.sent * count + number);
             let request = ClientRequest::Release(ReleaseRequest {
                 owner: OwnerId::new("pulse").expect("a short name"),

@@ -1,31 +1,35 @@
-//! Ways in which a driver or a client can break its contract. They exist to be caught: the list of planted bugs
-//! (`cargo sim -- --find_planted_bugs`) runs each until a checker objects, and no other run has any.
+//! Contract violations: deliberate breaches by the simulated driver or by a simulated client.
+//!
+//! They verify the checkers: `cargo sim -- --planted-bugs` runs each until a checker reports it. No
+//! other run has any.
 
-/// One broken promise.
+/// One contract violation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ContractViolation {
-    /// Votes and acknowledgements leave before their batch is durable.
+    /// The driver sends votes and acknowledgements before their batch is durable.
     VoteBeforeSync,
-    /// Batches are reported durable when they are written.
+    /// The driver reports batches as durable when they are only written.
     AnswerBeforeSync,
-    /// A node that lost its disk comes back under its old incarnation.
+    /// A node that lost its disk returns in its old incarnation.
     WipedVoterVotes,
-    /// A restarted process takes the start number of its predecessor: rounds are named twice.
+    /// A restarted process reuses the start number of its predecessor, so that ReadIndex rounds get
+    /// the same names again.
     ReusedStart,
-    /// A node's instant leaps ahead with every step.
+    /// A node's monotonic clock jumps ahead by 800 ms in one of ten steps.
     LeapingInstant,
-    /// A client counts its lease from the answer.
+    /// A client counts its lease from the arrival of the answer instead of from the sending of the
+    /// request.
     CountsFromAnswer,
-    /// A client uses 95 % of its lease.
+    /// A client uses 95 % of its lease instead of 80 %.
     UsesWholeLease,
-    /// A client takes the GRANT of an earlier place for the present one.
+    /// A client takes the GRANT of an earlier waiter for the grant of the present one.
     TrustsAnyGrant,
-    /// A client takes an owner up again before its release was answered.
+    /// A client reuses an owner before its release was answered.
     AcquiresBeforeReleased,
 }
 
 impl ContractViolation {
-    /// All of them.
+    /// All violations.
     pub const ALL: [ContractViolation; 9] = [
         ContractViolation::VoteBeforeSync,
         ContractViolation::AnswerBeforeSync,
@@ -38,14 +42,14 @@ impl ContractViolation {
         ContractViolation::AcquiresBeforeReleased,
     ];
 
-    /// The one of this name.
+    /// Returns the violation with this name.
     pub fn called(name: &str) -> Option<ContractViolation> {
         ContractViolation::ALL
             .into_iter()
             .find(|contract_violation| contract_violation.name() == name)
     }
 
-    /// As it is called on the command line.
+    /// Returns the name in `planted_bugs.toml` and on the command line.
     pub fn name(self) -> &'static str {
         match self {
             ContractViolation::VoteBeforeSync => "vote-before-sync",

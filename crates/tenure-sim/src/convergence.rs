@@ -1,5 +1,7 @@
-//! After the fault phase: everything is healed, and then the cluster must make progress, let go of the
-//! dead, and agree. These are the checkers of liveness; until here only safety was asked for.
+//! Convergence phase: liveness checks after the fault phase.
+//!
+//! All faults are healed. Then the cluster must make progress, free the locks of dead owners, and
+//! reach the same state on all replicas. Until here the checkers verify safety only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,20 +18,20 @@ use crate::load::{PATHS, path};
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// Elections, restarts and membership changes are over this long after the last fault.
+/// Elections, restarts and membership changes end within this time after the last fault.
 const SETTLE: SimTime = 30 * SECOND;
-/// In this time of calm clients must have got something.
+/// Within this time without faults the lock clients must get locks.
 const PROGRESS: SimTime = 40 * SECOND;
-/// So long leaderships change hands in the convergence phase.
+/// For this long leaderships are transferred in the convergence phase.
 const STIRRED: SimTime = 30 * SECOND;
-/// How often the checker looks which of the dead are still there.
+/// Interval between two inspections of what dead owners still hold.
 const LOOK: SimTime = 10 * SECOND;
 
-/// Which owner holds what, and a path that has a waiter.
+/// The held paths with their owners, and one path that has a waiter.
 type HeldPaths = (BTreeSet<(&'static str, OwnerId)>, Option<&'static str>);
 
 impl Simulator {
-    /// The whole run.
+    /// Executes the whole run: the fault phase, then the checks of the convergence phase in order.
     pub(crate) fn live(&mut self) -> Result<(), Violation> {
         let fault_phase = self.plan.fault_phase;
         self.run_until(fault_phase)?;
@@ -82,7 +84,7 @@ impl Simulator {
 
     /// The queue is never stuck: clients get what they ask for.
     fn progress(&mut self) -> Result<(), Violation> {
-        // What died in the fault phase may hold everything up for as long as its lease.
+        // An owner that died in the fault phase may block others until its lease ends.
         self.run_until(self.now + self.plan.dead_after())?;
         for client in &mut self.clients {
             client.take_grants();
@@ -109,8 +111,7 @@ impl Simulator {
         Ok(())
     }
 
-    /// Leaderships are handed over again and again, between nodes of which two are far from each
-    /// other, and nobody may notice.
+    /// Leadership transfers with a slow link between two nodes. The checkers must report nothing.
     fn leaders_change(&mut self) -> Result<(), Violation> {
         self.stirring = true;
         self.at(self.now, SimEvent::Stir);
@@ -125,6 +126,7 @@ impl Simulator {
         Ok(())
     }
 
+    /// Transfers the leadership of a random group.
     pub(crate) fn stir(&mut self) {
         let group = self.random.index(self.operator.wanted.len());
         let group = GroupId(u32::try_from(group).unwrap_or(0));
@@ -134,12 +136,12 @@ impl Simulator {
         }
     }
 
-    /// All clients die at once. No owner holds anything for longer than a lease, no place in line lasts
-    /// longer than it was asked for, and then all is free.
+    /// All clients die at once. No owner holds a path for longer than a lease, no waiter outlives
+    /// its queue time, and then everything is free.
     ///
-    /// A dead waiter looks like one that will ask again, and is granted what becomes free while its place
-    /// lasts, each for a lease of its own. So everything is free a place and a lease after the clients
-    /// died, however many of them waited.
+    /// The server cannot tell a dead waiter from a live one. While the dead waiter is queued, it is
+    /// granted what becomes free, each time for a new lease. So everything is free one queue time
+    /// plus one lease after the clients died, no matter how many of them waited.
     fn the_dead_are_gone(&mut self) -> Result<(), Violation> {
         for client in &mut self.clients {
             client.retire();
@@ -184,7 +186,7 @@ impl Simulator {
         }
     }
 
-    /// Which owner holds what, and a path that has a waiter.
+    /// Reads the holders of all paths, and a path that has a waiter.
     fn look_around(&mut self) -> Result<HeldPaths, Violation> {
         let (mut held, mut waiting) = (BTreeSet::new(), None);
         for text in PATHS {
@@ -204,9 +206,10 @@ impl Simulator {
         Ok((held, waiting))
     }
 
-    /// Every path can be had, at a fence above all that were given before.
+    /// Every path can be acquired, with a fence larger than all earlier ones.
     fn everything_is_free(&mut self) -> Result<(), Violation> {
         for (number, text) in PATHS.into_iter().enumerate() {
+            // Semaphores have no fence (R54, permits have no token).
             if text.starts_with('s') {
                 continue;
             }
@@ -239,15 +242,18 @@ impl Simulator {
                     return Err(self.objection("liveness", what));
                 }
             }
+            // The probe's lease of 1 s ends before the next path, which may overlap with this one.
             self.run_until(self.now + 3 * SECOND)?;
         }
         Ok(())
     }
 
-    /// All replicas of a group are equally far and have the same state, and there is no other: who
-    /// was removed has heard of it by now (R166).
+    /// All replicas of a group have applied the same index and have the same state, and no removed
+    /// replica remains: R166 (draining a node).
     fn replicas_agree(&mut self) -> Result<(), Violation> {
         let mut last = String::new();
+        // Replicas apply the last entries at slightly different times, so the comparison is
+        // retried.
         for _ in 0..20 {
             self.run_until(self.now + SECOND)?;
             match self.compare().and_then(|()| self.nothing_is_left_over()) {
@@ -258,6 +264,7 @@ impl Simulator {
         Err(self.objection("converge", last))
     }
 
+    /// Compares index and state of all replicas that the operator wants.
     fn compare(&self) -> Result<(), String> {
         let mut states: BTreeMap<GroupId, (u64, Vec<u8>)> = BTreeMap::new();
         for (at, wanted) in self.operator.wanted.iter().enumerate() {
@@ -291,6 +298,7 @@ impl Simulator {
         Ok(())
     }
 
+    /// No node has a replica that is not a member of its group.
     fn nothing_is_left_over(&self) -> Result<(), String> {
         for (node_slot, node) in self
             .node_slots
@@ -313,10 +321,12 @@ impl Simulator {
         Ok(())
     }
 
-    /// Asks every node in turn until one answers; 20 s must do.
+    /// Sends a request to random nodes until one answers with success, for at most 20 s.
     fn probe(&mut self, request: ClientRequest) -> Result<Answer, Violation> {
         let end = self.now + 20 * SECOND;
         let mut last = None;
+        // The ids start again with every probe. No answer to an earlier use of an id can still
+        // arrive: a request times out after 3 s, and its id is abandoned only after 4 s.
         let mut number = u64::MAX / 4;
         while self.now < end {
             let node_slot = self.random.index(self.node_slots.len());
@@ -353,10 +363,10 @@ impl Simulator {
     }
 }
 
-/// Kept by the simulator for [`Simulator::probe`].
+/// Answers that arrived for [`Simulator::probe`].
 pub(crate) type ProgressProbes = BTreeMap<RequestId, Result<Answer, Failure>>;
 
-/// Whether a request is a probe's.
+/// Whether a request is a liveness probe.
 pub(crate) fn is_probe(id: RequestId) -> bool {
     (u64::MAX / 4..u64::MAX / 2).contains(&id.0)
 }

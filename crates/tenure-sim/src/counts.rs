@@ -1,31 +1,31 @@
-//! What a run was made of.
+//! Totals of one run or of many runs.
 
 use std::collections::BTreeMap;
 
-/// Sums over one run, or over many.
+/// Totals of one run or of many runs.
 #[derive(Clone, Debug, Default)]
 pub struct Counts {
-    /// Turns of nodes.
+    /// Steps of nodes.
     pub steps: u64,
     /// Frames between nodes.
     pub frames: u64,
-    /// Syncs of disks.
+    /// Finished syncs.
     pub syncs: u64,
     /// Snapshots taken.
     pub snapshots: u64,
-    /// Leaderships seen to begin.
+    /// Leaderships that began.
     pub elections: u64,
     /// Calls of clients.
     pub asks: u64,
     /// Calls that were answered, failures included.
     pub answers: u64,
-    /// Locks that clients came to believe in.
+    /// Grants that clients learned of.
     pub beliefs: u64,
-    /// Writes that the store took, and refused.
+    /// Writes that the fenced store accepted, and writes that it refused.
     pub store_writes: (u64, u64),
-    /// Nodes that stopped by themselves.
+    /// Nodes that stopped themselves.
     pub stops: u64,
-    /// Disks that were refused at a start.
+    /// Starts that failed because the disk was damaged.
     pub refused_disks: u64,
     /// Runs that ended with a group without a majority of sound voters: only its operator can help it.
     pub operator_waits: u64,
@@ -33,14 +33,14 @@ pub struct Counts {
     pub memberships: u64,
     /// Strikes by kind of fault.
     pub faults: BTreeMap<&'static str, u64>,
-    /// Facts that each checker looked at.
+    /// Number of checks that each checker made.
     pub judged: BTreeMap<&'static str, u64>,
-    /// Virtual milliseconds.
+    /// Virtual time, in milliseconds.
     pub virtual_ms: u64,
 }
 
 impl Counts {
-    /// Adds another run's.
+    /// Adds the totals of another run.
     pub fn add(&mut self, other: &Counts) {
         self.steps += other.steps;
         self.frames += other.frames;
@@ -65,7 +65,7 @@ impl Counts {
         }
     }
 
-    /// Virtual hours.
+    /// Returns the virtual time in hours.
     pub fn hours(&self) -> f64 {
         self.virtual_ms as f64 / 3_600_000.0
     }

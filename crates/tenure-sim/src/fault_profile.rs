@@ -1,45 +1,49 @@
-//! What kind of fault phase a seed brings. Some faults show only where a rare moment comes often: every
-//! fault profile but the first makes one such moment common.
+//! Fault profiles: which faults a run injects, and how often.
 //!
-//! The fault profile is drawn beside the run's own random numbers, so a kept seed with its fault profile stays the same run
-//! when another kind is added.
+//! Some bugs show only in a rare situation. Every profile except the first makes one such situation
+//! common.
+//!
+//! The profile is drawn from a generator of its own, not from the run's. So a stored seed with its
+//! profile stays the same run when a profile is added.
 
 use crate::random::SimRng;
 
-/// See the module.
+/// A fault profile. [`FaultProfile::name`] gives its name on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FaultProfile {
     /// Any mix of all faults.
     Mixed,
-    /// The same on a cluster that one founder began alone and the others joined.
+    /// Any mix of faults, on a cluster that one node bootstrapped alone and that the others joined.
     Founder,
-    /// Leaders are cut off without knowing it, many read from them, and others lock elsewhere.
+    /// Leaders are cut off without knowing it. Observers read from them while other clients lock
+    /// elsewhere.
     Deposed,
-    /// Disks and links are slow, and clients act in the moment in which their leases end.
+    /// Disks and links are slow, and clients act at the moment when their leases end.
     Brink,
-    /// Clients want several locks one after the other, and block each other.
+    /// Clients hold one lock while they wait for another, and block each other.
     Nest,
-    /// Replicas are removed and added again on the same node, while voters that know little come back.
+    /// Replicas are removed and added again on the same node, while voters with an old log return.
     Returning,
-    /// Disks hang, and nothing else happens: groups whose majority can write must answer (gray failures).
+    /// Only disk hangs, client pauses and clock rates: a group whose majority can write must answer
+    /// (gray failures).
     Stalled,
-    /// Several troubles at once for one group, and processes that die in the middle of something.
+    /// Several faults at once for one group, and processes that die between two outputs of a step.
     Combo,
-    /// The same with logs that are cut at every chance, and room for nearly nothing.
+    /// Like `Combo`, with logs that are truncated at every opportunity and minimal limits.
     Tiny,
-    /// The same with frames that arrive up to two minutes late.
+    /// Like `Combo`, with frames that arrive up to two minutes late.
     Late,
-    /// The same with many groups, and renewals that concern all of them.
+    /// Like `Combo`, with many groups and renewals that concern all of them.
     Crowd,
-    /// Policies move paths between groups as fast as they are answered.
+    /// Policy changes move paths between groups as soon as the previous change is answered.
     Moves,
-    /// Clients use their owners again and again, give everything a key, and send every call several times,
-    /// to several nodes; two administrators change policies in the same way.
+    /// Clients reuse their owners, give every call a key, and send every call several times to
+    /// several nodes. Two administrators change policies in the same way.
     Repeats,
 }
 
 impl FaultProfile {
-    /// All of them. Seeds draw the first seven; the others are asked for by name.
+    /// All profiles. Seeds select among the first seven; the others run only by name.
     pub const ALL: [FaultProfile; 13] = [
         FaultProfile::Mixed,
         FaultProfile::Founder,
@@ -56,9 +60,10 @@ impl FaultProfile {
         FaultProfile::Repeats,
     ];
 
-    /// The fault profile of a seed.
+    /// Returns the profile that a seed selects.
     pub fn of(seed: u64) -> FaultProfile {
-        // Dice of its own, so that the other seeds keep the fault profile that they had before this kind was added.
+        // A generator of its own: the seeds that do not draw `Stalled` keep the profile that they
+        // had before it was added.
         if SimRng::new(seed ^ 0x57a1_1ed0).below(16) == 0 {
             return FaultProfile::Stalled;
         }
@@ -72,13 +77,13 @@ impl FaultProfile {
         }
     }
 
-    /// The one of this name.
+    /// Returns the profile with this name.
     pub fn called(name: &str) -> Option<FaultProfile> {
         let mut all = FaultProfile::ALL.into_iter();
         all.find(|fault_profile| fault_profile.name() == name)
     }
 
-    /// As it is called on the command line.
+    /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
             FaultProfile::Mixed => "mixed",

@@ -1,12 +1,16 @@
-//! A whole Tenure cluster in one thread: real nodes on virtual time, with faults and checkers.
+//! Deterministic simulation testing of a Tenure cluster.
+//!
+//! Real nodes run in one thread on virtual time, with a simulated network, simulated disks and
+//! simulated clients. Faults are injected; checkers verify the invariants.
 //!
 //! ```text
-//!   seed ──▶ Plan ──▶ World: node slots, network, clients, faults ──facts──▶ checkers ──▶ Report
+//!   seed ─▶ RunPlan ─▶ Simulator: nodes, network, clients, faults ─facts─▶ checkers ─▶ RunReport
 //! ```
 //!
-//! A run is a seed: the same one gives the same run, to the last byte, which a hash over everything
-//! that happened shows. Faults, load and checkers do not know each other. After the fault phase everything
-//! is healed, and the cluster has to make progress, let go of the dead, and agree.
+//! The seed determines the run to the last byte; a hash over the whole trace proves it. Faults,
+//! load and checkers do not know each other. A run has a fault phase and a convergence phase. In
+//! the second all faults are healed, and the cluster must make progress, free the locks of dead
+//! owners, and reach the same state on all replicas.
 
 mod availability;
 mod check;
@@ -42,16 +46,16 @@ use simulator::Simulator;
 use time::SECOND;
 use trace::Trace;
 
-/// How a run is to be made.
+/// Settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// How long faults strike, in virtual seconds.
+    /// Length of the fault phase, in virtual seconds.
     pub fault_seconds: u64,
-    /// Whether every change is printed.
+    /// Whether every trace line is printed.
     pub printing: Printing,
-    /// The contract that is broken, for the list of planted bugs.
+    /// The contract that the driver or the clients break in this run, for the list of planted bugs.
     pub contract_violation: Option<ContractViolation>,
-    /// The fault profile, if it is not to be the seed's own.
+    /// The fault profile. Default: the one that the seed selects.
     pub fault_profile: Option<FaultProfile>,
 }
 
@@ -66,22 +70,23 @@ impl Default for Options {
     }
 }
 
-/// What came of a run.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct RunReport {
-    /// Which run.
+    /// The seed.
     pub seed: u64,
-    /// How many nodes it had.
+    /// Number of nodes in the cluster. 0 if the run panicked.
     pub nodes: usize,
-    /// A hash over everything that happened.
+    /// Hash over the whole trace. Equal for two runs of one seed. 0 if the run panicked.
     pub trace: u64,
-    /// What it was made of.
+    /// Totals of the run.
     pub counts: Counts,
-    /// What a checker objected to.
+    /// The first violation that a checker reported, if any.
     pub violation: Option<Violation>,
 }
 
-/// Runs a seed to its end, or to the first objection. A panic is one, too.
+/// Runs one seed until its end or until the first violation. A panic is reported as a violation of
+/// the checker `panic`.
 pub fn run(seed: u64, options: Options) -> RunReport {
     std::panic::catch_unwind(|| run_once(seed, options)).unwrap_or_else(|panic| {
         let what = panic
@@ -104,7 +109,8 @@ pub fn run(seed: u64, options: Options) -> RunReport {
     })
 }
 
-/// Runs many seeds on so many threads; each report goes to `see` as it comes, until that says stop.
+/// Runs seeds on `threads` threads. Each report is passed to `see` in order of completion; the runs
+/// stop when `see` returns [`ControlFlow::Break`].
 pub fn run_all(
     seeds: impl Iterator<Item = u64> + Send,
     threads: usize,
@@ -131,6 +137,7 @@ pub fn run_all(
                 break;
             }
         }
+        // Senders in other threads now fail, which ends their loops.
         drop(receiver);
     });
 }

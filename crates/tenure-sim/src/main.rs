@@ -1,12 +1,18 @@
-//! `cargo sim`: new seeds until stopped, or one seed again, line by line.
+//! The command `cargo sim`: runs new seeds, replays one seed, or searches for planted bugs.
 //!
 //! ```text
-//!   cargo sim                       new seeds until stopped
-//!   cargo sim -- SEED               that run again, one line per change on standard error
-//!   cargo sim -- --seeds N          N new seeds
-//!   cargo sim -- --hours H          new seeds until so many virtual hours have passed
-//!   cargo sim -- --json             with any of these: the result as JSON
-//!   cargo sim -- --planted-bugs [NAME]    every planted fault, or one: who catches it, after how many seeds
+//!   cargo sim                            new seeds until stopped
+//!   cargo sim -- SEED                    replay one seed, with its trace on standard error
+//!   cargo sim -- --seeds N               N new seeds
+//!   cargo sim -- --hours H               new seeds until H virtual hours have passed
+//!   cargo sim -- --first SEED            count up from this seed instead of a new one
+//!   cargo sim -- --search S              stop at the first violation, or after S seconds
+//!   cargo sim -- --planted-bugs [NAME]   all planted bugs, or one: does a checker find it?
+//!
+//!   with any of these:
+//!     --fault-profile NAME               this fault profile instead of the seed's own
+//!     --fault-seconds S                  fault phase in virtual seconds (default 300)
+//!     --json                             totals as JSON
 //! ```
 
 #![allow(clippy::print_stdout, reason = "a command prints")]
@@ -50,7 +56,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// `cargo sim` ends with `--` itself: `cargo sim --seeds 3` and `cargo sim -- --seeds 3` are the same.
+/// Parses the command line. A leading `--` is skipped, because the alias `cargo sim` already ends
+/// with `--`: `cargo sim --seeds 3` and `cargo sim -- --seeds 3` are the same.
 fn wanted(words: impl Iterator<Item = String>) -> Result<RunOptions, String> {
     let mut wanted = RunOptions::default();
     let mut words = words.peekable();
@@ -167,7 +174,8 @@ fn threads() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
 }
 
-/// The only thing here that nobody can repeat; it is printed with whatever it finds.
+/// Returns a seed made from the wall clock. It is the only non-deterministic value; every failure
+/// is printed with its seed.
 fn fresh_seed() -> u64 {
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
@@ -226,12 +234,13 @@ fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
     }
 }
 
-/// Searches for a violation; the kept seed first, then from 1 on.
+/// Runs seeds until a violation is found or the time is over. The seed `first` is tried first, then
+/// 1, 2, 3 and so on.
 fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
     let end = Instant::now() + patience;
     let mut tried = 0;
     let mut verdict = None;
-    // Panics are what is looked for; their texts would only bury the table.
+    // A panic counts as a violation. The panic messages would clutter the table of results.
     std::panic::set_hook(Box::new(|_| {}));
     run_all(
         first.into_iter().chain(1..),

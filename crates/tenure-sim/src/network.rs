@@ -1,26 +1,26 @@
-//! The network between nodes: links that are slow, lossy, cut, or broken and made again.
+//! Simulated network between nodes: delay, loss, duplication, partitions, reconnects.
 //!
-//! One link per direction. Frames of one connection and lane keep their order; when a connection
-//! breaks, those still under way may arrive after frames of the next one.
+//! One link per direction. Frames of one connection and channel arrive in order. After a reconnect,
+//! frames of the old connection may arrive later than frames of the new one.
 
 use tenure_node::Channel;
 
 use crate::random::SimRng;
 use crate::time::{MILLISECOND, SimTime};
 
-/// What faults change and sending obeys.
+/// State of a link. Faults change it.
 #[derive(Clone, Debug)]
 pub(crate) struct SimLink {
     pub(crate) cut: bool,
-    /// Per mille.
+    /// Lost frames, per mille.
     pub(crate) loss: u64,
-    /// The same for what is large: states that travel in pieces.
+    /// Lost frames of the bulk channel (snapshots), per mille. The larger of both values counts.
     pub(crate) bulk_loss: u64,
-    /// Per mille.
+    /// Duplicated frames, per mille.
     pub(crate) duplicates: u64,
-    /// A frame takes from the first to the second of these.
+    /// Shortest and longest delay of a frame.
     pub(crate) delay: (SimTime, SimTime),
-    /// When the last frame of this connection arrives, per lane.
+    /// Arrival time of the last frame of this connection, per channel.
     last: [SimTime; 2],
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct Network {
     nodes: usize,
     links: Vec<SimLink>,
     random: SimRng,
-    /// Per mille of frames that arrive up to two minutes late, instead of in time or as well.
+    /// Per mille of frames that arrive up to two minutes late. Half of them also arrive on time.
     pub(crate) late: u64,
 }
 
@@ -60,7 +60,8 @@ impl Network {
         &mut self.links[from * self.nodes + to]
     }
 
-    /// When a frame that leaves now arrives: never, once, or more often.
+    /// Returns the arrival times of a frame that is sent now: none if it is lost, several if it is
+    /// duplicated.
     pub(crate) fn send(
         &mut self,
         now: SimTime,
@@ -90,6 +91,8 @@ impl Network {
             Channel::Main => 0,
             Channel::Bulk => 1,
         };
+        // 100 bytes per microsecond, and never before the previous frame of the same connection and
+        // channel.
         let flight = random.between(link.delay.0, link.delay.1) + bytes as u64 / 100;
         let arrives = (now + flight).max(link.last[lane_number] + 1);
         link.last[lane_number] = arrives;
@@ -104,18 +107,19 @@ impl Network {
         self.links[from * self.nodes + to].cut
     }
 
-    /// The connection breaks and another one begins: its frames may overtake those under way.
+    /// Replaces the connection: frames of the new one may overtake frames that are under way.
     pub(crate) fn reconnect(&mut self, one: usize, other: usize) {
         self.link(one, other).last = [0; 2];
         self.link(other, one).last = [0; 2];
     }
 
-    /// The fault phase is over: what is late already still comes.
+    /// Ends the fault phase. Frames that are already under way still arrive late.
     pub(crate) fn convergence(&mut self) {
         self.late = 0;
         self.heal();
     }
 
+    /// Resets all links. The order of frames on existing connections is kept.
     pub(crate) fn heal(&mut self) {
         for link in &mut self.links {
             *link = SimLink {

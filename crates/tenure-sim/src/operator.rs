@@ -1,5 +1,7 @@
-//! The operator: sees to it that every group is replicated where it should be, and that a node that
-//! lost its disk comes back as a learner in a new incarnation before another one may lose its own.
+//! Simulated operator: carries out membership changes.
+//!
+//! It places every group on the wanted nodes. A node that lost its disk returns as a learner in a
+//! new incarnation before another node may lose its disk.
 
 use std::collections::BTreeSet;
 
@@ -13,20 +15,20 @@ use crate::random::SimRng;
 use crate::simulator::{Simulator, member};
 use crate::time::{SECOND, SimTime};
 
-/// See the module.
+/// The wanted placement, and which nodes may lose data.
 pub(crate) struct Operator {
     random: SimRng,
     /// Which node slots should replicate each group.
     pub(crate) wanted: Vec<BTreeSet<usize>>,
-    /// The same before any fault moved them.
+    /// The placement before any fault changed it.
     homes: Vec<BTreeSet<usize>>,
-    /// Where each group begins.
+    /// The first voters of each group.
     births: Vec<BTreeSet<usize>>,
-    /// Seats that a fault may have cost their data.
+    /// Node slots that may have lost their data to a fault.
     pub(crate) may_lose: BTreeSet<usize>,
-    /// Seats whose birth is not durable yet.
+    /// Node slots whose first state is not durable yet.
     pub(crate) newborn: BTreeSet<usize>,
-    /// Whether every group was found to be replicated as it should be.
+    /// Whether every group had its wanted replicas at the last look.
     whole: bool,
     next_change: u64,
 }
@@ -38,7 +40,7 @@ impl Operator {
             .map(|_| some_slots(&mut random, plan.nodes, plan.replicas))
             .collect();
         let births = match plan.fault_profile {
-            // One node begins alone; the others are blank, and join.
+            // One node bootstraps alone; the others start empty and join.
             FaultProfile::Founder => vec![BTreeSet::from([0]); wanted.len()],
             _ => wanted.clone(),
         };
@@ -58,7 +60,7 @@ impl Operator {
         self.random.between(SECOND / 2, 3 * SECOND)
     }
 
-    /// Every group with its first voters.
+    /// Returns every group with its first voters.
     pub(crate) fn births(&self) -> Vec<(GroupId, Vec<ReplicaId>)> {
         let groups = (0..).map(GroupId).zip(&self.births);
         groups
@@ -68,10 +70,11 @@ impl Operator {
             .collect()
     }
 
-    /// One group is to be replicated elsewhere.
+    /// Chooses a new placement for a random group.
     pub(crate) fn move_one(&mut self, nodes: usize, replicas: usize) -> (GroupId, BTreeSet<usize>) {
         let at = self.random.index(self.wanted.len());
-        // Now and then fewer, so that replicas are removed and come back in the same life.
+        // Sometimes one fewer, so that replicas are removed and added again in the same
+        // incarnation.
         let count = if self.random.chance(400) {
             replicas - 1
         } else {
@@ -93,7 +96,7 @@ impl Operator {
         self.whole && wide && self.may_lose.is_empty() && self.newborn.is_empty()
     }
 
-    /// Every group is to be replicated as it was meant to be at first.
+    /// Sets the wanted placement back to the original one.
     pub(crate) fn restore(&mut self) {
         self.wanted.clone_from(&self.homes);
     }
@@ -108,7 +111,7 @@ fn some_slots(random: &mut SimRng, nodes: usize, count: usize) -> BTreeSet<usize
 }
 
 impl Simulator {
-    /// Who replicates a group, as the replica at a node slot knows it.
+    /// Returns the membership of a group as the replica at a node slot knows it.
     fn membership_at(&self, node_slot: usize, group: GroupId) -> Option<Membership> {
         let status = self.node_slots[node_slot].node.as_ref()?.status();
         let mut groups = status.groups.into_iter();
@@ -116,8 +119,11 @@ impl Simulator {
         Some(one.membership)
     }
 
-    /// One step towards what is wanted, for every group that has a leader.
+    /// Takes one step towards the wanted placement, for every group that has a leader. Also finds
+    /// out whether a node may lose its data now.
     pub(crate) fn operate(&mut self) {
+        // True if any group is not yet as wanted: no leader, a replica of an earlier incarnation, a
+        // missing voter, or a replica with an outdated membership.
         let mut old_incarnations = false;
         for at in 0..self.operator.wanted.len() {
             let group = GroupId(u32::try_from(at).unwrap_or(0));
@@ -126,13 +132,14 @@ impl Simulator {
                 continue;
             };
             let everybody = membership.everybody();
-            // The replica that a node slot has, or the node slot itself, which is to be given one.
+            // The replica on this node slot's present disk, or else the identity to add.
             let replica = |node_slot: &usize| {
                 let here = self.node_slots[*node_slot].member;
                 let mut found = everybody.iter().filter(|one| one.shares_disk(here));
                 found.next().copied().unwrap_or(here)
             };
             let wanted: Vec<ReplicaId> = self.operator.wanted[at].iter().map(replica).collect();
+            // Whether a replica is on the present disk of its node slot.
             let current = |one: &ReplicaId| {
                 let here = self.node_slots[one.node.number() as usize - 1].member;
                 here.shares_disk(*one)
@@ -142,7 +149,8 @@ impl Simulator {
             {
                 old_incarnations = true;
             }
-            // A replica that has not heard of the latest change counts on members that may be gone.
+            // A replica that has not applied the latest change counts votes of members that may be
+            // gone.
             let knows = |node_slot: &usize| {
                 self.membership_at(*node_slot, group).as_ref() == Some(&membership)
             };
@@ -159,13 +167,13 @@ impl Simulator {
                 .filter(|one| !wanted.contains(one))
                 .copied()
                 .collect();
-            // Past lives first: they help nobody.
+            // Replicas of earlier incarnations first: their data is lost.
             surplus.sort_by_key(|one| current(one));
             let steps = if let Some(one) = missing {
                 vec![MembershipStep::Learner(*one)]
             } else if let Some(one) = waiting {
                 let mut steps = vec![MembershipStep::Voter(*one)];
-                // In with the new and out with the old: a joint change.
+                // Promotion and removal in one step: a joint change.
                 if let Some(old) = surplus.first()
                     && self.random.chance(500)
                 {

@@ -1,4 +1,5 @@
-//! What a seed decides before the run begins: the cluster, its limits, its load, its faults.
+//! The plan of a run: cluster, limits, load and faults, all derived from the seed before the run
+//! starts.
 
 use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;
@@ -11,28 +12,28 @@ use crate::load::{ClientHabits, PATHS};
 use crate::random::SimRng;
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// How long clients want their places in line to last, in milliseconds: one of these.
+/// Times that clients choose for their waiters to stay in the queue, in milliseconds.
 pub(crate) const QUEUE_TTLS: [u64; 3] = [1_500, 6_000, 20_000];
 
-/// See the module.
+/// The plan of one run.
 #[derive(Clone, Debug)]
 pub(crate) struct RunPlan {
     pub(crate) fault_profile: FaultProfile,
     pub(crate) nodes: usize,
-    /// How many of them replicate a group at birth.
+    /// How many nodes replicate a group at bootstrap.
     pub(crate) replicas: usize,
     pub(crate) cluster: ClusterConfig,
     pub(crate) limits: Limits,
     pub(crate) clients: usize,
     pub(crate) observers: usize,
     pub(crate) habits: ClientHabits,
-    /// Lengths of leases that clients choose from, in milliseconds.
+    /// Lease times that clients choose from, in milliseconds.
     pub(crate) ttls: Vec<u64>,
-    /// How long faults strike.
+    /// Length of the fault phase.
     pub(crate) fault_phase: SimTime,
-    /// The kinds that strike in this run, each with the mean time between two strikes.
+    /// The kinds of faults in this run, each with the mean time between two strikes.
     pub(crate) faults: Vec<(FaultKind, SimTime)>,
-    /// Per mille of what clients send and are sent that is lost.
+    /// Per mille of messages to and from clients that are lost.
     pub(crate) client_loss: u64,
     /// Per mille of frames between nodes that arrive up to two minutes late.
     pub(crate) late: u64,
@@ -40,7 +41,7 @@ pub(crate) struct RunPlan {
 }
 
 impl RunPlan {
-    /// The plan of a seed. `fault_phase` is how long faults strike.
+    /// Derives the plan: a random mix, then the changes that the fault profile makes to it.
     pub(crate) fn of(
         random: &mut SimRng,
         fault_profile: FaultProfile,
@@ -69,7 +70,8 @@ impl RunPlan {
         plan
     }
 
-    /// One leader after the other is cut off while readers stay with it and lockers go elsewhere.
+    /// [`FaultProfile::Deposed`]: leaders are cut off one after the other. Observers keep reading
+    /// from the old leader while lock clients use other nodes.
     fn depose(&mut self, random: &mut SimRng) {
         self.cluster.group_count = 1;
         self.clients = 4 + random.index(3);
@@ -89,7 +91,8 @@ impl RunPlan {
         };
     }
 
-    /// Everything takes long, and leases are short: whatever can meet the end of a lease does.
+    /// [`FaultProfile::Brink`]: everything is slow and leases are short, so that operations often
+    /// coincide with the end of a lease.
     fn brink(&mut self, random: &mut SimRng) {
         self.cluster.group_count = 1;
         self.clients = 4 + random.index(4);
@@ -113,8 +116,8 @@ impl RunPlan {
         };
     }
 
-    /// Disks hang for seconds to minutes. Every node replicates every group, so it is known which groups have a
-    /// majority that can write.
+    /// [`FaultProfile::Stalled`]: disks hang for seconds to minutes. Every node replicates every
+    /// group, so the availability checker knows which groups have a majority that can write.
     fn stall(&mut self, random: &mut SimRng) {
         self.replicas = self.nodes;
         self.client_loss = 0;
@@ -126,7 +129,8 @@ impl RunPlan {
         ];
     }
 
-    /// Hold and wait: cycles come by themselves, and are asked about.
+    /// [`FaultProfile::Nest`]: clients hold one lock while they wait for another, which creates
+    /// cycles of waits, and query them.
     fn nest(&mut self, random: &mut SimRng) {
         self.clients = 2 + random.index(2);
         self.observers = 1;
@@ -139,7 +143,8 @@ impl RunPlan {
         };
     }
 
-    /// Replicas that come back need a node to be replaced by.
+    /// [`FaultProfile::Returning`]: five nodes for three replicas, because a replica is moved to a
+    /// spare node and back.
     fn come_back(&mut self, random: &mut SimRng) {
         self.nodes = 5;
         self.replicas = 3;
@@ -148,7 +153,7 @@ impl RunPlan {
         self.faults.push((kind, kind.mean_pause()));
     }
 
-    /// Several troubles at once, all the time.
+    /// [`FaultProfile::Combo`]: several faults at the same time, all the time.
     fn combo(&mut self, random: &mut SimRng) {
         self.faults.retain(|_| random.chance(250));
         let often = random.pick(&[1, 2, 4]) * SECOND;
@@ -166,7 +171,8 @@ impl RunPlan {
         }
     }
 
-    /// Snapshots at every entry, and memories that overflow at once.
+    /// [`FaultProfile::Tiny`]: limits so small that nearly every entry causes a snapshot and every
+    /// table overflows.
     fn tiny(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.limits.log_entries = random.pick(&[1, 2, 5]);
@@ -184,7 +190,7 @@ impl RunPlan {
         self.faults.push((FaultKind::CutLogs, SECOND));
     }
 
-    /// Many groups, so that what concerns an owner everywhere concerns many leaders.
+    /// [`FaultProfile::Crowd`]: many groups, so that owner-wide calls involve many leaders.
     fn crowd(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.cluster.group_count = random.pick(&[4, 6, 9]);
@@ -193,7 +199,7 @@ impl RunPlan {
         self.habits.wide = 500;
     }
 
-    /// Paths change their groups all the time.
+    /// [`FaultProfile::Moves`]: policy changes move paths between groups all the time.
     fn moves(&mut self, random: &mut SimRng) {
         self.combo(random);
         self.cluster.group_count = random.pick(&[2, 3, 5]);
@@ -211,14 +217,14 @@ impl RunPlan {
         };
     }
 
-    /// What is repeated has one effect.
+    /// [`FaultProfile::Repeats`]: clients send every call several times; it must have one effect.
     fn repeats(&mut self, random: &mut SimRng) {
         self.faults.retain(|_| random.chance(400));
         if random.chance(500) {
             let often = random.pick(&[4, 10]) * SECOND;
             self.faults.push((FaultKind::Combo, often));
         }
-        // Copies of one call that take ways of different lengths.
+        // Delays that differ between links make the copies of one call arrive in any order.
         self.faults.push((FaultKind::SlowLink, 8 * SECOND));
         self.faults.push((FaultKind::Reconnect, 8 * SECOND));
         self.faults.push((FaultKind::Pause, 8 * SECOND));
@@ -231,6 +237,8 @@ impl RunPlan {
         };
     }
 
+    /// The base of all profiles: any mix of faults. Draws from `random` here must keep their order,
+    /// or all stored seeds become different runs.
     fn mixed(
         random: &mut SimRng,
         fault_phase: SimTime,
@@ -239,6 +247,7 @@ impl RunPlan {
         let nodes = random.pick(&[3, 3, 5]);
         let replicas = if nodes == 5 { random.pick(&[3, 5]) } else { 3 };
         let group_count = random.pick(&[1, 2, 3]);
+        // 75 s: above the 60 s up to which leases are renewed without a log entry.
         let ttls = if random.chance(200) {
             vec![3_000, 10_000, 75_000]
         } else {
@@ -251,6 +260,7 @@ impl RunPlan {
                 .to_vec()
         };
         let mut faults = Vec::new();
+        // 1 is the most intense: it multiplies the pauses between two strikes.
         let intensity = random.pick(&[1, 2, 4]);
         for kind in FaultKind::ANYWHERE {
             if random.chance(600) {
@@ -294,17 +304,18 @@ impl RunPlan {
         }
     }
 
-    /// The longest a place in line may outlive its owner once everything is well: what it lasts, and
-    /// the call under way that takes it, by the slowest clock, and some slack. Until then dead waiters are
-    /// granted what is free, like all others (R87).
+    /// Upper bound for the time that a waiter outlives its owner in the convergence phase: its
+    /// queue time plus 5 s for the pending call that renews it, on the slowest clock, plus slack.
+    /// Until then a dead waiter is granted free paths like any other waiter (R87, events that
+    /// trigger a sweep).
     pub(crate) fn place_after(&self) -> SimTime {
         let longest = QUEUE_TTLS.into_iter().max().unwrap_or(0) + 5_000;
         longest * MILLISECOND * 12 / 10 + 3 * SECOND
     }
 
-    /// The longest a dead owner may hold what it held when it died, or was granted since, once
-    /// everything is well: its lease by the slowest clock, once more for a late change of leaders,
-    /// two minutes for a long one, and some slack.
+    /// Upper bound for the time that a dead owner holds a path in the convergence phase: its lease,
+    /// plus the same again for a late change of leader (two minutes if the lease is longer than a
+    /// minute), on the slowest clock, plus slack.
     pub(crate) fn dead_after(&self) -> SimTime {
         let longest = self.ttls.iter().copied().max().unwrap_or(0) * 1_000;
         let extra = if longest > 60 * SECOND {
@@ -316,7 +327,8 @@ impl RunPlan {
     }
 }
 
-/// Tiny limits bring about what takes a real cluster days: cut logs, snapshots, full tables.
+/// Draws limits. Small limits cause within minutes what takes days in a real cluster: log
+/// truncation, snapshots, full tables.
 fn limits(random: &mut SimRng) -> Limits {
     let mut limits = Limits {
         log_entries: 400,

@@ -1,11 +1,17 @@
-//! The list of planted bugs: faults that were planted, each of which somebody must find.
+//! Planted bugs: deliberate faults that verify the checkers. Each must be found by a checker or a
+//! test.
 //!
-//! Three kinds, all listed in `planted_bugs.toml`: contracts that a driver or a client breaks
-//! ([`ContractViolation`]), wrong lines in the product, and those wrong lines of the log that are in its own
-//! list. The repository is copied, all wrong lines of the product are planted at once, each asleep
-//! until its planted bug is on show, and the simulator is built anew and searches; for one of the log,
-//! the line is changed and its crash tests run. `seed` is the one that found it last, and is tried
-//! first.
+//! `planted_bugs.toml` lists three kinds:
+//!
+//! - A contract violation of a driver or a client ([`ContractViolation`]): an option of a normal
+//!   run.
+//! - A wrong line in the product. The repository is copied and all wrong lines are inserted at
+//!   once, each disabled until an environment variable names its bug. The copy is built once; then
+//!   the simulator searches for one bug after the other.
+//! - A wrong line from a crate's own `mutants.toml`. The line is changed in the copy and the crash
+//!   tests of that crate run.
+//!
+//! `seed` is the seed that found the bug last. It is tried first.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,41 +19,48 @@ use std::process::{Command, Output};
 
 use crate::{ContractViolation, FaultProfile};
 
-/// One planted fault.
+/// One planted bug.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PlantedBug {
-    /// What it is called. The name of a [`ContractViolation`] is enough for one.
+    /// Its name. An entry with the name of a [`ContractViolation`] needs no edits.
     pub name: String,
-    /// What is wrong with it.
+    /// What the bug breaks, in one sentence.
     pub breaks: String,
-    /// The lines that are changed.
+    /// The changed lines.
     pub edits: Vec<Edit>,
     /// The seed that found it last, if one did.
     pub seed: Option<u64>,
-    /// The fault profile that brings the moment in which it shows, if any fault profile will not do.
+    /// The fault profile in which the bug shows. Default: the seed's own.
     pub fault_profile: Option<FaultProfile>,
-    /// The crate whose own list has the line, and whose crash tests must notice it.
+    /// The crate whose `mutants.toml` has the line and whose crash tests must find the bug. Empty
+    /// for other kinds.
     pub list: String,
 }
 
 /// One changed line.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Edit {
-    /// Which file, from the root of the repository.
+    /// The file, relative to the root of the repository.
     pub file: String,
-    /// The right line.
+    /// The correct line.
     pub find: String,
-    /// The wrong one; in it, `SHOWN` is whether its planted bug is on show.
+    /// The wrong line. In it, `SHOWN` stands for an expression that is true while this bug is
+    /// enabled.
     pub replace: String,
 }
 
-/// Names the planted bug on show to the planted program.
+/// The environment variable that names the enabled bug.
 const SHOWS: &str = "TENURE_MUSEUM_SHOWS";
 
-/// The tests of a crate that know crashes and damage.
+/// The crash and corruption tests of a crate.
 const CRASH_TESTS: [&str; 3] = ["crash", "damage", "rules"];
 
-/// Reads the list of planted bugs's list, and what it takes from the lists of others.
+/// Reads `planted_bugs.toml`, and the entries that it refers to in the `mutants.toml` of other
+/// crates.
+///
+/// # Errors
+///
+/// Returns a message if a list cannot be read or parsed, or if an entry is incomplete.
 pub fn read(root: &Path) -> Result<Vec<PlantedBug>, String> {
     let mut bugs = parse(include_str!("../planted_bugs.toml"), "[[bug]]")?;
     for bug in &mut bugs {
@@ -73,7 +86,7 @@ pub fn read(root: &Path) -> Result<Vec<PlantedBug>, String> {
     Ok(bugs)
 }
 
-/// Reads a list: TOML, of which a heading and `key = 'literal string'` are all that it needs.
+/// Parses a list. The format is a subset of TOML: a heading, and lines `key = 'literal string'`.
 fn parse(text: &str, heading: &str) -> Result<Vec<PlantedBug>, String> {
     let mut bugs: Vec<PlantedBug> = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -126,15 +139,19 @@ fn parse(text: &str, heading: &str) -> Result<Vec<PlantedBug>, String> {
     Ok(bugs)
 }
 
-/// A copy of the repository in which one line at a time is wrong.
+/// A copy of the repository with the wrong lines in it, and its build directory.
 pub struct BuildCopy {
     copy: PathBuf,
     build: PathBuf,
 }
 
 impl BuildCopy {
-    /// Copies what git knows of, plants the lines of all planted bugs that the simulator is to find, and
-    /// builds it.
+    /// Copies the files that git lists, inserts the disabled lines of all bugs that the simulator
+    /// searches for, and builds the simulator.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message if git or cargo fails, or if a line is not found exactly once.
     pub fn open(root: &Path, bugs: &[PlantedBug]) -> Result<BuildCopy, String> {
         let workshop = BuildCopy {
             copy: root.join("target/museum/copy"),
@@ -152,7 +169,7 @@ impl BuildCopy {
                 continue;
             };
             let bytes = planted(name, bytes, bugs)?;
-            // Files that are the same keep their time, so that cargo does not build them again.
+            // Unchanged files keep their modification time, so that cargo does not rebuild them.
             if fs::read(&to).is_ok_and(|present| present == bytes) {
                 continue;
             }
@@ -170,7 +187,12 @@ impl BuildCopy {
         Err(format!("the planted simulator does not compile: {why}"))
     }
 
-    /// Lets somebody search for an planted bug, the simulator for so many seconds. Returns the verdict.
+    /// Searches for one planted bug: with the simulator for at most `seconds`, or with the crash
+    /// tests of the crate that lists it. Returns the result as text.
+    ///
+    /// # Errors
+    ///
+    /// Returns a message if a line is not found exactly once or if a program cannot be started.
     pub fn show(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
         if bug.list.is_empty() {
             return self.search(bug, seconds);
@@ -200,7 +222,7 @@ impl BuildCopy {
             .map_err(|error| format!("cannot start cargo: {error}"))
     }
 
-    /// The simulator's checkers.
+    /// Runs the simulator of the copy with this bug enabled.
     fn search(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
         let mut search = Command::new(self.build.join("debug/tenure-sim"));
         search.env(SHOWS, &bug.name);
@@ -214,6 +236,7 @@ impl BuildCopy {
         let found = search
             .output()
             .map_err(|error| format!("cannot start the simulator: {error}"))?;
+        // A search always prints a line. Without one the process crashed, for example by an abort.
         if found.stdout.is_empty() {
             let status = found.status;
             return Ok(format!("caught by a crash of the simulator ({status})"));
@@ -221,7 +244,7 @@ impl BuildCopy {
         Ok(String::from_utf8_lossy(&found.stdout).trim().to_owned())
     }
 
-    /// A crate's own crash tests.
+    /// Runs a crate's own crash tests.
     fn crash(&self, package: &str) -> Result<String, String> {
         for test in CRASH_TESTS {
             let run = self.cargo(&["test", "--package", package, "--test", test])?;
@@ -242,7 +265,8 @@ impl BuildCopy {
     }
 }
 
-/// A file with the lines that planted bugs change in it, each asleep until it is on show.
+/// Returns the contents of a file with the wrong lines of the simulator's bugs in it, each disabled
+/// until the environment variable names its bug.
 fn planted(name: &str, bytes: Vec<u8>, bugs: &[PlantedBug]) -> Result<Vec<u8>, String> {
     let here = |edit: &&Edit| edit.file == name;
     let mut file = bytes;
@@ -264,7 +288,7 @@ fn planted(name: &str, bytes: Vec<u8>, bugs: &[PlantedBug]) -> Result<Vec<u8>, S
     Ok(file)
 }
 
-/// Replaces what is there exactly once.
+/// Replaces text that occurs exactly once.
 fn replace_one(text: &str, old: &str, new: &str) -> Result<String, String> {
     match text.matches(old).count() {
         1 => Ok(text.replacen(old, new, 1)),

@@ -1,6 +1,7 @@
-//! The one source of chance. A seed is a run: whoever needs random numbers gets them from here, and nowhere else.
+//! Seeded random numbers (SplitMix64). All randomness of a run comes from here, so a seed
+//! determines the run.
 
-/// SplitMix64: small, fast, and good enough to pick faults.
+/// SplitMix64: small, fast, and of sufficient quality to select faults.
 #[derive(Clone, Debug)]
 pub(crate) struct SimRng(u64);
 
@@ -9,7 +10,8 @@ impl SimRng {
         SimRng(seed)
     }
 
-    /// An independent generator: what one part draws does not change what another will.
+    /// Returns an independent generator, so that the draws of one part do not change those of
+    /// another.
     pub(crate) fn split(&mut self) -> SimRng {
         SimRng(self.next() ^ 0x5851_f42d_4c95_7f2d)
     }
@@ -22,22 +24,22 @@ impl SimRng {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`, which must not be zero.
+    /// Returns a number below `end`, which must not be zero.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }
 
-    /// An index below `end`.
+    /// Returns an index below `end`.
     pub(crate) fn index(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
 
-    /// A number from `low` to `high`, both possible.
+    /// Returns a number from `low` to `high`, both inclusive.
     pub(crate) fn between(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high - low + 1)
     }
 
-    /// True this often in a thousand.
+    /// Returns true with a probability of `per_mille` / 1000.
     pub(crate) fn chance(&mut self, per_mille: u64) -> bool {
         self.below(1000) < per_mille
     }

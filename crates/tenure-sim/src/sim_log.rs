@@ -1,20 +1,21 @@
-//! The journal of a node in the simulator: the one of real machines, on a simulated disk.
+//! Log of a simulated node: the real log (`tenure-log`) and journal (`tenure-journal`) on a
+//! simulated disk.
 
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, open};
 use tenure_node::durable::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_node::{GroupId, Mark, Recovery, Snapshot, WriteBatch};
 
-/// Small, so that a run of minutes rotates, frees and reuses files.
+/// Small files, so that a run of minutes rotates, frees and reuses them.
 const FILES: Options = Options {
     first_file: 16 << 10,
     file: 128 << 10,
     spares: 1,
 };
 
-/// Log files in use before groups are asked to let the oldest go.
+/// Number of log files above which groups are asked to truncate their log.
 const MOST_FILES: usize = 2;
 
-/// An open log with the snapshots beside it.
+/// An open log with its snapshots.
 pub(crate) struct SimLog {
     log: FileLog<SimDisk>,
     snapshots: Snapshots<SimDisk>,
@@ -24,29 +25,29 @@ pub(crate) struct SimLog {
 
 /// Why a disk cannot be used.
 pub(crate) enum Unusable {
-    /// It fails, or is full: perhaps not for ever.
+    /// The disk fails or is full. A restart may succeed.
     Later(String),
-    /// What was durable is damaged: the node must come back empty, in a new incarnation.
+    /// Durable data is damaged. The node must return empty, in a new incarnation.
     Never(String),
 }
 
-/// Whether a disk held nothing at all.
+/// Whether a disk held no group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EmptyDisk {
     Yes,
     No,
 }
 
-/// What a sync that ended has to say.
+/// The result of a finished sync.
 pub(crate) struct SyncEnd {
-    /// The mark that is durable.
+    /// The durable mark.
     pub(crate) mark: Option<Mark>,
-    /// The groups that hold back the oldest file.
+    /// The groups whose entries keep the oldest file from being removed.
     pub(crate) held_back: Vec<GroupId>,
 }
 
 impl SimLog {
-    /// Reads everything that is there.
+    /// Opens the log and reads its contents.
     pub(crate) fn open(disk: SimDisk) -> Result<(SimLog, Recovery, EmptyDisk), Unusable> {
         let opened = open(disk, FILES).map_err(|error| match error {
             OpenError::Io { .. } | OpenError::Locked { .. } => Unusable::Later(error.to_string()),
@@ -71,12 +72,12 @@ impl SimLog {
         Ok((sim_log, recovery, blank))
     }
 
-    /// Saves a snapshot beside the log; durable when this returns.
+    /// Saves a snapshot beside the log. It is durable when this returns.
     pub(crate) fn save(&mut self, snapshot: &Snapshot) -> Result<(), WriteError> {
         Ok(save(&self.snapshots, snapshot)?)
     }
 
-    /// Writes a batch; it is durable when a sync that begins later has ended.
+    /// Writes a batch. It is durable when a sync that starts later has ended.
     pub(crate) fn append(&mut self, batch: &WriteBatch) -> Result<(), WriteError> {
         let mut items = tenure_log::Batch::new();
         self.written
@@ -87,11 +88,11 @@ impl SimLog {
         std::mem::take(&mut self.written).begin(&mut self.log)
     }
 
-    /// Ends a sync, then tidies up what it made superfluous.
+    /// Ends a sync, then removes superseded snapshots and prepares a spare file.
     pub(crate) fn finish_sync(&mut self, syncing: Syncing) -> Result<SyncEnd, WriteError> {
         let synced = syncing.finish(&mut self.log)?;
         let mark = synced.mark();
-        // A file that stays is only a file.
+        // A file that cannot be removed only wastes space.
         let _ = synced.clean(&self.snapshots);
         if let Some(job) = self.log.spare_wanted() {
             self.log.spare_done(job.run());

@@ -1,4 +1,4 @@
-//! One node's place in the cluster: its process, its disk, its clock, and the driver between them.
+//! A simulated node: its process, disk and clock, and the state of the driver between them.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -14,13 +14,13 @@ use crate::random::SimRng;
 use crate::sim_log::SimLog;
 use crate::time::{MILLISECOND, SimClock, SimTime};
 
-/// What the disk has to do, in order.
+/// A job of the disk. Jobs are executed in order.
 pub(crate) enum DiskJob {
     Write(WriteBatch),
     Save(Snapshot),
 }
 
-/// See the module.
+/// One node slot.
 pub(crate) struct SimNode {
     pub(crate) member: ReplicaId,
     pub(crate) node: Option<Node>,
@@ -28,64 +28,64 @@ pub(crate) struct SimNode {
     pub(crate) sim_log: Option<SimLog>,
     pub(crate) clock: SimClock,
     pub(crate) starts: u64,
-    /// Counts processes; what was meant for an earlier one is void.
+    /// Number of the process. Events for an earlier process are ignored.
     pub(crate) process: u64,
     pub(crate) inbox: Vec<Input>,
-    /// When the node is stepped next; `SimTime::MAX` if it is not.
+    /// Time of the next step; `SimTime::MAX` if none is scheduled.
     pub(crate) next_step: SimTime,
     pub(crate) paused: bool,
     pub(crate) jobs: VecDeque<DiskJob>,
-    /// A sync that is under way, and the snapshots saved with it.
+    /// The running sync, and the snapshots that were saved before it began.
     pub(crate) syncing: Option<RunningSync>,
-    /// Frames that wait for a mark.
+    /// Frames that wait until a mark is durable.
     pub(crate) held: VecDeque<(Mark, NodeId, Channel, Bytes)>,
     pub(crate) disk_begins: bool,
-    /// How long a write takes, and a sync.
+    /// The longest time until the disk begins, and the longest time of a sync.
     pub(crate) disk_delay: (SimTime, SimTime),
-    /// Its disk hangs until then.
+    /// The disk hangs until this time.
     pub(crate) hangs_until: SimTime,
-    /// Which clients wait for what.
+    /// The client and the call of each pending request.
     pub(crate) calls: BTreeMap<RequestId, (usize, u64)>,
     pub(crate) streams: BTreeMap<StreamId, (usize, SimStream)>,
-    /// Its data is lost or damaged; it may start only in a new incarnation.
+    /// Its data is lost or damaged. It starts next in a new incarnation.
     pub(crate) needs_new_incarnation: bool,
-    /// Groups that may have lost what was confirmed. (A real driver keeps this list in its log.)
+    /// Groups that may have lost acknowledged entries. (A real driver keeps this list in its log.)
     pub(crate) suspects: BTreeSet<GroupId>,
-    /// Where its process is about to die, and after how many more times of being there.
+    /// Where its process dies, and how many times it passes there before.
     pub(crate) middle: Option<(MidStep, u64)>,
-    /// The machine itself is about to lose power.
+    /// The machine loses power in a write that is already scheduled.
     pub(crate) power_ends: bool,
-    /// Terms seen, to count elections.
+    /// The last term in which this node led each group, to count elections.
     pub(crate) terms: BTreeMap<GroupId, u64>,
 }
 
-/// A moment between two things that belong together.
+/// A point between two actions that belong together, at which a process can die.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MidStep {
-    /// So many of the outputs of a turn were carried out, and the others were not.
+    /// After this many outputs of a step.
     Outputs(usize),
-    /// What was written is durable, and nothing that waited for it was said.
+    /// The batch is durable, and no frame that waited for it was sent.
     Synced,
-    /// It was said, and the node does not know that what it wrote is durable.
+    /// The frames were sent, and the node does not know yet that its batch is durable.
     Said,
 }
 
-/// What a client listens to.
+/// A stream of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum SimStream {
-    /// What this owner is told.
+    /// Events of this owner.
     Events(OwnerId),
-    /// What changes under a prefix.
+    /// Changes under a prefix.
     Watch,
 }
 
-/// See [`SimNode::syncing`].
+/// A running sync. See [`SimNode::syncing`].
 pub(crate) struct RunningSync {
     pub(crate) sync: tenure_node::durable::Syncing,
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 
-/// How long a healthy disk takes to begin, and to sync.
+/// The longest time that a healthy disk takes to begin, and to sync.
 pub(crate) const HEALTHY_DISK: (SimTime, SimTime) = (200, 3 * MILLISECOND);
 
 impl SimNode {
@@ -121,7 +121,7 @@ impl SimNode {
         self.node.is_some()
     }
 
-    /// The process is gone, with all that it had in memory.
+    /// Ends the process. Its memory is lost.
     pub(crate) fn end_process(&mut self) {
         self.process += 1;
         self.node = None;
@@ -138,7 +138,8 @@ impl SimNode {
         self.streams.clear();
     }
 
-    /// The process is dead. The machine goes on, unless its power is already failing.
+    /// Sets the state of the disk after the process died: unsynced writes stay, unless the power
+    /// failed too.
     pub(crate) fn leave_disk(&mut self, rng: &mut SimRng) {
         self.disk = if std::mem::take(&mut self.power_ends) {
             self.disk.crash(&mut || rng.chance(500))

@@ -1,12 +1,14 @@
-//! The simulator: one queue of events in virtual time, and everything that they happen to.
+//! Discrete-event simulator: one priority queue of events in virtual time.
 //!
 //! ```text
-//!   clients ──requests──▶ node slots (node + journal + disk + clock) ◀──frames──▶ network
+//!   clients ──requests──▶ node slots (node + log + disk + clock) ◀──frames──▶ network
 //!      └── facts ──▶ checkers            ▲
-//!   faults, operator ──────────────────┘
+//!   faults, operator ────────────────────┘
 //! ```
 //!
-//! Everything here is deterministic: one thread, one generator per part, ordered maps.
+//! A *node slot* is the index of a node. It stays the same across restarts and incarnations.
+//!
+//! Everything is deterministic: one thread, seeded generators (one per part), ordered maps.
 
 mod clients;
 mod disks;
@@ -34,22 +36,22 @@ use crate::sim_node::{HEALTHY_DISK, SimNode};
 use crate::time::{SECOND, SimClock, SimTime};
 use crate::trace::Trace;
 
-/// All that can happen.
+/// All events.
 pub(crate) enum SimEvent {
-    /// A node takes a turn, if this is still its time.
+    /// A node takes a step, if this is still the time of its next step.
     Step(usize),
-    /// A frame arrives, if the process it was meant for still runs.
+    /// A frame arrives, if the process that it was sent to still runs.
     Frame {
         from: usize,
         to: usize,
         process: u64,
         bytes: Bytes,
     },
-    /// The disk takes up what waits.
+    /// The disk executes the queued jobs and starts a sync.
     DiskBegins { node_slot: usize, process: u64 },
-    /// The sync that is under way ends.
+    /// The running sync ends.
     DiskEnds { node_slot: usize, process: u64 },
-    /// Something from a client arrives at a node.
+    /// A client's request or subscription arrives at a node.
     ToNode {
         node_slot: usize,
         client: usize,
@@ -62,14 +64,14 @@ pub(crate) enum SimEvent {
         ask: u64,
         answer: Result<Answer, Failure>,
     },
-    /// An event arrives at a client.
+    /// An event of a subscription arrives at a client.
     Told {
         client: usize,
         event: Box<tenure_core::event::Event>,
     },
-    /// A client wants to do something.
+    /// A client acts.
     Client(usize),
-    /// Everybody looks at a leader that was cut off.
+    /// A client reads at once, because a leader was just cut off. Only observers react.
     Rush(usize),
     /// A write arrives at the fenced store.
     StoreWrite {
@@ -80,18 +82,20 @@ pub(crate) enum SimEvent {
     Start(usize),
     /// A fault strikes.
     Strike(usize),
-    /// A fault is over.
+    /// The next stage or the end of a fault.
     Undo(Undo),
-    /// The operator looks after membership.
+    /// The operator takes one step towards the wanted membership.
     Operate,
-    /// Somebody looks at all nodes, to count elections.
+    /// All nodes are inspected, to count elections and to find malformed frames.
     Look,
-    /// A leadership is handed over, in the convergence phase.
+    /// A leadership is transferred, in the convergence phase.
     Stir,
-    /// The checker of gray failures asks again.
+    /// The availability checker evaluates its probes and sends new ones.
     AvailabilityProbe,
 }
 
+/// A queued event. Events of the same time run in the order in which they were scheduled
+/// (`number`), so that the run is deterministic.
 struct Scheduled {
     at: SimTime,
     number: u64,
@@ -115,7 +119,7 @@ impl Ord for Scheduled {
     }
 }
 
-/// See the module.
+/// The simulated cluster with its clients, faults and checkers.
 pub(crate) struct Simulator {
     pub(crate) plan: RunPlan,
     pub(crate) now: SimTime,
@@ -132,13 +136,13 @@ pub(crate) struct Simulator {
     pub(crate) trace: Trace,
     pub(crate) counts: Counts,
     next_request: u64,
-    /// Answers to questions of the checkers of liveness.
+    /// Answers to the probes of the liveness checks.
     pub(crate) probes: ProgressProbes,
-    /// Faults strike and clients lose messages only while this is on.
+    /// True during the fault phase. Faults strike and client messages are lost only then.
     pub(crate) fault_phase: bool,
-    /// The node slot that most clients turn to, if there is one.
+    /// The node slot that clients prefer, if any: a leader that was cut off.
     pub(crate) favourite: Option<usize>,
-    /// Leaderships are handed over, though all is well.
+    /// Whether leaderships are transferred although no fault is active.
     pub(crate) stirring: bool,
     pub(crate) availability: AvailabilityCheck,
 }
@@ -187,6 +191,7 @@ impl Simulator {
             let when = sim.now + sim.random.between(SECOND, 4 * SECOND);
             sim.at(when, SimEvent::Client(at));
         }
+        // No fault in the first three seconds: the cluster needs them for its first elections.
         for at in 0..sim.faults.len() {
             let pause = sim.faults[at].pause();
             sim.at(sim.now + 3 * SECOND + pause, SimEvent::Strike(at));
@@ -199,6 +204,7 @@ impl Simulator {
         sim
     }
 
+    /// Schedules an event. A time in the past becomes the present.
     pub(crate) fn at(&mut self, at: SimTime, event: SimEvent) {
         self.scheduled += 1;
         let number = self.scheduled;
@@ -209,7 +215,7 @@ impl Simulator {
         }));
     }
 
-    /// Lets virtual time pass until `end`, or until a checker objects.
+    /// Advances virtual time to `end`, or until a checker reports a violation.
     pub(crate) fn run_until(&mut self, end: SimTime) -> Result<(), Violation> {
         while let Some(Reverse(next)) = self.queue.peek()
             && next.at <= end
@@ -227,9 +233,12 @@ impl Simulator {
         Ok(())
     }
 
+    /// Executes one event.
     fn happen(&mut self, event: SimEvent) {
         match event {
             SimEvent::Step(at) => {
+                // A later call of `step_at` may have moved the step to an earlier time. The event
+                // of the old time is then stale.
                 if self.node_slots[at].next_step == self.now {
                     self.step(at);
                 }
@@ -241,6 +250,7 @@ impl Simulator {
                 bytes,
             } => {
                 let node_slot = &self.node_slots[to];
+                // A cut link also drops the frames that are under way on it.
                 if node_slot.process == process
                     && node_slot.is_up()
                     && !self.network.is_cut(from, to)
@@ -308,6 +318,7 @@ impl Simulator {
         }
     }
 
+    /// Reports malformed frames, and counts a leadership when its term is seen for the first time.
     fn look(&mut self) {
         for at in 0..self.node_slots.len() {
             let Some(node) = &self.node_slots[at].node else {
@@ -338,7 +349,7 @@ impl Simulator {
         }
     }
 
-    /// The serving leader of a group with the highest term, and its membership.
+    /// Returns the node slot of a group's serving leader with the highest term, and its membership.
     pub(crate) fn leader(&self, group: GroupId) -> Option<(usize, Membership)> {
         let mut best: Option<(u64, usize, Membership)> = None;
         for (at, node_slot) in self.node_slots.iter().enumerate() {
@@ -357,7 +368,7 @@ impl Simulator {
         best.map(|(_, at, membership)| (at, membership))
     }
 
-    /// How every node stands, for whoever reads the trace of a run that failed.
+    /// Adds the state of every node to the trace. Used after a violation.
     pub(crate) fn show(&mut self) {
         for node_slot in &self.node_slots {
             let who = node_slot.member;
@@ -373,7 +384,7 @@ impl Simulator {
         }
     }
 
-    /// Everything is well again: no fault is left, and none comes.
+    /// Ends the fault phase: undoes all faults and restarts all stopped nodes.
     pub(crate) fn heal(&mut self) {
         self.fault_phase = false;
         self.favourite = None;
@@ -386,6 +397,7 @@ impl Simulator {
                 self.node_slots[at].paused = false;
                 self.reschedule(at);
             }
+            // Does nothing if the process runs.
             self.at(self.now + SECOND, SimEvent::Start(at));
             self.tell_peers(at, |node| Input::PeerUp { node });
         }
@@ -394,7 +406,7 @@ impl Simulator {
     }
 }
 
-/// The member at a node slot, in an incarnation.
+/// The identity of the node at a node slot, in an incarnation.
 pub(crate) fn member(at: usize, incarnation: u32) -> ReplicaId {
     let number = u32::try_from(at + 1).expect("a handful of nodes");
     let node = NodeId::new(number).expect("numbers begin at one");

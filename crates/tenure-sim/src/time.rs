@@ -1,20 +1,20 @@
-//! Virtual time, and clocks that do not quite follow it.
+//! Virtual time, and simulated clocks that run fast or slow.
 
-/// Microseconds since the run began.
+/// Microseconds since the start of the run.
 pub(crate) type SimTime = u64;
 
 pub(crate) const MILLISECOND: SimTime = 1_000;
 pub(crate) const SECOND: SimTime = 1_000_000;
 
-/// A clock somewhere: it runs at its own rate, and its wall part may be set.
+/// A clock of one node: it runs at its own rate, and its wall clock can be set.
 #[derive(Clone, Debug)]
 pub(crate) struct SimClock {
-    /// Per mille of true time; leases.md allows 900 to 1100.
+    /// Rate per mille of true time. `docs/design/leases.md` allows 900 to 1100.
     rate: u64,
-    /// What it showed, in microseconds, at `since`.
+    /// The reading at `since`, in microseconds.
     shown: u64,
     since: SimTime,
-    /// How far the wall clock is off, in milliseconds.
+    /// Offset of the wall clock, in milliseconds.
     wall_off: i64,
 }
 
@@ -28,6 +28,7 @@ impl SimClock {
         }
     }
 
+    /// Returns the monotonic reading, in microseconds.
     pub(crate) fn shows(&self, now: SimTime) -> u64 {
         self.shown + (now - self.since) * self.rate / 1000
     }
@@ -38,13 +39,14 @@ impl SimClock {
         self.rate = rate;
     }
 
-    /// The monotonic clock is set back: nobody's lease may end sooner for it.
+    /// Sets the monotonic clock back. No lease may end earlier because of it.
     pub(crate) fn set_back(&mut self, by: u64, now: SimTime) {
         self.shown = self.shows(now).saturating_sub(by);
         self.since = now;
     }
 
-    /// The monotonic clock leaps, which no real one does: only a breach asks for it.
+    /// Moves the monotonic clock ahead, which a real one never does. Only a contract violation uses
+    /// it.
     pub(crate) fn set_forward(&mut self, by: u64, now: SimTime) {
         self.shown = self.shows(now) + by;
         self.since = now;
@@ -54,6 +56,7 @@ impl SimClock {
         self.wall_off += by_ms;
     }
 
+    /// Returns the time that the driver passes to a step.
     pub(crate) fn moment(&self, now: SimTime) -> tenure_node::StepTime {
         let wall =
             1_700_000_000_000_i64 + i64::try_from(now / MILLISECOND).unwrap_or(0) + self.wall_off;
@@ -63,7 +66,7 @@ impl SimClock {
         }
     }
 
-    /// How long true time takes until this clock has advanced by so much.
+    /// Returns the true time in which this clock advances by `shown`.
     pub(crate) fn takes(&self, shown: u64) -> SimTime {
         shown * 1000 / self.rate
     }

@@ -1,12 +1,12 @@
-//! The trace: one line per change, and a hash over everything that happened.
+//! Trace of a run: one line per change, and a hash over all of them.
 //!
 //! ```text
 //!   12.345678  c3       asks     #41 acquire c3-7 t:/0 write ttl 5000 at node 2
-//!   seconds    who      what     details
+//!   seconds    actor    action   details
 //! ```
 //!
-//! Lines are printed only in a replay; the hash is always kept, so that two runs of one seed can be
-//! compared without keeping either.
+//! Lines are printed only in a replay. The hash is always computed: it compares two runs of one
+//! seed without storing either.
 
 use std::fmt::{Arguments, Write as _};
 
@@ -14,19 +14,19 @@ use xxhash_rust::xxh3::Xxh3;
 
 use crate::time::{SECOND, SimTime};
 
-/// See the module.
+/// The trace of a run.
 pub(crate) struct Trace {
     hash: Box<Xxh3>,
     line: String,
     print: Printing,
 }
 
-/// Whether lines are shown.
+/// Whether trace lines are printed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Printing {
-    /// Only the hash is kept.
+    /// Only the hash is computed.
     Off,
-    /// Every line goes to standard error.
+    /// Every line is written to standard error.
     On,
 }
 
@@ -39,7 +39,7 @@ impl Trace {
         }
     }
 
-    /// Something changed.
+    /// Adds a line.
     pub(crate) fn say(&mut self, now: SimTime, who: Arguments<'_>, what: Arguments<'_>) {
         self.line.clear();
         let (whole, part) = (now / SECOND, now % SECOND);
@@ -51,7 +51,7 @@ impl Trace {
         }
     }
 
-    /// Something that is part of the run but not worth a line.
+    /// Adds bytes to the hash only.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.hash.update(bytes);
     }

@@ -1,5 +1,5 @@
-//! The ordinary run: at least 20 virtual hours over at least 200 seeds, all kinds of faults, no
-//! violation, and every seed twice with the same trace.
+//! Regular simulator run: at least 20 virtual hours over 200 seeds, with all kinds of faults and
+//! without a violation. Every seed runs twice and must give the same trace.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -11,7 +11,7 @@ use tenure_sim::{Counts, FaultProfile, Options, run_all};
 const SEEDS: u64 = 200;
 const FAULT_KINDS: usize = 28;
 
-/// What came of many runs.
+/// Results of many runs.
 #[derive(Default)]
 struct Seen {
     total: Counts,
@@ -20,7 +20,7 @@ struct Seen {
     objections: Vec<String>,
 }
 
-/// Runs seeds in their own fault profile, or in a given one.
+/// Runs seeds in their own fault profile, or in the given one.
 fn run_each(seen: &mut Seen, fault_profile: Option<FaultProfile>, seeds: Vec<u64>) {
     let options = Options {
         fault_profile,
@@ -44,7 +44,7 @@ fn run_with(seen: &mut Seen, options: Options, seeds: Vec<u64>) {
     });
 }
 
-/// The seeds that found something once, by fault profile.
+/// Returns the seeds of `seeds.txt`, which once found a bug, by fault profile.
 fn kept() -> BTreeMap<FaultProfile, Vec<u64>> {
     let mut kept: BTreeMap<FaultProfile, Vec<u64>> = BTreeMap::new();
     let lines = include_str!("../seeds.txt").lines();
@@ -67,7 +67,7 @@ fn run_everything() -> Seen {
     seen
 }
 
-/// Promises 1 to 4 of the design, under everything at once.
+/// All promises of the design, under all faults at once.
 #[test]
 fn two_hundred_seeds_weather_the_storm_twice_alike() {
     let Seen {
@@ -112,7 +112,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "state",
         "watch",
     ] {
-        // Deadlocks are the load of one fault profile in a few.
+        // Only some fault profiles create deadlocks.
         let enough = if checker == "deadlocks" { 500 } else { 1000 };
         assert!(
             total
@@ -125,7 +125,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     assert_eq!(traces, run_everything().traces, "a seed is a run");
 }
 
-/// The fault profile that seeds do not draw, for a short fault phase each.
+/// Profiles that seeds do not select, with a short fault phase each.
 #[test]
 fn the_other_weathers_are_weathered() {
     let mut seen = Seen::default();

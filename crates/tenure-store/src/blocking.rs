@@ -2,10 +2,10 @@
 //!
 //! ```no_run
 //! use tenure_store::blocking::wait;
-//! use tenure_store::{Mode, Options, Repository, Want};
+//! use tenure_store::{LockMode, LockPurpose, Options, Repository};
 //!
 //! let repository = Repository::open("repo:/mnt/backup".parse()?, Options::default())?;
-//! let guard = wait(repository.lock(Want::new(Mode::Exclusive, "prune")))?;
+//! let guard = wait(repository.lock(LockPurpose::new(LockMode::Exclusive, "prune")))?;
 //! // … prune, checking guard.loss() as it goes …
 //! wait(guard.release())?;
 //! # Ok::<(), tenure_store::Error>(())

@@ -31,20 +31,20 @@
 //! the operation and answer [`OpResult::Failed`].
 //!
 //! ```
-//! use tenure_store::steps::{Answer, Op, Progress, Steps};
+//! use tenure_store::protocol::{OpResult, Procedure, ProcedureStep, StoreOp};
 //! use tenure_store::time::Now;
 //!
-//! fn drive<S: Steps>(
+//! fn drive<S: Procedure>(
 //!     mut steps: S,
 //!     mut clocks: impl FnMut() -> Now,
-//!     mut perform: impl FnMut(Op) -> Answer,
+//!     mut perform: impl FnMut(StoreOp) -> OpResult,
 //! ) -> S::End {
 //!     loop {
 //!         let op = steps.next(clocks());
 //!         let answer = perform(op);
 //!         match steps.answer(answer, clocks()) {
-//!             Progress::Going => {}
-//!             Progress::Done(end) => return end,
+//!             ProcedureStep::Going => {}
+//!             ProcedureStep::Done(end) => return end,
 //!         }
 //!     }
 //! }

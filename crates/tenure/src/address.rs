@@ -1,12 +1,12 @@
 //! Lock addresses: parsing, normalization and lock order, C18 (address grammar).
 //!
 //! ```
-//! use tenure::Where;
+//! use tenure::Address;
 //!
-//! let place: Where = "state.json".parse()?;
-//! assert!(matches!(place, Where::Sidecar(_)));
-//! let place: Where = "tenant:/acme/projects/42".parse()?;
-//! assert!(matches!(place, Where::Daemon { .. }));
+//! let address: Address = "state.json".parse()?;
+//! assert!(matches!(address, Address::Sidecar(_)));
+//! let address: Address = "tenant:/acme/projects/42".parse()?;
+//! assert!(matches!(address, Address::Daemon { .. }));
 //! # Ok::<(), tenure::Error>(())
 //! ```
 

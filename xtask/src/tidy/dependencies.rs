@@ -1,11 +1,13 @@
-//! Which crate may use which. Arrows point one way; what is not listed here is not allowed.
+//! Allowed dependencies between crates of the workspace. Everything that is not listed here is
+//! refused.
 
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
 
-/// Crate, then what it may depend on. Dev-dependencies count too, except those of [`FOR_TESTS`].
+/// Each crate with the crates that it may depend on. Applies to dev-dependencies too, except for
+/// those in [`FOR_TESTS`].
 const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-log", &[]),
@@ -27,7 +29,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tenure-files", &[]),
-    // A directory store publishes and removes its objects by the same rules as lock files.
+    // A directory store publishes and removes objects by the same protocol as lock files.
     ("tenure-store", &["tenure-files"]),
     (
         "tenure",
@@ -42,22 +44,22 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-files",
             "tenure-store",
             "tenure-core",
-            // The operators' verbs speak to a daemon by its own protocol.
+            // The administration commands use the daemon's protocol directly.
             "tenure-wire",
         ],
     ),
-    // It loads a daemon as any client does: by the wire.
+    // The load generator is a client like any other: it uses the wire protocol.
     ("tenure-bench", &["tenure-wire"]),
-    // Programs of users: they see the library and nothing behind it.
+    // Examples of user programs: only the public library.
     ("tenure-examples", &["tenure"]),
     ("xtask", &[]),
 ];
 
-/// What benchmarks and tests may use in addition.
+/// Additional dependencies of benchmarks and tests.
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // The conformance suite runs against a real daemon.
     ("tenure", &["tenure-server"]),
-    // Black-box tests speak the wire protocol.
+    // Black-box tests use the wire protocol.
     ("tenure-cli", &["tenure-wire"]),
     // The examples run against a real daemon.
     ("tenure-examples", &["tenure-server"]),

@@ -1,8 +1,8 @@
-//! Leftovers, dead files, modules without a word on what they are, links that lead nowhere.
+//! File lints: leftover markers, unreachable source files, missing module headers, broken links.
 
 use super::Source;
 
-/// Words that must not be left in the repository, and why.
+/// Text that must not be in the repository, and why.
 const LEFTOVERS: &[(&str, &str)] = &[
     (
         concat!("TO", "DO"),
@@ -44,7 +44,7 @@ fn leftovers(source: &Source, complaints: &mut Vec<String>) {
     }
 }
 
-/// Every file of code opens with its idea.
+/// Every source file starts with a module header.
 fn opening(source: &Source, complaints: &mut Vec<String>) {
     let first = source.text.lines().find(|line| !line.starts_with("#!["));
     if !first.is_some_and(|line| line.starts_with("//!")) {
@@ -55,7 +55,7 @@ fn opening(source: &Source, complaints: &mut Vec<String>) {
     }
 }
 
-/// A source file that no `mod` names is dead. Targets found by cargo itself are not looked for.
+/// Reports source files that no `mod` declares. Targets that cargo finds by itself are exempt.
 fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
     let Some((folder, file)) = source.path.rsplit_once('/') else {
         return;
@@ -108,7 +108,7 @@ fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) 
     }
 }
 
-/// Relative links in documents lead to files of the repository.
+/// Reports relative links in pages that lead to no file of the repository.
 fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
     for piece in source.text.split("](").skip(1) {
         let Some(target) = piece.split(')').next() else {
@@ -138,7 +138,7 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
     }
 }
 
-/// A page that a comment names exists: by its path, or by its name alone.
+/// Reports pages that a comment names, by path or by name, and that do not exist.
 fn pages(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
     for (number, line) in source.text.lines().enumerate() {
         let Some((_, comment)) = line.split_once("//") else {

@@ -1,19 +1,20 @@
-//! Names that a reader can look up: one type name has one meaning, and file names use known words.
+//! Naming lint: a type name is defined in at most two crates, and file names consist of known
+//! words.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Source;
 
-/// Type names that every crate may define: they carry no meaning of their own.
+/// Type names that every crate may define.
 const COMMON: &[&str] = &["Config", "Error", "Inner", "Options"];
 
 /// In how many crates a type name may be defined.
 const MAX_CRATES: usize = 2;
 
-/// The words of the product.
+/// The page with the words of the product.
 const GLOSSARY: &str = "docs/glossary.md";
 
-/// The words of the field, one in a line.
+/// The list of general technical terms, one per line.
 const TERMS: &str = "xtask/src/terms.txt";
 
 pub(super) fn check(sources: &[Source]) -> Vec<String> {
@@ -22,7 +23,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// A type name that is defined in more than two crates means too many things.
+/// Reports type names that are defined in more than two crates.
 fn repeated_types(sources: &[Source]) -> Vec<String> {
     let mut defined: BTreeMap<&str, BTreeMap<&str, &str>> = BTreeMap::new();
     for source in sources {
@@ -50,7 +51,7 @@ fn repeated_types(sources: &[Source]) -> Vec<String> {
         .collect()
 }
 
-/// The crate of a file under `src` that is not only for tests.
+/// Returns the crate of a source file, unless the file is only for tests.
 fn package_of_product_code(path: &str) -> Option<&str> {
     let (package, file) = path.strip_prefix("crates/")?.split_once("/src/")?;
     let only_for_tests = file
@@ -59,7 +60,7 @@ fn package_of_product_code(path: &str) -> Option<&str> {
     (file.ends_with(".rs") && !only_for_tests).then_some(package)
 }
 
-/// The name that a line of code defines: a type at the top level of its module.
+/// Returns the name of the type that a line of code defines at the top level of its module.
 fn defined_type(line: &str) -> Option<&str> {
     let line = match line.strip_prefix("pub") {
         Some(rest) => match rest.strip_prefix('(') {
@@ -77,7 +78,7 @@ fn defined_type(line: &str) -> Option<&str> {
         .filter(|name| !name.is_empty())
 }
 
-/// Every word of a file name is a word of the product or of the field.
+/// Reports words in file names that are neither in the glossary nor in the list of terms.
 fn unknown_stems(sources: &[Source]) -> Vec<String> {
     let text = |path: &str| {
         let found = sources.iter().find(|source| source.path == path);
@@ -103,7 +104,7 @@ fn unknown_stems(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// The words that a row of the glossary explains.
+/// Returns the words that a row of the glossary explains.
 fn words_of_row(line: &str) -> Vec<String> {
     let first = line
         .strip_prefix("| ")
@@ -117,7 +118,7 @@ fn words_of_row(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// The name of a source file of a crate or of the tools, without its ending.
+/// Returns the name of a source file without its extension; for `mod.rs`, the name of the folder.
 fn stem(path: &str) -> Option<&str> {
     let in_scope = path.starts_with("crates/") || path.starts_with("xtask/src/");
     let (folder, file) = path.rsplit_once('/')?;

@@ -1,8 +1,9 @@
-//! Rule ids of the specification: each has a heading, an owner and a test, and no other is cited.
+//! Rule ids: each rule of the specification has a heading, a crate that owns it, and a test; no
+//! other id is cited.
 //!
-//! `docs/spec/` has one heading per rule (`### R45: short name`). `docs/rules.txt` says which crate
-//! answers for which rule. A citation is the id as a word (`R45`); a range cites its ends only. A
-//! rule is tested if its crate cites it in test code: in a file under `tests/`, or behind
+//! `docs/spec/` has one heading per rule (`### R45: short name`). `docs/rules.txt` assigns each
+//! rule to a crate. A citation is the id as a word (`R45`); a range cites its ends only. A rule
+//! counts as tested if its crate cites it in test code: in a file under `tests/`, or after
 //! `#[cfg(test)]`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -47,7 +48,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
             .extend(ids(test_part(source)));
     }
     for (name, rules) in &assigned {
-        // A crate that is not there yet has nothing to show.
+        // A crate without files has nothing to cite yet.
         let Some(cited) = cited.get(name.as_str()) else {
             continue;
         };
@@ -59,7 +60,7 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
     complaints
 }
 
-/// Every rule of the specification, with the page that has its heading.
+/// Returns every rule of the specification with the page that has its heading.
 fn headings<'a>(sources: &'a [Source], complaints: &mut Vec<String>) -> BTreeMap<&'a str, &'a str> {
     let mut headings = BTreeMap::new();
     for page in sources
@@ -78,7 +79,8 @@ fn headings<'a>(sources: &'a [Source], complaints: &mut Vec<String>) -> BTreeMap
     headings
 }
 
-/// Code, scripts and pages cite rules; recorded data only looks as if it did.
+/// Whether a file may cite rules: code, scripts and pages, but not recorded data, which may contain
+/// such words by chance.
 fn may_cite(path: &str) -> bool {
     let text = [".rs", ".md", ".proto", ".sh", ".py"]
         .iter()
@@ -86,7 +88,7 @@ fn may_cite(path: &str) -> bool {
     text && !path.contains("/vectors/")
 }
 
-/// Reads lines of `crate: R1-R4 R7`.
+/// Parses lines of the form `crate: R1-R4 R7`.
 fn parse(text: &str) -> (BTreeMap<String, BTreeSet<String>>, Vec<String>) {
     let mut assigned: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut complaints = Vec::new();
@@ -125,7 +127,7 @@ fn crate_of(path: &str) -> Option<&str> {
     path.strip_prefix("crates/")?.split('/').next()
 }
 
-/// The part of a file that is test code; empty for product code.
+/// Returns the part of a file that is test code; empty for product code.
 fn test_part(source: &Source) -> &str {
     if source.path.contains("/tests/") && !source.path.contains("/vectors/") {
         return &source.text;
@@ -143,7 +145,7 @@ fn test_part(source: &Source) -> &str {
         .map_or("", |at| &source.text[at..])
 }
 
-/// The words of a text that are rule ids.
+/// Returns the words of a text that are rule ids.
 fn ids(text: &str) -> BTreeSet<String> {
     text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_')
         .filter(|word| is_id(word))
@@ -151,7 +153,8 @@ fn ids(text: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// A rule's letter, a number without leading zero, and `a` for a rule that was put in behind it.
+/// Whether a word is a rule id: a letter, a number without leading zero, and `a` for a rule that
+/// was inserted later.
 fn is_id(word: &str) -> bool {
     let Some(number) = word.strip_prefix(['R', 'E', 'K', 'S', 'X', 'U', 'P', 'C']) else {
         return false;

@@ -1,4 +1,4 @@
-//! How the model decides an acquire, and how the line moves (R40–R89, E1, E2, E4).
+//! Acquire and queue of the model: conflict check, queueing, grants (R40–R89, E1, E2, E4).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -16,17 +16,18 @@ use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Missing, Mode, Reason};
 use crate::value::{Fence, OwnerId};
 
-/// What a look at an acquire finds.
+/// The result of checking an acquire.
 pub(super) enum ModelDecision {
     Free,
     Lost(Option<Path>, Missing),
-    /// Waiting cannot cure it.
+    /// Refused; waiting cannot help.
     Never(Conflict),
-    /// Waiting can.
+    /// Blocked; waiting can help.
     Wait(Conflict),
 }
 
-/// Whether a fence that was overtaken is a finding. It is none for a waiter: it gets a newer one (R88).
+/// Whether a stale fence is a reason to refuse. Not for a waiter: it gets a newer fence: R88 (sweep
+/// order and reservation).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum StaleFence {
     Matters,
@@ -34,6 +35,7 @@ pub(super) enum StaleFence {
 }
 
 impl Model {
+    /// Applies an acquire: idempotency first, then the conflict check.
     pub(super) fn acquire(&mut self, acquire: &Acquire) -> AcquireOutcome {
         let namespace = &acquire.route.namespace;
         if acquire.requests.is_empty() && acquire.releases.is_empty() {
@@ -57,6 +59,7 @@ impl Model {
                         self.take_note(namespace, &acquire.owner);
                         return self.still_waiting(&self.waiters[at]);
                     }
+                    // The waiter is gone: the request is evaluated afresh.
                 }
                 ModelRemembered::Released(_) => {}
             }
@@ -65,6 +68,7 @@ impl Model {
             return AcquireOutcome::Refused(refusal);
         }
         self.take_note(namespace, &acquire.owner);
+        // A repeat of a waiting request does not count as naming taken holds again.
         let repeats = self.waiters.iter().any(|waiter| {
             waiter.acquire.owner == acquire.owner
                 && waiter.acquire.route.namespace == *namespace
@@ -127,7 +131,7 @@ impl Model {
         }
     }
 
-    /// R105: an OK is repeated only while it is still true.
+    /// A repeated OK is answered only while it is still true: R105 (replays report present truth).
     fn still_granted(&self, acquire: &Acquire, fence: Option<Fence>) -> AcquireOutcome {
         let kept = acquire.requests.iter().filter(|request| {
             !acquire
@@ -166,7 +170,7 @@ impl Model {
         AcquireOutcome::Granted { fence }
     }
 
-    /// R105: a QUEUED is repeated as things stand now.
+    /// A repeated QUEUED is answered by the present state (R105).
     fn still_waiting(&self, waiter: &Waiter) -> AcquireOutcome {
         let verdict = match self.waiter_in_the_way(&waiter.acquire) {
             Some(conflict) => ModelDecision::Wait(conflict),
@@ -179,7 +183,7 @@ impl Model {
                 waiter: waiter.number,
                 position: self.position(waiter),
             })),
-            // Only a policy change under way keeps it waiting.
+            // Only a pending policy change keeps it waiting.
             ModelDecision::Lost(..) | ModelDecision::Never(_) | ModelDecision::Free => {
                 AcquireOutcome::Refused(
                     self.held_back(&waiter.acquire)
@@ -189,7 +193,8 @@ impl Model {
         }
     }
 
-    /// R45–R48: in list order, first what waiting cannot cure, then the line, then the holders.
+    /// Checks an acquire: R45–R48 (order of conflict reasons). In list order: first what waiting
+    /// cannot help, then the waiters ahead, then the holders.
     pub(super) fn look(
         &self,
         acquire: &Acquire,
@@ -199,6 +204,7 @@ impl Model {
         let namespace = &acquire.route.namespace;
         let algorithm = acquire.route.algorithm;
         let held = |request: &Request| request.state == RequestKind::Held;
+        // R55 (HELD needs a live lease).
         if acquire.requests.iter().any(held) && self.lease(namespace, &acquire.owner).is_none() {
             return ModelDecision::Lost(None, Missing::Alive);
         }
@@ -238,6 +244,7 @@ impl Model {
                 }
             }
         }
+        // R47 (incurable findings come first): end of the first pass. Next: queue, then holders.
         if let Some(conflict) = self.waiter_in_the_way(acquire) {
             return ModelDecision::Wait(conflict);
         }
@@ -258,7 +265,8 @@ impl Model {
         ModelDecision::Free
     }
 
-    /// R79, R88: the waiters ahead that this acquire must let pass, earliest first.
+    /// Returns the waiters ahead that this acquire must wait for, earliest first: R79 (no
+    /// overtaking), R88.
     pub(super) fn waiters_ahead<'a>(
         &'a self,
         acquire: &'a Acquire,
@@ -275,6 +283,8 @@ impl Model {
                 .new_requests()
                 .find(|theirs| {
                     acquire.requests.iter().any(|ours| {
+                        // Only the paths that its own waiter names keep that waiter's place in the
+                        // queue.
                         let first =
                             own.is_none_or(|own| waiter.number < own.number || !own.names(ours));
                         first
@@ -306,12 +316,13 @@ impl Model {
         })
     }
 
-    /// E4.
+    /// Returns the queue position: E4 (blocker and queue position).
     pub(super) fn position(&self, waiter: &Waiter) -> u32 {
         1 + self.waiters_ahead(&waiter.acquire).count() as u32
     }
 
-    /// The other owners' claims that stand against a request, the one to report first (R45, R46).
+    /// Returns the claims of other owners that block a request; the one to report is first: R45,
+    /// R46 (smallest owner or path reported).
     pub(super) fn holders_in_the_way(
         &self,
         namespace: &Namespace,
@@ -367,7 +378,8 @@ impl Model {
         }
     }
 
-    /// R53: an owner that has a permit does not need another.
+    /// Whether all permits are taken. An owner that has one does not need another: R53 (one permit
+    /// per owner).
     fn is_full(&self, namespace: &Namespace, owner: &OwnerId, path: &Path) -> bool {
         let permits = |claim: &&Claim| {
             claim.namespace == *namespace && claim.path == *path && claim.is_permit()
@@ -384,7 +396,8 @@ impl Model {
         !own && taken >= capacity
     }
 
-    /// Who holds the path now: its writer, else the first other holder (E9).
+    /// Returns the present holder of a path: its writer, else the first other holder: E9 (Break one
+    /// hold).
     pub(super) fn present_holder(&self, namespace: &Namespace, path: &Path) -> Option<Blocker> {
         self.claims
             .iter()
@@ -393,7 +406,8 @@ impl Model {
             .map(|claim| self.describe(claim))
     }
 
-    /// R68, R72: the stored fence, if the supplied one is not above it.
+    /// Returns the stored fence, if the supplied one is not larger: R68 (caller-supplied tokens),
+    /// R72 (token retention and floors).
     fn overtaken(
         &self,
         acquire: &Acquire,
@@ -414,8 +428,9 @@ impl Model {
         Fence::from_number(highest).filter(|highest| fence <= *highest)
     }
 
-    /// The owner's own claim that a request names (R56, R57): a permit whatever the mode, a reader of
-    /// either kind for a read, else exactly the mode.
+    /// Returns the owner's claim that a HELD request names: R56 (HELD checks per mode), R57 (HELD
+    /// matches exactly). A permit for any mode, either kind of read for a read, else exactly the
+    /// mode.
     fn claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
         self.claims.iter().find(|claim| {
             let fits = match request.mode {
@@ -429,7 +444,7 @@ impl Model {
         })
     }
 
-    /// The very hold that a NEW request became.
+    /// Returns the claim that a NEW request became.
     fn exact_claim(&self, acquire: &Acquire, request: &Request) -> Option<&Claim> {
         self.claims.iter().find(|claim| {
             claim.namespace == acquire.route.namespace
@@ -439,7 +454,7 @@ impl Model {
         })
     }
 
-    /// R79: whether the owner holds enough already for this path not to count.
+    /// Whether the owner's holds already cover this path, so that it does not count (R79).
     fn has_enough(&self, acquire: &Acquire, request: &Request) -> bool {
         let want = WantedAccess::of(request, acquire.route.algorithm);
         self.claims.iter().any(|claim| {
@@ -455,7 +470,7 @@ impl Model {
         })
     }
 
-    /// A region in which a policy change is under way.
+    /// Returns a refusal if a pending policy change has frozen a path of the acquire.
     fn held_back(&self, acquire: &Acquire) -> Option<Refusal> {
         self.frozen
             .iter()
@@ -466,11 +481,14 @@ impl Model {
             .min()
     }
 
-    /// R81, R83: joins the line, or keeps its place in it.
+    /// Queues an acquire, or updates its waiter, which keeps its place: R81 (queueing has no
+    /// effect), R83 (one pending entry per namespace).
     fn queue(&mut self, acquire: &Acquire, conflict: Conflict) -> Result<Queued, Refusal> {
         let namespace = &acquire.route.namespace;
         let old = self.place_of(namespace, &acquire.owner);
         let same = old.filter(|at| self.waiters[*at].wants_the_same_as(acquire));
+        // A minted fence is kept; a supplied one is replaced by what the new request supplies or
+        // mints.
         let kept = same
             .filter(|at| self.waiters[*at].acquire.fence.is_none())
             .and_then(|at| self.waiters[at].fence);
@@ -497,7 +515,7 @@ impl Model {
                 if let Some(old) = old {
                     self.dequeue(old);
                 }
-                // Since rules 2 leases and waiters are numbered in one order.
+                // Since rules 2, leases and waiters share one numbering.
                 if self.rules >= 2 {
                     self.numbers = self.numbers.max(self.epochs);
                 }
@@ -531,7 +549,8 @@ impl Model {
         })
     }
 
-    /// R87–R89: again and again the first waiter that need not wait any longer, until there is none.
+    /// Grants or drops the first waiter that need not wait, repeatedly, until there is none:
+    /// R87–R89 (GRANT means held now).
     pub(super) fn wake_waiters(&mut self) {
         while let Some(at) = (0..self.waiters.len()).find(|at| self.need_not_wait(*at)) {
             let waiter = self.waiters[at].clone();
@@ -543,7 +562,7 @@ impl Model {
             match fence {
                 Ok(fence) => {
                     self.waiters.remove(at);
-                    // A lease that a grant begins is as old as the place in line.
+                    // A lease that starts with this grant counts as old as the waiter.
                     let begins = self.lease(namespace, &acquire.owner).is_none();
                     let in_order = self.rules >= 2 && waiter.number > self.order_from;
                     self.take(acquire, fence);
@@ -574,6 +593,7 @@ impl Model {
                 }
             }
         }
+        // Waiters that are first in the queue but blocked by holders ask those holders to release.
         for at in 0..self.waiters.len() {
             let acquire = &self.waiters[at].acquire;
             if self.held_back(acquire).is_none() && self.waiter_in_the_way(acquire).is_none() {
@@ -582,8 +602,8 @@ impl Model {
         }
     }
 
-    /// It has lost what it must hold; or it is its turn, and either nothing is in its way or nothing
-    /// will ever help.
+    /// Whether a waiter can leave the queue: it lost a hold that it must have; or no waiter is
+    /// ahead, and either nothing blocks it or waiting cannot help.
     fn need_not_wait(&self, at: usize) -> bool {
         let waiter = &self.waiters[at];
         let verdict = self.look(&waiter.acquire, waiter.fence, StaleFence::Ignored);
@@ -598,7 +618,8 @@ impl Model {
         }
     }
 
-    /// R88: the fence of a grant in place; a newer one if it was overtaken while it waited.
+    /// Returns the fence for a grant to a waiter; a new one if its own became stale while it waited
+    /// (R88).
     fn fence_for(&mut self, waiter: &Waiter) -> Result<Option<Fence>, Refusal> {
         let acquire = &waiter.acquire;
         let stale = acquire.requests.iter().any(|request| match request.state {
@@ -620,7 +641,7 @@ impl Model {
         fence.map(Some).ok_or(Refusal::FencesUsedUp)
     }
 
-    /// R62, R64, R69: everything an acquire does when it is granted.
+    /// Applies a grant: R62 (effect of OK), R64 (inline releases), R69 (OK stores the token).
     fn take(&mut self, acquire: &Acquire, fence: Option<Fence>) {
         let namespace = &acquire.route.namespace;
         let algorithm = acquire.route.algorithm;
@@ -653,6 +674,7 @@ impl Model {
                     && claim.mode == request.mode
             });
             match held {
+                // Acquired again: the hold follows the algorithm of the new request.
                 Some(claim) => claim.algorithm = algorithm,
                 None => self.claims.push(Claim {
                     namespace: namespace.clone(),
@@ -664,6 +686,7 @@ impl Model {
                 }),
             }
         }
+        // A release-only acquire of an owner without a lease starts none.
         let live = self.lease(namespace, &acquire.owner).is_some();
         if live
             || acquire
@@ -694,6 +717,8 @@ impl Model {
                 holder.clone(),
             );
         }
+        // Inline releases come last, so that the lease does not end between release and grant
+        // (R64).
         self.drop_holds(namespace, &acquire.owner, HoldEnd::Released, |claim| {
             acquire
                 .releases
@@ -702,7 +727,8 @@ impl Model {
         });
     }
 
-    /// E2: the owners that stand directly in a waiter's way are asked to let go, each once.
+    /// Asks the owners that block a waiter directly to release, each once: E2 (ask blockers to
+    /// release).
     fn ask_those_in_the_way(&mut self, at: usize) {
         let waiter = &self.waiters[at];
         if waiter.acquire.wait != WaitMode::QueueAndAsk {
@@ -738,7 +764,7 @@ impl Model {
             .map(|capacity| capacity.permits)
     }
 
-    /// What a path's next fence must be above, whatever is stored (R71, R72).
+    /// Returns the floor of a path: its next fence must be above it, whatever is stored (R71, R72).
     fn floor(&self, namespace: &Namespace, path: &Path) -> u64 {
         let here = self
             .counters
@@ -775,7 +801,8 @@ impl Model {
             .unwrap_or(0)
     }
 
-    /// R67: above every fence minted before in the namespace and above those stored for the paths.
+    /// Mints a fence above every fence minted before in the namespace and above those stored for
+    /// the paths: R67 (minting a token).
     fn mint(&mut self, acquire: &Acquire) -> Option<Fence> {
         let namespace = &acquire.route.namespace;
         let stored = self.highest_stored(acquire);
@@ -820,7 +847,7 @@ impl Waiter {
             .any(|own| own.path == request.path && own.mode == request.mode)
     }
 
-    /// R83: the same set of NEW (path, mode).
+    /// Whether an acquire names the same set of NEW (path, mode) as this waiter (R83).
     fn wants_the_same_as(&self, acquire: &Acquire) -> bool {
         let theirs = || {
             acquire
@@ -835,13 +862,13 @@ impl Waiter {
     }
 }
 
-/// Every path that an acquire names.
+/// Returns every path that an acquire names.
 fn paths(acquire: &Acquire) -> impl Iterator<Item = &Path> + Clone {
     let requests = acquire.requests.iter().map(|request| &request.path);
     requests.chain(acquire.releases.iter().map(|hold| &hold.path))
 }
 
-/// R67: whether a fence is minted where none was supplied.
+/// Whether a fence is minted if none is supplied (R67).
 fn needs_fence(acquire: &Acquire) -> bool {
     acquire.route.algorithm != Algorithm::Semaphore
         && acquire
@@ -858,7 +885,7 @@ fn missing_mode(acquire: &Acquire, request: &Request) -> Missing {
     }
 }
 
-/// What an acquire is to get.
+/// Returns the NEW paths and modes of an acquire.
 fn wanted(acquire: &Acquire) -> BTreeSet<(&Path, Mode)> {
     let new = acquire
         .requests

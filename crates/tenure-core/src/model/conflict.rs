@@ -1,12 +1,13 @@
-//! The conflict rules of the model, one pair at a time: a hold and a request, two requests.
+//! Conflict rules of the model, one pair at a time: a hold and a request, or two requests.
 //!
-//! Written cell by cell from the matrix above R43 and from E6, without any idea of being fast.
+//! Written cell by cell from the matrix above R43 (conflicts between different algorithms) and from
+//! E6 (shared lock on a subtree). Not optimized.
 
 use crate::command::Request;
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode, Reason};
 
-/// Where one path lies, seen from another.
+/// The position of one path relative to another.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum PathRelation {
     Same,
@@ -27,7 +28,8 @@ fn place(of: &Path, seen_from: &Path) -> PathRelation {
     }
 }
 
-/// What is held or wanted: a path, a mode, and the algorithm it goes by (R42).
+/// A held or requested access: path, mode, and the algorithm that applies to it: R42 (holds keep
+/// their algorithm).
 #[derive(Clone, Copy)]
 pub(super) struct WantedAccess<'a> {
     pub(super) path: &'a Path,
@@ -44,7 +46,7 @@ impl WantedAccess<'_> {
         }
     }
 
-    /// A write that covers what lies below its path.
+    /// Whether this is a write that covers everything below its path.
     fn covers_below(self) -> bool {
         self.mode == Mode::Write && self.algorithm.is_recursive()
     }
@@ -54,8 +56,9 @@ impl WantedAccess<'_> {
     }
 }
 
-/// The cell of the matrix for another owner's hold. A permit against a permit depends on how many
-/// there are and is not decided here; the answer `SemaphoreFull` means "if they are all taken".
+/// Returns the cell of the matrix for another owner's hold. Whether a permit blocks a permit
+/// depends on their number, which is not known here: `SemaphoreFull` means "if all permits are
+/// taken".
 pub(super) fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Option<Reason> {
     let reading = request.mode != Mode::Write;
     match (place(hold.path, request.path), hold.mode) {
@@ -80,7 +83,8 @@ pub(super) fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Optio
     }
 }
 
-/// R44 and E6: whether two requests exclude each other, which is what orders the queue.
+/// Whether two requests exclude each other, which determines the order of the queue: R44 (when two
+/// requests exclude each other), E6.
 pub(super) fn exclude(a: WantedAccess<'_>, b: WantedAccess<'_>) -> bool {
     if !a.algorithm.allows(a.mode) || !b.algorithm.allows(b.mode) {
         return false;
@@ -95,7 +99,7 @@ pub(super) fn exclude(a: WantedAccess<'_>, b: WantedAccess<'_>) -> bool {
     }
 }
 
-/// R79: whether an owner's own hold is enough for the request already.
+/// Whether an owner's own hold already covers the request: R79 (no overtaking).
 pub(super) fn suffices(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> bool {
     match (place(hold.path, request.path), hold.mode) {
         (PathRelation::Same, Mode::Write) => {
@@ -103,13 +107,13 @@ pub(super) fn suffices(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> boo
         }
         (PathRelation::Same, Mode::Read) => request.mode == Mode::Read,
         (PathRelation::Above, Mode::Write) => hold.covers_below(),
-        // E6: a tree that is read covers every read in it.
+        // E6: a shared lock on a subtree covers every read in it.
         (PathRelation::Same | PathRelation::Above, Mode::ReadTree) => request.mode != Mode::Write,
         (PathRelation::Above, Mode::Read) | (PathRelation::Below | PathRelation::Apart, _) => false,
     }
 }
 
-/// R45: the order in which reasons are looked for on one path.
+/// Returns the order in which reasons are checked for one path: R45 (order of conflict reasons).
 pub(super) fn rank(reason: Reason) -> u8 {
     match reason {
         Reason::ReadLocksDisabled => 0,

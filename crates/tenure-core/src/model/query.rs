@@ -1,4 +1,4 @@
-//! What can be read from the model (R73, R109, R118, R122, R141–R143, E5, E7).
+//! Queries of the model (R73, R109, R118, R122, R141–R143, E5, E7, E8).
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -19,7 +19,7 @@ use crate::query::{
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 impl Model {
-    /// The model as it is for a reader at `now`: what has ended by then is not there.
+    /// Returns the model as a reader at `now` sees it: without everything that has ended by then.
     #[must_use]
     pub fn at(&self, now: u64) -> Model {
         let mut seen = self.clone();
@@ -28,27 +28,27 @@ impl Model {
         seen
     }
 
-    /// The number of the rules that it follows.
+    /// Returns the rules number that it applies.
     pub fn rules(&self) -> u32 {
         self.rules
     }
 
-    /// The last number that was given to a lease or a waiter.
+    /// Returns the last number that was given to a lease or a waiter.
     pub fn order(&self) -> u64 {
         self.epochs.max(self.numbers)
     }
 
-    /// The present epoch of a lease.
+    /// Returns the present epoch of a lease.
     pub fn epoch(&self, namespace: &Namespace, owner: &OwnerId) -> Option<u64> {
         self.lease(namespace, owner).map(|lease| lease.epoch)
     }
 
-    /// The stored fence of a path.
+    /// Returns the stored fence of a path.
     pub fn stored(&self, namespace: &Namespace, path: &Path) -> Option<Fence> {
         self.mark(namespace, path)
     }
 
-    /// The number of the waiter that the owner has in a namespace, or had last.
+    /// Returns the number of the owner's present or last waiter in a namespace.
     pub fn latest_waiter(&self, namespace: &Namespace, owner: &OwnerId) -> Option<u64> {
         self.latest
             .iter()
@@ -57,7 +57,7 @@ impl Model {
             .map(|(.., number)| *number)
     }
 
-    /// All leases, in no order.
+    /// Returns all leases, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
         self.leases.iter().zip(0..).map(|(lease, at)| LeaseView {
             number: LeaseNumber(at),
@@ -71,12 +71,12 @@ impl Model {
         })
     }
 
-    /// Whose lease a change was about.
+    /// Returns the namespace and the owner of a lease.
     pub fn lease_name(&self, number: LeaseNumber) -> Option<&(Namespace, OwnerId)> {
         self.lease_names.get(number.0 as usize)
     }
 
-    /// R141.
+    /// R141 (InspectPath shows one path).
     pub fn inspect(&self, namespace: &Namespace, path: &Path) -> Inspection {
         let here = |claim: &&super::Claim| claim.namespace == *namespace && claim.path == *path;
         let owners = |wanted: &dyn Fn(&super::Claim) -> bool| {
@@ -104,7 +104,7 @@ impl Model {
         }
     }
 
-    /// Every hold (R143), in no order.
+    /// Returns every hold, in no particular order: R143 (DumpLocks pages through all holds).
     pub fn holds(&self) -> Vec<HeldLock> {
         let holds = self.claims.iter().map(|claim| HeldLock {
             owner: claim.owner.clone(),
@@ -116,7 +116,7 @@ impl Model {
         holds.collect()
     }
 
-    /// R142.
+    /// R142 (ListOwnerLocks lists live holds).
     pub fn owner_locks(&self, owner: &OwnerId, selection: &Selection) -> OwnerLocks {
         let mut locks = self.holds();
         locks.retain(|hold| hold.owner == *owner && selects(selection, &hold.namespace));
@@ -127,7 +127,7 @@ impl Model {
         OwnerLocks { alive, locks }
     }
 
-    /// R118.
+    /// R118 (IsOwnerAlive includes waiters).
     pub fn is_alive(&self, owner: &OwnerId, selection: &Selection) -> bool {
         self.owner_locks(owner, selection).alive
             || self.waiters.iter().any(|waiter| {
@@ -136,7 +136,7 @@ impl Model {
             })
     }
 
-    /// R73, for one path.
+    /// R73 (AssertFencing checks owner and token), for one path.
     pub fn check_fence(
         &self,
         namespace: &Namespace,
@@ -158,7 +158,7 @@ impl Model {
         }
     }
 
-    /// R109.
+    /// R109 (IsBlocking checks a named conflict).
     pub fn is_blocking(
         &self,
         namespace: &Namespace,
@@ -194,7 +194,8 @@ impl Model {
         }
     }
 
-    /// E5: whom each waiter of an owner waits for, holders and earlier waiters, each once.
+    /// Returns for each waiter of an owner the owners that it waits for, holders and earlier
+    /// waiters, each once: E5 (refuse on deadlock).
     pub fn waits_for(&self, owner: &OwnerId) -> Vec<WaitsFor> {
         let own = self
             .waiters
@@ -226,10 +227,11 @@ impl Model {
         owners
     }
 
-    /// E7: what an acquire of one path would be answered, and everything that stands against it.
+    /// Returns what an acquire of one path would be answered, and everything that blocks it: E7
+    /// (Explain a lock request).
     pub fn explain(&self, route: &Route, owner: &OwnerId, path: &Path, mode: Mode) -> Explanation {
         let namespace = &route.namespace;
-        // Whoever asks names no permits: take it that they would be the right number.
+        // The query names no permits: assume the right number.
         let permits = self.capacity(namespace, path).or(NonZeroU32::new(1));
         let acquire = Acquire {
             route: route.clone(),
@@ -254,7 +256,7 @@ impl Model {
         };
         let want = WantedAccess::of(&acquire.requests[0], route.algorithm);
         let mut holders = self.holders_in_the_way(namespace, owner, want);
-        // Who reads a path in both ways is named once.
+        // An owner that holds both kinds of reads on a path is named once.
         holders.dedup_by(|(_, later), (_, first)| {
             later.owner == first.owner
                 && later.path == first.path
@@ -285,7 +287,8 @@ impl Model {
         }
     }
 
-    /// E8: the present holds and waiters under a prefix, in no order.
+    /// Returns the present holds and waiters under a prefix, in no particular order: E8 (Watch lock
+    /// changes).
     pub fn watch_snapshot(&self, prefix: &Namespace) -> Vec<LockChange> {
         let held = self.claims.iter().map(|claim| LockChange {
             namespace: claim.namespace.clone(),
@@ -317,7 +320,8 @@ impl Model {
         all
     }
 
-    /// R122: where a new subscriber is told of a grant, and at which fence.
+    /// Returns the grants that a new subscriber gets as events, with their fences: R122 (events are
+    /// always delivered).
     pub fn standing_grants(&self, owner: &OwnerId) -> Vec<(Namespace, Option<Fence>)> {
         let leases = self.leases.iter().filter(|lease| lease.owner == *owner);
         let mut grants: Vec<(Namespace, Option<Fence>)> = leases
@@ -330,7 +334,7 @@ impl Model {
         grants
     }
 
-    /// The events that are kept and follow a sequence number (R122).
+    /// Returns the kept events after a sequence number (R122).
     pub fn events_after(&self, sequence: u64) -> Vec<Event> {
         self.kept
             .iter()

@@ -1,4 +1,5 @@
-//! Steps become commands here: what a step means depends on the table and on what is held now.
+//! Translates steps into commands, depending on the namespace table and on what is held at the
+//! time.
 
 use std::num::NonZeroU32;
 
@@ -12,14 +13,14 @@ use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 use crate::step::{AcquireStep, Step, Supplied, TargetPath};
 use crate::table::Table;
 
-/// The table, and the policy change under way.
+/// The namespace table, the lease time, and the pending policy change.
 #[derive(Clone, Debug)]
 pub(crate) struct ClusterState {
     pub(crate) table: Table,
     pub(crate) time: u64,
     change: Option<PendingCall>,
     begun: u64,
-    /// Up to where the order of leases and waiters went when somebody last looked.
+    /// The order number of leases and waiters when a release-all last read it.
     looked: u64,
     last: Option<Command>,
     last_keyed: Option<Command>,
@@ -46,7 +47,7 @@ impl ClusterState {
         }
     }
 
-    /// The command that a step is now; none if the step is not possible now, or no command at all.
+    /// Returns the command for a step; `None` if the step is not possible now or only moves time.
     pub(crate) fn command(&mut self, step: &Step, twin: &Model) -> Option<Command> {
         let command = self.translate(step, twin)?;
         if !matches!(command, Command::Tick) {
@@ -63,7 +64,8 @@ impl ClusterState {
         Some(command)
     }
 
-    /// Names what a release of everything ends: mostly all that is there, else what was there a while ago.
+    /// Returns up to which order number a release-all applies: mostly the present one, else an
+    /// earlier one.
     fn until(&mut self, twin: &Model) -> Option<u64> {
         let named = if self.time.is_multiple_of(2) {
             twin.order()
@@ -93,7 +95,7 @@ impl ClusterState {
             } => {
                 let route = self.route(&holds.first()?.1, *stale);
                 let all = holds;
-                // What lies in other namespaces would be a command of its own.
+                // Holds in other namespaces would need a command of their own.
                 let holds = holds
                     .iter()
                     .filter(|(_, path)| self.route(path, false).namespace == route.namespace);
@@ -102,7 +104,8 @@ impl ClusterState {
                     holds: holds.map(|(mode, path)| hold(*mode, path)).collect(),
                     key: key.as_deref().and_then(|key| Key::new(key).unwrap()),
                     whole: (twin.rules() >= 2).then(|| Whole {
-                        // Any hash of owner and holds will do; those of the other namespaces count, too.
+                        // Any hash of the owner and all holds will do, including those in other
+                        // namespaces.
                         fingerprint: content_hash(&format!("{owner} {all:?}")),
                         asked: match self.time % 3 {
                             0 => None,
@@ -207,7 +210,7 @@ impl ClusterState {
                         report: None,
                     });
                 }
-                // A second freeze of one that is under way is a repeat.
+                // A second freeze of a pending change is a repeat.
                 let change = self.change.as_ref()?;
                 Command::Freeze(Freeze {
                     change: change.number,
@@ -218,6 +221,7 @@ impl ClusterState {
             Step::Decide { row } => {
                 let change = self.change.take()?;
                 let report = change.report?;
+                // A live hold that would move refuses the change.
                 match self.table.clear(&change.root, *row) {
                     Some(ClearPolicy::All) => {}
                     Some(ClearPolicy::Waiters) if report.live.is_none() => {}
@@ -267,7 +271,8 @@ impl ClusterState {
                 })
             }
             Step::Lift(by) => {
-                // The system machine is lifted with the spaces, and ends what is undecided.
+                // The system state machine is lifted together with the spaces, which ends undecided
+                // changes.
                 self.change = None;
                 Command::Lift { by: *by }
             }
@@ -324,6 +329,8 @@ impl ClusterState {
             None => self.route("t:/a", step.stale),
         };
         route.algorithm = step.algorithm.unwrap_or(route.algorithm);
+        // R31 (one namespace per acquire): otherwise the node refuses the call before the space
+        // sees it.
         let in_one = |path: &String| self.route(path, false).namespace == route.namespace;
         let paths = step.wants.iter().map(|want| &want.path);
         if !paths
@@ -385,7 +392,8 @@ impl ClusterState {
                 .iter()
                 .map(|domain| {
                     let name = Namespace::parse(domain).unwrap();
-                    // R128: a bare handler is itself a namespace only if it has a row.
+                    // R128 (bare handlers in domains): a bare handler is itself a namespace only if
+                    // it has a row.
                     if name.is_bare() && self.table.row(&name).is_none() {
                         Domain::Handler(name)
                     } else {

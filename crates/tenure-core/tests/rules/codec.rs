@@ -1,4 +1,5 @@
-//! The bytes of everything: what goes in comes out, and no bytes do harm.
+//! Codec: encoding and decoding are inverse, and no input bytes cause a panic or a large
+//! allocation.
 
 use std::alloc::{GlobalAlloc, Layout, System as Heap};
 use std::cell::Cell;
@@ -18,7 +19,7 @@ use crate::model_comparison::ModelPair;
 use crate::random::story;
 use crate::rng::Rng;
 
-/// Counts what each thread has allocated and not given back, and the most it ever had.
+/// Allocator that counts the allocated bytes of each thread, now and at the peak.
 pub(crate) struct Counting;
 
 thread_local! {
@@ -30,7 +31,7 @@ thread_local! {
     unsafe_code,
     reason = "an allocator that counts is the only way to see what is allocated"
 )]
-// SAFETY: every call goes to the system's allocator unchanged; the counting touches no memory of it.
+// SAFETY: every call goes unchanged to the system allocator; the counters do not touch its memory.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = NOW.try_with(|now| {
@@ -48,7 +49,7 @@ unsafe impl GlobalAlloc for Counting {
     }
 }
 
-/// The most memory that `work` had at a time, beyond what was there before.
+/// Returns the peak of memory that `work` allocated, beyond what was allocated before.
 pub(crate) fn most_memory<T>(work: impl FnOnce() -> T) -> usize {
     NOW.with(|now| now.set(0));
     MOST.with(|most| most.set(0));
@@ -131,7 +132,7 @@ fn region(rng: &mut Rng) -> Region {
     }
 }
 
-/// Any command at all.
+/// Returns a random command.
 pub(crate) fn command(rng: &mut Rng) -> Command {
     match rng.below(14) {
         0 | 1 => Command::Acquire(Acquire {
@@ -282,7 +283,7 @@ fn conflict(rng: &mut Rng) -> Conflict {
     }
 }
 
-/// Any outcome at all.
+/// Returns a random outcome.
 pub(crate) fn outcome(rng: &mut Rng) -> Outcome {
     match rng.below(10) {
         0 | 1 => Outcome::Acquire(match rng.below(5) {
@@ -353,7 +354,8 @@ pub(crate) fn event(rng: &mut Rng) -> Event {
     }
 }
 
-/// There and back; then every truncation, some flipped bits and some noise, all within bounds.
+/// Encodes and decodes a value; then decodes every truncation, flipped bits and noise, within
+/// memory bounds.
 pub(crate) fn survives<T: Encode + PartialEq + std::fmt::Debug>(rng: &mut Rng, value: &T) {
     let bytes = to_bytes(value);
     assert_eq!(&from_bytes::<T>(&bytes).unwrap(), value);
@@ -374,7 +376,8 @@ pub(crate) fn survives<T: Encode + PartialEq + std::fmt::Debug>(rng: &mut Rng, v
     }
 }
 
-/// Bytes that are a value are that value's bytes; others are refused; neither costs much memory.
+/// Decodes bytes: valid ones must be the only encoding of their value, others are refused. Neither
+/// allocates much.
 fn harmless<T: Encode>(bytes: &[u8]) {
     let most = most_memory(|| {
         if let Ok(value) = from_bytes::<T>(bytes) {
@@ -397,7 +400,8 @@ fn commands_survive_their_encoding() {
     }
 }
 
-/// A reader that expects a namespace reads any other as well, and takes no bad one for it.
+/// The expected namespace is only a hint: any other namespace is decoded as well, and invalid bytes
+/// are refused.
 #[test]
 fn an_expected_namespace_is_only_a_guess() {
     let name = |text| Namespace::parse(text).unwrap();
@@ -434,7 +438,7 @@ fn noise_is_refused_or_read_within_bounds() {
     let mut rng = Rng::new(3);
     for _ in 0..50_000 {
         let mut bytes = rng.list(120, |rng| rng.number() as u8);
-        // Mostly the right version, so that the noise gets past the first byte.
+        // Mostly the right version, so that the decoder gets past the first byte.
         if let Some(first) = bytes.first_mut() {
             *first = 1;
         }
@@ -447,7 +451,7 @@ fn noise_is_refused_or_read_within_bounds() {
     }
 }
 
-/// A length that promises more than there is costs nothing.
+/// A length that is larger than the input causes no allocation.
 #[test]
 fn a_lying_length_does_not_allocate() {
     // An acquire whose list of labels claims 2^60 entries.
@@ -463,8 +467,8 @@ fn a_lying_length_does_not_allocate() {
     }
 }
 
-/// Truncated, bent and random snapshots are refused or read; memory stays in bounds, nothing panics.
-/// (A bent number that is read is the log's business: its records have checksums.)
+/// Truncated, corrupted and random snapshots are refused or decoded; memory is bounded and nothing
+/// panics. (A corrupted number may be decoded: detecting it is up to the checksums of the log.)
 #[test]
 fn a_broken_snapshot_does_no_harm() {
     let mut rng = Rng::new(6);

@@ -1,6 +1,8 @@
-//! R0: nothing that can be seen depends on which namespaces share a space.
+//! Groups are invisible: R0 (groups are invisible to clients). No visible result depends on which
+//! namespaces share a space.
 //!
-//! The same stories go to one space for everything and to several, each with some of the namespaces.
+//! The same random commands are applied to one space for all namespaces and to three spaces with a
+//! part of the namespaces each. The results must be equal.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +21,7 @@ use crate::step::Step;
 
 const GROUPS: usize = 3;
 
-/// Which of several spaces a namespace is in.
+/// Returns the space of a namespace.
 fn group(namespace: &Namespace) -> usize {
     let sum: usize = namespace.as_str().bytes().map(usize::from).sum();
     sum % GROUPS
@@ -31,13 +33,13 @@ struct Placements {
     model: Model,
     one: Space,
     many: Vec<Space>,
-    // The number that a waiter of the one space has in its group's.
+    // The number that a waiter of the single space has in the space of its group.
     waiters: BTreeMap<(Namespace, u64), u64>,
-    // How far the order of each group went when that of the one space went so far.
+    // For each order number of the single space: the order numbers of the groups at that time.
     orders: BTreeMap<u64, Vec<u64>>,
 }
 
-/// What can be seen of a command: its answer, what owners are told, what watchers see.
+/// The visible effects of a command: its outcome, the events, the changes for watchers.
 #[derive(Debug, PartialEq)]
 struct ObservedEffects {
     outcome: Outcome,
@@ -72,6 +74,7 @@ impl Placements {
         };
         self.model.apply(stamp, &command);
         let place = place(&command);
+        // The other groups get a tick, so that time passes in all of them.
         let mut parts = Vec::new();
         for at in 0..GROUPS {
             let part = match place {
@@ -97,6 +100,7 @@ impl Placements {
             events: Vec::new(),
             changes: Vec::new(),
         };
+        // A command for all groups: its outcome is the sum of the parts.
         if place.is_none() {
             together.outcome =
                 parts
@@ -125,7 +129,7 @@ impl Placements {
         self.compare()
     }
 
-    /// Epochs and waiters have other numbers in another space.
+    /// Replaces epochs, waiter numbers and order numbers by those of the group's own space.
     fn translated(&self, command: &Command, at: usize) -> Command {
         let mut command = command.clone();
         match &mut command {
@@ -190,7 +194,7 @@ fn place(command: &Command) -> Option<usize> {
     namespace_of(command).map(group)
 }
 
-/// The namespace that a command concerns; none if it goes to every space.
+/// Returns the namespace that a command concerns; `None` if it goes to every space.
 fn namespace_of(command: &Command) -> Option<&Namespace> {
     Some(match command {
         Command::Acquire(acquire) => &acquire.route.namespace,
@@ -203,7 +207,7 @@ fn namespace_of(command: &Command) -> Option<&Namespace> {
     })
 }
 
-/// Without the numbers that are a space's own, and in an order that is nobody's own.
+/// Removes the numbers that differ between spaces, and sorts the lists.
 fn plain(mut seen: ObservedEffects) -> ObservedEffects {
     match &mut seen.outcome {
         Outcome::Acquire(AcquireOutcome::Queued(queued)) => queued.waiter = 0,
@@ -218,7 +222,7 @@ fn plain(mut seen: ObservedEffects) -> ObservedEffects {
     for event in &mut seen.events {
         (event.sequence, event.id) = (0, 0);
     }
-    // Each group that a policy change clears tells its owners, and those who watch it.
+    // Each group that a policy change clears emits its own events and changes.
     seen.events
         .dedup_by(|a, b| a == b && a.kind == EventKind::Killed);
     seen.changes.sort_by(|a, b| {
@@ -246,7 +250,7 @@ fn play(steps: &[Step]) -> Result<(), Mismatch> {
     Ok(())
 }
 
-/// R0.
+/// R0 (groups are invisible to clients).
 #[test]
 fn nothing_depends_on_which_namespaces_share_a_space() {
     for seed in 0..700 {

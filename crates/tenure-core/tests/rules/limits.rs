@@ -1,4 +1,5 @@
-//! What a space keeps is bounded, and no bound stops it or loses a lock (R52, R72, R85, R102, R150).
+//! Limits: what a space keeps is bounded, and no bound stops it or loses a lock (R52, R72, R85,
+//! R102, R150).
 
 use tenure_core::command::*;
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
@@ -11,7 +12,8 @@ use tenure_core::value::{OwnerId, QueueTtl, Stamp, Ttl};
 use crate::codec::most_memory;
 use crate::scenario::Scenario;
 
-/// R72: beyond the limit the longest idle fence becomes its namespace's floor, and nothing goes back.
+/// R72 (token retention and floors): beyond the limit the longest idle fence becomes the floor of
+/// its namespace, and no fence goes back.
 #[test]
 fn the_longest_idle_fences_become_a_floor() {
     let mut room = Scenario::with(SpaceLimits {
@@ -40,7 +42,8 @@ fn the_longest_idle_fences_become_a_floor() {
     );
 }
 
-/// R72: namespaces with nothing but a floor are folded into the space's, where new ones begin.
+/// R72: namespaces with nothing but a floor are folded into the floor of the space, where new ones
+/// start.
 #[test]
 fn idle_namespaces_become_the_floor_of_the_space() {
     let limits = SpaceLimits {
@@ -62,7 +65,8 @@ fn idle_namespaces_become_the_floor_of_the_space() {
     );
 }
 
-/// R72: a namespace that a supplied fence drove far beyond all others uses up nobody else's numbers.
+/// R72: a namespace whose fences a client drove far up is not folded, so it does not use up the
+/// numbers of other namespaces.
 #[test]
 fn a_driven_namespace_is_not_folded_into_the_space() {
     let limits = SpaceLimits {
@@ -84,7 +88,8 @@ fn a_driven_namespace_is_not_folded_into_the_space() {
     );
 }
 
-/// R85: beyond the cap nothing is stored, and a place that is kept needs no room.
+/// R85 (queue size limit): beyond the limit nothing is queued. A repeat of a waiting request needs
+/// no room.
 #[test]
 fn the_line_has_an_end() {
     let limits = SpaceLimits {
@@ -108,7 +113,8 @@ fn the_line_has_an_end() {
     );
 }
 
-/// R102: a full memory refuses keyed requests, it never forgets early.
+/// R102 (keyed requests apply once): a full idempotency table refuses new keys. It never drops an
+/// answer early.
 #[test]
 fn a_full_memory_refuses_new_keys() {
     let limits = SpaceLimits {
@@ -129,7 +135,7 @@ fn a_full_memory_refuses_new_keys() {
     );
 }
 
-/// R102: an answer ends with its time, also if more end at once than one entry sweeps away.
+/// R102: an answer ends on time, also if more end at once than one entry removes.
 #[test]
 fn many_answers_end_at_once() {
     let mut room = Scenario::new();
@@ -142,7 +148,8 @@ fn many_answers_end_at_once() {
     room.line("retry -> granted fence=41");
 }
 
-/// R52: the longest idle capacities go first, those in use stay.
+/// R52 (when capacity is forgotten): the longest idle capacities are dropped first; those in use
+/// stay.
 #[test]
 fn idle_capacities_are_bounded() {
     let limits = SpaceLimits {
@@ -209,7 +216,7 @@ fn crowded(owner: &OwnerId) -> Space {
     space
 }
 
-/// R150: giving up everything, expiry and force work for any number of holds.
+/// R150 (enumeration limits): ReleaseAll, expiry and policy changes work for any number of holds.
 #[test]
 fn any_number_of_holds_can_end_at_once() {
     let amy = OwnerId::new("amy").unwrap();
@@ -278,7 +285,7 @@ fn release(owner: &OwnerId, path: &Path) -> Command {
     })
 }
 
-/// R122, R150: the events of 30 s in which one lock went from hand to hand 60,000 times fit into 1.5 MB.
+/// R122, R150: the events of 30 s in which one lock changed its owner 60,000 times fit into 1.5 MB.
 #[test]
 fn many_events_take_little_memory() {
     let path = Path::parse("bench:/1-0/hot").unwrap();
@@ -303,7 +310,7 @@ fn many_events_take_little_memory() {
     assert!(most < 1_500_000, "{most} bytes");
 }
 
-/// R72, R150: as many idle fences as are kept take no more room than that.
+/// R72, R150: the memory for idle fences is bounded by their number.
 #[test]
 fn the_room_for_idle_fences_ends_with_their_number() {
     let amy = OwnerId::new("amy").unwrap();
@@ -318,7 +325,7 @@ fn the_room_for_idle_fences_ends_with_their_number() {
     assert!(most < 90_000, "{most} bytes");
 }
 
-/// No input makes it panic: commands of which nothing fits together, also at the ends of all numbers.
+/// No input causes a panic: commands that do not fit together, with extreme numbers.
 #[test]
 fn nonsense_does_no_harm() {
     let mut rng = crate::rng::Rng::new(5);
@@ -340,7 +347,8 @@ fn nonsense_does_no_harm() {
             };
             let mut command = crate::codec::command(&mut rng);
             if let Command::Rules { number } = &mut command {
-                // A node stops at rules that it does not know: no snapshot of such a state exists.
+                // A node stops at a rules number that it does not know, so no snapshot of such a
+                // state exists.
                 *number = (*number).min(RULES);
             }
             space.apply(stamp, command);

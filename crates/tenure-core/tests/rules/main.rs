@@ -1,4 +1,5 @@
-//! The rules, told as tests. `Scenario` is the one place that knows the API of the space.
+//! Tests of the rules of `docs/spec`. `Scenario` translates test scripts into calls of the space's
+//! API.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,12 +1,12 @@
-//! Every cell of the conflict matrix (R43, R45, E6), for every algorithm that a cell stands for.
+//! Every cell of the conflict matrix (R43, R45, E6), for every algorithm that the cell represents.
 
 use crate::scenario::Scenario;
 
-/// A line is a hold, a column a request. `-` means that both can be held.
+/// A row is a hold, a column a request. `-` means that both can be held.
 ///
-/// A hold lies above, on or below the requested path. The letters are the reasons:
-/// A ancestor_locked, W write_locked, R read_locked, DW and DR descendant_write/read_locked,
-/// F semaphore_full.
+/// A hold lies above, on or below the requested path. The letters are the reasons: A
+/// ancestor_locked, W write_locked, R read_locked, DW and DR descendant_write/read_locked, F
+/// semaphore_full.
 const MATRIX: &str = "
     hold                  read  tree  write-recursive  write-point  permit
     above write-recursive  A     A     A                A            A
@@ -27,7 +27,7 @@ const MATRIX: &str = "
     below permit           -     DW    DW               -            -
 ";
 
-/// What a word of the matrix stands for: how it is asked for, and under which algorithms.
+/// Returns the requests that a word of the matrix represents, one per algorithm.
 fn kinds(word: &str, path: &str) -> Vec<String> {
     let (mode, permits, algorithms): (&str, &str, &[&str]) = match word {
         "read" => ("read", "", &["recursive_rw", "point_rw"]),
@@ -58,7 +58,7 @@ fn reason(cell: &str, hold_path: &str) -> String {
     format!("conflict why={why} at={hold_path} behind=amy")
 }
 
-/// R43: the matrix, cell by cell.
+/// R43 (conflicts between different algorithms): the matrix, cell by cell.
 #[test]
 fn every_cell_of_the_matrix() {
     let mut lines = MATRIX.lines().filter(|line| !line.trim().is_empty());
@@ -98,7 +98,7 @@ fn every_cell_of_the_matrix() {
     assert_eq!(cells, 25 * 8);
 }
 
-/// R41: the same cells with one owner are all granted.
+/// R41 (owners are re-entrant): the same cells with one owner are all granted.
 #[test]
 fn no_cell_concerns_an_owner_and_itself() {
     for line in MATRIX
@@ -127,8 +127,9 @@ fn no_cell_concerns_an_owner_and_itself() {
     }
 }
 
-/// R44, E6: a newcomer waits for an earlier waiter exactly when their requests exclude each other.
-/// Two permits of one path always do, which makes them first come, first served.
+/// R44 (when two requests exclude each other), E6: a request waits for an earlier waiter exactly if
+/// their requests exclude each other. Two permits of one path always do, so they are granted in
+/// order.
 #[test]
 fn waiters_exclude_each_other_as_their_requests_do() {
     let algorithms: [(&str, &[&str]); 5] = [
@@ -163,7 +164,7 @@ fn waiters_exclude_each_other_as_their_requests_do() {
                     };
                     let mut room = Scenario::new();
                     room.line(&format!("policy t:/a {algorithm}"));
-                    // Something that amy must wait for, which is not in bob's way.
+                    // A hold that blocks amy but not bob.
                     room.line(&format!("acquire zoe write t:/a/z{permits} -> granted"));
                     room.line(&format!(
                         "acquire amy write t:/a/z{permits} {earlier} {earlier_path}{permits} -> queued"
@@ -185,7 +186,7 @@ fn waiters_exclude_each_other_as_their_requests_do() {
     assert!(pairs > 50, "{pairs}");
 }
 
-/// Whether a request above another excludes it.
+/// Whether a request on an ancestor excludes one below it.
 fn covers(algorithm: &str, above: &str, below: &str) -> bool {
     match above {
         "write" => algorithm.starts_with("recursive"),

@@ -1,7 +1,8 @@
-//! The space and its naive model, side by side: every step goes to both, and all they say must agree.
+//! Model-based testing: every step is applied to the space and to the naive model, and all results
+//! must agree.
 //!
-//! Where the rules leave an order open (which of several owners hears first), both may choose; what
-//! one owner hears, and what happens to one path, has one order.
+//! Where the rules leave an order open (which of several owners gets its event first), both may
+//! choose. The events of one owner and the changes of one path have one order.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +19,15 @@ use tenure_core::value::{Fence, OwnerId, Stamp, Ttl};
 use crate::cluster_state::ClusterState;
 use crate::step::Step;
 
+/// A space and its model.
 pub(crate) struct ModelPair {
     pub(crate) world: ClusterState,
     pub(crate) space: Space,
     pub(crate) model: Model,
-    /// Whether the space is on its own: the model knows no limits.
+    /// Whether the space runs without comparison, because it has limits and the model has none.
     alone: bool,
-    /// Whether algorithms are mixed in one namespace, which only the conflict rule knows about (R43).
+    /// Whether algorithms are mixed in one namespace, which only the conflict check supports: R43
+    /// (conflicts between different algorithms).
     pub(crate) mixed: bool,
 }
 
@@ -35,7 +38,7 @@ impl ModelPair {
         pair
     }
 
-    /// A space with little room. It does what its twin does not, so nothing is compared.
+    /// A space with small limits. The model has none, so nothing is compared.
     pub(crate) fn alone(limits: SpaceLimits) -> ModelPair {
         let mut space = Space::new(limits, HashSeed(7));
         space.watch();
@@ -55,7 +58,7 @@ impl ModelPair {
         }
     }
 
-    /// Takes a step in both. `Ok(None)`: the step was no command. `Err`: they disagree.
+    /// Applies a step to both. `Ok(None)`: the step is no command. `Err`: the results differ.
     pub(crate) fn take(&mut self, step: &Step) -> Result<Option<Applied>, String> {
         match self.world.command(step, &self.model) {
             None => Ok(None),
@@ -63,7 +66,7 @@ impl ModelPair {
         }
     }
 
-    /// Applies a command to both and compares everything that came of it.
+    /// Applies a command to both and compares all results.
     pub(crate) fn apply(&mut self, command: Command) -> Result<Applied, String> {
         let stamp = self.stamp();
         let before = numbered(&self.space);
@@ -97,7 +100,7 @@ impl ModelPair {
         Ok(found)
     }
 
-    /// Whether both give the same answer.
+    /// Compares two answers.
     pub(crate) fn agree<T: PartialEq + std::fmt::Debug>(
         &self,
         space: &T,
@@ -109,7 +112,7 @@ impl ModelPair {
         same("the answer", space, twin)
     }
 
-    /// Writes the space down and goes on with what is read back.
+    /// Encodes the space, and continues with the decoded copy.
     pub(crate) fn through_a_snapshot(&mut self) -> Result<(), String> {
         let bytes = self.space.encode_snapshot(Vec::new());
         let mut read = Space::decode_snapshot(&bytes, HashSeed(bytes.len() as u64))
@@ -121,7 +124,7 @@ impl ModelPair {
         Ok(())
     }
 
-    /// Compares what can be read at some lease time, now or a little later.
+    /// Compares all queries at a lease time, now or `ahead` milliseconds later.
     pub(crate) fn compare(
         &self,
         ahead: u64,
@@ -130,6 +133,7 @@ impl ModelPair {
     ) -> Result<(), String> {
         let (space, now) = (&self.space, self.world.time + ahead);
         let model = &self.model.at(now);
+        // Lease numbers are internal and differ between the two.
         let shown = |lease: LeaseView<'_>| {
             let number = LeaseNumber(0);
             format!("{:?}", LeaseView { number, ..lease })
@@ -205,7 +209,7 @@ impl ModelPair {
         Ok(())
     }
 
-    /// Compares the questions about one owner and one path.
+    /// Compares the queries about one owner and one path.
     pub(crate) fn compare_pair(&self, owner: &OwnerId, path: &Path) -> Result<(), String> {
         let namespace = self.world.table.namespace_of(path);
         let now = self.world.time;
@@ -236,14 +240,15 @@ impl ModelPair {
             if route.algorithm.allows(mode) && !self.mixed {
                 same(&what, &found, &expected)?;
             } else {
-                // Nobody is in the way of what is not possible at all.
+                // No holder blocks a request that is never possible, so only the conflict is
+                // compared.
                 same(&what, &found.conflict, &expected.conflict)?;
             }
         }
         Ok(())
     }
 
-    /// All events that are kept must be there.
+    /// Compares all kept events.
     pub(crate) fn compare_events(&self) -> Result<(), String> {
         let expected = self.model.events_after(0);
         let found = match self.space.events_after(0) {
@@ -252,7 +257,7 @@ impl ModelPair {
         same("kept events", &by_owner(&found), &by_owner(&expected))
     }
 
-    /// All holds, page by page.
+    /// Returns all holds, page by page.
     pub(crate) fn dump(&self, page: usize) -> Result<Vec<HeldLock>, String> {
         let (mut locks, mut cursor) = (Vec::new(), None);
         for _ in 0..10_000 {
@@ -292,8 +297,9 @@ fn sorted(mut locks: Vec<HeldLock>) -> Vec<HeldLock> {
     locks
 }
 
-/// R121, R124: what each owner hears of a namespace; numbers belong to the whole list. Whether one
-/// command's request to let go comes before its grant is nobody's business.
+/// Sorts events by owner and namespace: R121 (event ids), R124 (order of events). The numbers are
+/// compared as a list. The order of a release request and a grant from one command is not
+/// specified.
 fn by_owner(events: &[Event]) -> Vec<Event> {
     let mut numbers: Vec<(u64, u64)> = events
         .iter()
@@ -312,7 +318,7 @@ fn by_owner(events: &[Event]) -> Vec<Event> {
     events
 }
 
-/// Whose leases a space has, by their numbers, with their epochs.
+/// Returns the leases of a space by number, with their epochs.
 fn numbered(space: &Space) -> BTreeMap<LeaseNumber, (Name, u64)> {
     let named = |lease: LeaseView<'_>| {
         let name = (lease.namespace.clone(), lease.owner.clone());
@@ -324,11 +330,11 @@ fn numbered(space: &Space) -> BTreeMap<LeaseNumber, (Name, u64)> {
 /// A lease's namespace and owner.
 type Name = (Namespace, OwnerId);
 
-/// What became of a lease: its length and epoch, or its end.
+/// The result for a lease: its ttl and epoch, or its end.
 type Named = (Name, Option<(Ttl, u64)>);
 
-/// The changes of a space by name. A number may have been another's before; what neither was there
-/// before nor is there afterwards has no name.
+/// Returns the lease changes of a space by name. A number may be reused within one command; a lease
+/// that exists neither before nor after has no name.
 fn named(
     changes: &[LeaseChange],
     before: &BTreeMap<LeaseNumber, (Name, u64)>,
@@ -355,7 +361,8 @@ fn named_by(model: &Model, changes: &[LeaseChange]) -> Vec<Named> {
     changes.iter().map(name).collect()
 }
 
-/// What the leader knows of each lease after the command; a lease that came and went never was.
+/// Returns the last change of each lease. A lease that started and ended within the command is
+/// omitted.
 fn in_the_end(changes: Vec<Named>, before: &BTreeMap<LeaseNumber, (Name, u64)>) -> Vec<Named> {
     let mut last: Vec<Named> = Vec::new();
     for change in changes {
@@ -368,7 +375,7 @@ fn in_the_end(changes: Vec<Named>, before: &BTreeMap<LeaseNumber, (Name, u64)>) 
     last
 }
 
-/// E8: what happens to each path, in its order.
+/// Sorts changes by path, in their order: E8 (Watch lock changes).
 fn by_path(changes: &[LockChange]) -> Vec<LockChange> {
     let mut changes = changes.to_vec();
     changes.sort_by(|a, b| {

@@ -39,7 +39,7 @@ fn freeze(root: &str, change: u64) -> Command {
     })
 }
 
-/// A change that gives the paths below a name another namespace.
+/// A change that moves the paths below a name to another namespace.
 fn moves(root: &str, change: u64, version: u64) -> Command {
     Command::Change(ChangePolicy {
         change,
@@ -218,8 +218,9 @@ fn after_many_moves_a_path_counts_as_released_only_if_it_was() {
     assert!(!was_released(&space, "t:/b/x"));
 }
 
-/// R102: two changes of parts that do not overlap are told to the groups side by side. What a space applied
-/// before a change moved its path is known to it as such, whatever the versions of the changes are.
+/// R102 (keyed requests apply once): two changes of disjoint regions reach the groups concurrently.
+/// The space still knows that a release was applied before its path moved, whatever the versions of
+/// the changes are.
 #[test]
 fn a_release_before_a_change_is_known_though_a_later_version_came_first() {
     let mut space = space();

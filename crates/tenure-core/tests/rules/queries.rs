@@ -1,4 +1,4 @@
-//! What can be read, and what is told: paging, events, deadlocks (R111–R114, R120–R125, R143).
+//! Queries and events: paging, event order, deadlock walks (R111–R114, R120–R125, R143).
 
 use tenure_core::deadlock::{Detection, MAX_DEPTH, Walk, WalkStep};
 use tenure_core::event::EventKind;
@@ -8,7 +8,8 @@ use tenure_core::value::OwnerId;
 use crate::cluster_state::owner_id;
 use crate::scenario::Scenario;
 
-/// R143: every hold that is there during the whole scan appears exactly once, whatever else happens.
+/// R143 (DumpLocks pages through all holds): a hold that exists during the whole scan appears
+/// exactly once.
 #[test]
 fn a_scan_neither_repeats_nor_skips_what_stays() {
     for page in [1, 2, 7, 64] {
@@ -27,7 +28,7 @@ fn a_scan_neither_repeats_nor_skips_what_stays() {
             if cursor.is_none() {
                 break;
             }
-            // Odd ones come and go meanwhile; even ones stay.
+            // Odd paths change their holder meanwhile; even ones stay.
             let odd = (round * 14 + 1) % 40;
             room.line(&format!("release amy write t:/a/{odd:02} -> ok"));
             room.line(&format!("acquire bob write t:/a/{odd:02} -> granted"));
@@ -44,8 +45,10 @@ fn a_scan_neither_repeats_nor_skips_what_stays() {
     }
 }
 
-/// R120: GRANT, KILLED and REVOKE have their sources, and nothing else is told.
-/// R121: ids grow for ever, above the hint of the clock, through snapshots and clocks that go back.
+/// R120 (sources of events): GRANT, KILLED and REVOKE have their sources, and there are no other
+/// events.
+/// R121 (event ids): ids always grow, above the hint of the clock, across snapshots and clocks that
+/// go back.
 #[test]
 fn events_are_numbered_where_they_are_made() {
     let mut room = Scenario::new();
@@ -76,7 +79,7 @@ fn events_are_numbered_where_they_are_made() {
     assert!(events.iter().all(|event| event.namespace.is_some()));
 }
 
-/// R122: events are kept for 30 seconds, and whoever asks too late is told that there is a hole.
+/// R122 (events are always delivered): events are kept for 30 s. A later query reports a gap.
 #[test]
 fn old_events_leave_a_hole() {
     let mut room = Scenario::new();
@@ -100,7 +103,7 @@ fn old_events_leave_a_hole() {
     assert_eq!(count(&room, 2), (true, 0));
 }
 
-/// R124: one owner's events come in the order in which they were made.
+/// R124 (order of events): events of one owner arrive in the order in which they were created.
 #[test]
 fn an_owner_hears_things_in_order() {
     let mut room = Scenario::new();
@@ -132,7 +135,8 @@ fn an_owner_hears_things_in_order() {
     );
 }
 
-/// R125: who only polls sees the same: a grant among the locks, a kill as death, a request in the renewal.
+/// R125 (polling instead of events): polling shows a grant among the locks, a kill as a dead owner,
+/// a release request in the renewal.
 #[test]
 fn polling_shows_what_events_tell() {
     let mut room = Scenario::new();
@@ -163,7 +167,8 @@ fn walk(edges: &[(usize, usize)], start: usize, depth: u32) -> Detection {
     }
 }
 
-/// R111: from the start in wait order; a cycle that the start only leads to is given without it.
+/// R111 (DetectCycle walks wait edges): the cycle starts with the start owner, in wait order. A
+/// cycle that the start owner only leads to is reported without it.
 #[test]
 fn a_walk_finds_the_cycle_and_nothing_else() {
     let names = |numbers: &[usize]| -> Vec<OwnerId> {
@@ -188,7 +193,7 @@ fn a_walk_finds_the_cycle_and_nothing_else() {
     );
 }
 
-/// R112: at most 64, and zero means 64.
+/// R112 (depth limit of DetectCycle): at most 64, and zero means 64.
 #[test]
 fn a_walk_has_a_depth() {
     let chain: Vec<(usize, usize)> = (0..200).map(|number| (number, number + 1)).collect();

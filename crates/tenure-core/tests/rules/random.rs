@@ -1,4 +1,5 @@
-//! Random stories: commands against the space and its twin, and a failing story made short.
+//! Property tests: random commands for the space and its model, and shrinking of a failing
+//! sequence.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -24,7 +25,7 @@ const PATHS: [&str; 9] = [
 ];
 const NAMESPACES: [&str; 7] = ["t:/a", "t:/ab", "u:/a", "t:/a/b", "t", "t:/", "u"];
 
-/// Algorithms as stories begin with them.
+/// Algorithms that the namespaces start with.
 const WITH_READS: [Algorithm; 4] = [
     Algorithm::RecursiveRw,
     Algorithm::RecursiveRw,
@@ -38,17 +39,18 @@ const WITHOUT_READS: [Algorithm; 4] = [
     Algorithm::PointWrite,
 ];
 
-/// Chances of one story; each stresses something else.
+/// Probabilities of one sequence. Each sequence stresses another part.
 struct WorkloadBias {
     owners: usize,
     paths: usize,
-    /// Algorithms that differ from the table's, as while a change is under way.
+    /// Whether acquires use other algorithms than the table's, as during a policy change.
     mixed: bool,
     policies: bool,
-    /// Without reads, semaphores and the two algorithms that know none get their share.
+    /// Whether there are reads. Without them, semaphores and the two algorithms without reads occur
+    /// more often.
     reads: bool,
     waiting: WaitMode,
-    /// The number of the rules that apply.
+    /// The rules number that applies.
     rules: u32,
 }
 
@@ -79,7 +81,7 @@ impl WorkloadBias {
     }
 
     fn namespace(&self, rng: &mut Rng) -> String {
-        // Mostly those that the paths fall back to.
+        // Mostly the fallback namespaces of the paths.
         if rng.one_in(4) {
             rng.pick(&NAMESPACES).into()
         } else {
@@ -88,7 +90,8 @@ impl WorkloadBias {
     }
 }
 
-/// What there is to give back, to end or to take away: stories that ignore it meet little.
+/// Present holds and waiters. Most releases, renewals and breaks refer to them; random ones would
+/// rarely hit anything.
 struct ObservedLine {
     holds: Vec<HeldLock>,
     waiters: Vec<(Namespace, OwnerId)>,
@@ -109,7 +112,7 @@ impl ObservedLine {
         }
     }
 
-    /// Mostly something that is held.
+    /// Returns a present hold, in three of four cases.
     fn hold(&self, rng: &mut Rng) -> Option<&HeldLock> {
         if self.holds.is_empty() || rng.one_in(4) {
             return None;
@@ -164,7 +167,7 @@ fn acquire(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> AcquireS
     if rng.one_in(5)
         && let Some(held) = sight.hold(rng)
     {
-        // Something that the owner really has, to be verified or given back with it.
+        // A hold that the owner really has, to be verified or released with the acquire.
         step.owner = held.owner.to_string();
         if rng.one_in(2) {
             step.drops.push((held.mode, held.path.to_string()));
@@ -195,7 +198,8 @@ fn acquire(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> AcquireS
     step.key = key(rng);
     step.ttl = rng.pick(&[10_000, 10_000, 2_000, 90_000]);
     step.queue_ttl = rng.pick(&[0, 0, 0, 1_000, 20_000]);
-    // Who waits under another algorithm than the others cannot exist: a change drops all who wait.
+    // No waiter can have another algorithm than the table's, because a policy change drops all
+    // waiters.
     step.wait = if mood.mixed || rng.one_in(6) {
         WaitMode::No
     } else {
@@ -209,7 +213,7 @@ fn acquire(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> AcquireS
     step
 }
 
-/// Mostly the same number for a path, one or two.
+/// Returns the number of permits: mostly the same one or two for a path.
 fn permits(rng: &mut Rng, path: &str) -> u32 {
     match rng.below(12) {
         0 => 0,
@@ -236,7 +240,7 @@ fn release(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
     }
 }
 
-/// An owner and a namespace; mostly a pair that has a lease.
+/// Returns an owner and a namespace, mostly with a lease.
 fn lease(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> (String, String) {
     match sight.hold(rng) {
         Some(held) => (held.owner.to_string(), held.namespace.to_string()),
@@ -245,6 +249,7 @@ fn lease(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> (String, S
 }
 
 fn step(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
+    // The weights are per cent. Half of the steps acquire, so that there is something to block.
     match rng.below(100) {
         0..50 => Step::Acquire(acquire(rng, mood, sight)),
         50..62 => release(rng, mood, sight),
@@ -318,7 +323,7 @@ fn step(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> Step {
     }
 }
 
-/// A story of some length. It begins with policies, so that every algorithm is met.
+/// Generates a sequence of steps. It starts with policies, so that every algorithm occurs.
 pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
     let mut rng = Rng::new(seed);
     let mood = WorkloadBias::throw(&mut rng);
@@ -351,7 +356,7 @@ pub(crate) fn story(seed: u64, length: usize) -> Vec<Step> {
     }
 }
 
-/// Takes a step in the model alone.
+/// Applies a step to the model alone.
 fn live(world: &mut ClusterState, model: &mut Model, step: &Step) -> Option<Applied> {
     let command = world.command(step, model)?;
     let stamp = Stamp {
@@ -363,7 +368,7 @@ fn live(world: &mut ClusterState, model: &mut Model, step: &Step) -> Option<Appl
     Some(applied)
 }
 
-/// Where a story goes wrong, and how.
+/// The step at which the results differ, and how.
 pub(crate) struct Mismatch {
     pub(crate) at: usize,
     pub(crate) why: String,
@@ -372,13 +377,13 @@ pub(crate) struct Mismatch {
 /// How much is compared after each step.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum CheckLevel {
-    /// The command's results always, everything else now and then.
+    /// The results of the command always, everything else sometimes.
     Sampled,
-    /// Everything, for stories that are made short.
+    /// Everything, for shrinking.
     Full,
 }
 
-/// Plays a story; the error says at which step the two disagree, and how.
+/// Applies a sequence to both and compares. The error names the step at which the results differ.
 fn play(steps: &[Step], seed: u64, care: CheckLevel) -> Result<(), Mismatch> {
     let mut rng = Rng::new(seed ^ 0xfeed);
     let owners: Vec<OwnerId> = OWNERS.iter().map(|name| owner_id(name)).collect();
@@ -388,7 +393,8 @@ fn play(steps: &[Step], seed: u64, care: CheckLevel) -> Result<(), Mismatch> {
         .collect();
     let mut pair = ModelPair::new();
     if !seed.is_multiple_of(4) {
-        // The rest of the stories are told by the rules of release 0.1.0.
+        // Every fourth sequence starts with the oldest rules, and gets only those that its first
+        // step activates.
         let newest = tenure_core::space::RULES;
         let told = quietly(|| {
             pair.apply(tenure_core::command::Command::Rules { number: newest })
@@ -436,7 +442,7 @@ thread_local! {
     static QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A panic is a finding like any other: it is caught, so that its story can be made short.
+/// Converts a panic into an error, without printing it, so that its sequence can be shrunk.
 pub(crate) fn quietly(work: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     static HOOK: std::sync::Once = std::sync::Once::new();
     HOOK.call_once(|| {
@@ -459,7 +465,7 @@ pub(crate) fn quietly(work: impl FnOnce() -> Result<(), String>) -> Result<(), S
     })
 }
 
-/// Leaves out what is not needed for the failure: whole stretches, then single steps, then parts of acquires.
+/// Shrinks a failing sequence: removes ranges of steps, then single steps, then parts of acquires.
 pub(crate) fn shorten(mut steps: Vec<Step>, fails: impl Fn(&[Step]) -> Option<usize>) -> Vec<Step> {
     if let Some(at) = fails(&steps) {
         steps.truncate(at + 1);
@@ -522,7 +528,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     found
 }
 
-/// The story as a script, and what went wrong at its end.
+/// Formats a sequence as a script, with the difference at its end.
 fn tell(steps: &[Step], why: &str) -> String {
     let lines: Vec<String> = steps.iter().map(Step::to_string).collect();
     format!(
@@ -531,7 +537,7 @@ fn tell(steps: &[Step], why: &str) -> String {
     )
 }
 
-/// How many commands an ordinary run plays; more with `TENURE_CORE_COMMANDS`.
+/// Returns how many commands a run applies. `TENURE_CORE_COMMANDS` overrides the default.
 fn commands() -> usize {
     #[allow(
         clippy::disallowed_methods,
@@ -557,14 +563,14 @@ fn play_many(part: u64, parts: u64) {
     }
 }
 
-/// Makes a story short that goes wrong, and fails with it.
+/// Shrinks a failing sequence and panics with it.
 pub(crate) fn report(
     seed: u64,
     steps: &[Step],
     finding: Mismatch,
     play: impl Fn(&[Step]) -> Option<Mismatch>,
 ) -> ! {
-    // A shorter story may fail for another owner or path, but it must fail in the same way.
+    // The shrunk sequence may fail for another owner or path, but it must fail in the same way.
     let kind = |why: &str| {
         why.split_whitespace()
             .next()
@@ -580,7 +586,7 @@ pub(crate) fn report(
     panic!("seed {seed}: {}", tell(&short, &finding.why));
 }
 
-/// Every outcome, event, lease and answer is the model's. In two halves, for two cores.
+/// Every outcome, event, lease and answer equals the model's. In two halves, for two cores.
 #[test]
 fn the_space_does_what_its_twin_does() {
     play_many(0, 2);
@@ -591,7 +597,7 @@ fn the_space_does_what_its_twin_does_in_other_stories() {
     play_many(1, 2);
 }
 
-/// A story that fails is cut down to what matters.
+/// A failing sequence is reduced to the steps that matter.
 #[test]
 fn a_failing_story_is_made_short() {
     let steps = story(7, 60);
@@ -605,7 +611,7 @@ fn a_failing_story_is_made_short() {
     assert_eq!(short, [needle]);
 }
 
-/// A story that never meets a case proves nothing about it: all of these must occur, and often.
+/// All kinds of results occur in the random sequences, each at least ten times.
 #[test]
 fn the_stories_meet_every_kind_of_answer() {
     let mut met: BTreeMap<String, usize> = BTreeMap::new();

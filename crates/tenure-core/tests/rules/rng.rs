@@ -1,6 +1,6 @@
-//! Chance that repeats: the same seed throws the same dice on every machine.
+//! Seeded random numbers (SplitMix64), so that a failure is reproducible.
 
-/// A small generator; equal seeds give equal numbers.
+/// A small generator. Equal seeds give equal numbers.
 #[derive(Clone)]
 pub(crate) struct Rng(u64);
 
@@ -17,12 +17,12 @@ impl Rng {
         mixed ^ (mixed >> 31)
     }
 
-    /// Below `end`, which is not zero.
+    /// Returns a number below `end`, which is not zero.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.number() % end
     }
 
-    /// True once in `n` throws.
+    /// Returns true with a probability of 1 / `n`.
     pub(crate) fn one_in(&mut self, n: u64) -> bool {
         self.below(n) == 0
     }
@@ -31,7 +31,7 @@ impl Rng {
         from[self.below(from.len() as u64) as usize]
     }
 
-    /// A list of up to `most` things.
+    /// Returns a list of up to `most` elements.
     pub(crate) fn list<T>(&mut self, most: u64, mut make: impl FnMut(&mut Rng) -> T) -> Vec<T> {
         (0..self.below(most + 1)).map(|_| make(self)).collect()
     }

@@ -1,6 +1,6 @@
-//! `Scenario`: the one place that turns sentences into the API of the space, and its answers into words.
+//! `Scenario`: translates script lines into calls of the space's API, and its answers into words.
 //!
-//! Every scenario runs the naive model along, so a sentence that passes has been checked twice.
+//! Every scenario also runs the naive model, so each line is checked against both.
 
 use tenure_core::command::Selection;
 use tenure_core::event::EventKind;
@@ -17,7 +17,7 @@ use crate::cluster_state::owner_id;
 use crate::model_comparison::ModelPair;
 use crate::step::{self, Step, algorithm_name, mode_name, mode_of};
 
-/// A space, its twin, a namespace table and a clock.
+/// A space, its model, a namespace table and a clock.
 pub(crate) struct Scenario {
     pub(crate) pair: ModelPair,
 }
@@ -29,14 +29,15 @@ impl Scenario {
         }
     }
 
-    /// A space with little room, without the model, which knows no limits.
+    /// A space with small limits, without the model, which has none.
     pub(crate) fn with(limits: SpaceLimits) -> Scenario {
         Scenario {
             pair: ModelPair::alone(limits),
         }
     }
 
-    /// One line of a story: `acquire amy write t:/a -> granted`, or a question: `? alive amy -> yes`.
+    /// Runs one line of a script: a step (`acquire amy write t:/a -> granted`) or a query
+    /// (`? alive amy -> yes`).
     #[track_caller]
     pub(crate) fn line(&mut self, line: &str) {
         if let Err(why) = self.try_line(line) {
@@ -44,7 +45,7 @@ impl Scenario {
         }
     }
 
-    /// Many lines.
+    /// Runs several lines.
     #[track_caller]
     pub(crate) fn lines(&mut self, lines: &str) {
         for line in lines.lines() {
@@ -69,7 +70,7 @@ impl Scenario {
         }
     }
 
-    /// Does or asks something and tells what came of it.
+    /// Executes a step or a query and describes the result.
     pub(crate) fn say(&mut self, what: &str) -> Result<String, String> {
         if let Some(question) = what.strip_prefix('?') {
             return self.answer(question.trim());
@@ -247,7 +248,7 @@ impl Scenario {
     }
 }
 
-/// Whether all that is expected was said. Words of the answer may be left out, events may not.
+/// Whether a result meets the expectation. Words of the answer may be omitted, events may not.
 fn meets(found: &str, expected: &str) -> bool {
     let parts = |text: &str| -> (Vec<String>, Vec<String>) {
         let mut parts = text.split(',').map(|part| part.trim().to_string());
@@ -256,7 +257,7 @@ fn meets(found: &str, expected: &str) -> bool {
         events.sort();
         (words.split_whitespace().map(String::from).collect(), events)
     };
-    // Lists of names have commas too, but no space behind them.
+    // Lists of names contain commas too, but without a space after them.
     let glue = |text: &str| {
         text.replace(", ", "\n")
             .replace(',', ";")
@@ -266,7 +267,7 @@ fn meets(found: &str, expected: &str) -> bool {
     let (words, events) = parts(&glue(expected));
     let events_match = events.len() == found_events.len()
         && events.iter().zip(&found_events).all(|(wanted, found)| {
-            // `grants amy` also meets `grants amy fence=3`.
+            // `grants amy` also matches `grants amy fence=3`.
             found == wanted
                 || found
                     .strip_prefix(wanted.as_str())
@@ -288,7 +289,7 @@ fn names(owners: &[OwnerId]) -> String {
     }
 }
 
-/// What a command did, in words: the answer, then a comma and each event.
+/// Describes the result of a command: the answer, then each event after a comma.
 pub(crate) fn describe(applied: &Applied) -> String {
     let mut said = describe_outcome(&applied.outcome);
     for event in &applied.events {

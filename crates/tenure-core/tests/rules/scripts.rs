@@ -1,7 +1,8 @@
-//! Runs the stories under `tests/scripts`: text that can be read without knowing Rust.
+//! Runs the test scripts under `tests/scripts`: plain text that needs no knowledge of Rust.
 //!
-//! A story starts with `story` and a sentence. A step may name what must come of it behind `->`:
-//! words of the answer, then after commas every event that it causes, and no other.
+//! A story is one test case: it starts with `story` and a sentence. A step may be followed by `->`
+//! and its expected result: words of the answer, then after commas every event that it causes, and
+//! no other.
 //!
 //! `TENURE_STORY=R68 cargo test -p tenure-core --test rules fences` runs only the stories of
 //! `fences.txt` whose sentence contains `R68`.
@@ -26,7 +27,7 @@ fn run(name: &str) {
     let mut story = String::new();
     let mut wrong = Vec::new();
     let only = std::env::var("TENURE_STORY").unwrap_or_default();
-    // Lines before the first story are comments; lines of a story that is not chosen are skipped.
+    // Lines before the first story are comments. Lines of a story that is not selected are skipped.
     let mut skip = false;
     let mut stories = 0;
     for (number, line) in text.lines().enumerate() {
@@ -35,7 +36,7 @@ fn run(name: &str) {
             skip = !title.contains(&only);
             stories += usize::from(!skip);
         } else if !skip && let Err(why) = scenario.try_line(line) {
-            // What follows in this story rests on what went wrong.
+            // Later lines of the story depend on the failed one.
             skip = true;
             let at = number + 1;
             wrong.push(format!(
@@ -71,7 +72,7 @@ scripts!(
     waits
 );
 
-/// A script that nobody runs would be no test.
+/// Every script has a test that runs it.
 #[test]
 fn every_script_is_run() {
     let mut found: Vec<String> = fs::read_dir(directory())

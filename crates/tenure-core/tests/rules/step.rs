@@ -1,15 +1,15 @@
-//! One line of a story: what happens next, as text and as a value.
+//! A step of a test script, as text and as a value.
 //!
-//! Steps name things the way a person would ("amy's lease", "the hold she has now"); numbers such as
-//! epochs and waiter ids are looked up when the step is taken. So a step can be left out of a story
-//! and the rest still makes sense, which is what shrinking needs.
+//! Steps refer to things by name ("amy's lease", "her present hold"); numbers such as epochs and
+//! waiter ids are looked up when the step is executed. So a script stays valid when steps are
+//! removed, which shrinking needs.
 
 use std::fmt;
 
 use tenure_core::command::{ClearPolicy, WaitMode};
 use tenure_core::policy::{Algorithm, Mode};
 
-/// Something that happens.
+/// One step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
     Acquire(AcquireStep),
@@ -19,7 +19,7 @@ pub(crate) enum Step {
         key: Option<String>,
         stale: bool,
     },
-    /// ReleaseAll, by the owner itself.
+    /// ReleaseAll, by the owner.
     Leave {
         owner: String,
         domains: Vec<String>,
@@ -38,9 +38,9 @@ pub(crate) enum Step {
         namespace: String,
         aim: TargetPath,
     },
-    /// Lease time passes and an empty entry tells the space.
+    /// Advances lease time, with an empty entry.
     Tick(u64),
-    /// Lease time passes; the next step's entry tells the space.
+    /// Advances lease time. The space learns it with the next command.
     Later(u64),
     Revoke {
         owner: String,
@@ -56,17 +56,18 @@ pub(crate) enum Step {
         namespace: String,
         aim: TargetPath,
     },
-    /// A policy change begins.
+    /// Starts a policy change.
     Freeze {
         root: String,
     },
-    /// It is decided as the table would: with a live hold that would move or vanish it is refused.
+    /// Decides the change as the system group does: it is refused if a live hold would move or
+    /// vanish.
     Decide {
         row: Option<Algorithm>,
     },
-    /// It ends without a change.
+    /// Ends the change without an effect.
     Thaw,
-    /// A change as it stands, without asking whether it is wise.
+    /// Commits a change without any check.
     Change {
         root: String,
         row: Algorithm,
@@ -74,13 +75,13 @@ pub(crate) enum Step {
         floor: u64,
     },
     Lift(u64),
-    /// The rules of this number apply from now on.
+    /// Activates a rules number.
     Rules(u32),
-    /// The system machine loses the change under way, as after a restore from an earlier moment.
+    /// The system group loses the pending change, as after a restore of an older snapshot.
     Forget,
-    /// The last command that changed something arrives once more, word for word.
+    /// Repeats the last command other than a tick.
     Again,
-    /// The last command with a key arrives once more.
+    /// Repeats the last command with a key.
     Retry,
 }
 
@@ -102,20 +103,20 @@ pub(crate) struct AcquireStep {
     pub(crate) queue_ttl: u64,
     pub(crate) wait: WaitMode,
     pub(crate) holder: Option<String>,
-    /// Resolved by an older table.
+    /// Resolved with an older table.
     pub(crate) stale: bool,
-    /// Another algorithm than the table says, as while a change is under way (R43).
+    /// Another algorithm than the table's, as during a policy change (R43).
     pub(crate) algorithm: Option<Algorithm>,
 }
 
-/// Where an acquire's fence comes from.
+/// Where the fence of an acquire comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Supplied {
     /// The space mints it.
     Mint,
     /// This number.
     Number(i64),
-    /// What the first wanted path has stored, plus this.
+    /// The stored fence of the first wanted path, plus this.
     Stored(i64),
 }
 
@@ -316,7 +317,7 @@ impl fmt::Display for Step {
     }
 }
 
-/// Reads a step; the error says what was not understood.
+/// Parses a step.
 pub(crate) fn parse(line: &str) -> Result<Step, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let missing = || format!("incomplete: {line}");
@@ -500,7 +501,7 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
     Ok(step)
 }
 
-/// Every step can be read back from its own text.
+/// Every step can be parsed from its own text.
 #[test]
 fn a_step_is_its_text() {
     for line in [

@@ -1,5 +1,5 @@
-//! The machine of the system group against a twin that keeps lists (R75, R98, R101–R104, R107–R115,
-//! R131–R139).
+//! The state machine of the system group, compared with a model made of lists (R75, R98, R101–R104,
+//! R107–R115, R131–R139).
 
 use tenure_core::command::{Command, Region, Selection};
 use tenure_core::event::{Event, EventKind};
@@ -17,10 +17,10 @@ use crate::rng::Rng;
 
 const REMEMBERED_MS: u64 = 300_000;
 
-/// The model: a list of rows, of changes, of edges, of answers.
+/// The model: lists of rows, changes, edges and answers.
 struct ReferenceSystem {
     rules: u32,
-    /// What the calls of reserved keys are doing.
+    /// The pending work of reserved keys.
     works: Vec<(KeyClaim, KeyWork)>,
     ended: Vec<(u64, ChangeEnd)>,
     time: u64,
@@ -41,7 +41,7 @@ struct PendingCall {
     to: Option<Algorithm>,
     steps: TableChangeSteps,
     decided: Option<ChangeDecided>,
-    /// The key of the call that began it.
+    /// The key of the call that started it.
     claim: Option<KeyClaim>,
     highest: Option<Fence>,
 }
@@ -80,6 +80,7 @@ impl ReferenceSystem {
         self.answers.retain(|(.., until)| *until > now);
         self.edges.retain(|(.., until)| *until > now);
         let answers = &self.answers;
+        // Pending work ends with the reservation of its key.
         self.works.retain(|(claim, _)| {
             let mut open = answers.iter().filter(|(_, answer, _)| answer.is_none());
             open.any(|(known, ..)| known == claim)
@@ -173,7 +174,8 @@ impl ReferenceSystem {
         }
     }
 
-    /// Whoever ends a change completes the key of the call that began it.
+    /// Ends a change. This also completes the key of the call that started it, whichever node ends
+    /// it.
     fn finish(&mut self, change: u64) {
         let decided = |under: &PendingCall| under.number == change && under.decided.is_some();
         let Some(at) = self.changes.iter().position(decided) else {
@@ -191,7 +193,8 @@ impl ReferenceSystem {
         let at_work = self.works.iter().any(its);
         self.works.retain(|work| !its(work));
         if let Some(claim) = under.claim {
-            // Made, it is answered from now on for as long as any answer; refused, the key is free again.
+            // A committed change is answered as long as any other answer; a refused one frees the
+            // key.
             if end == ChangeEnd::Made {
                 self.complete(&claim, Some(SystemAnswer::Done));
             } else if at_work {
@@ -201,7 +204,7 @@ impl ReferenceSystem {
         self.ended.push((change, end));
     }
 
-    /// The first plan counts, and only that one has an effect.
+    /// Records a release plan. Only the first plan for a key has an effect.
     fn plan(
         &mut self,
         claim: &KeyClaim,
@@ -230,7 +233,7 @@ impl ReferenceSystem {
         SystemOutcome::Planned(plan.clone())
     }
 
-    /// R102–R104: what a key that was used before says.
+    /// Returns what is known of a key that was used before: R102–R104 (scope of a key).
     fn known(&self, claim: &KeyClaim) -> Option<RepeatedKey> {
         let (before, answer, _) = self
             .answers
@@ -251,7 +254,7 @@ impl ReferenceSystem {
             .extend(claim.map(|claim| (claim, answer, until)));
     }
 
-    /// The end of a reservation. What was answered once stays answered so (R102).
+    /// Ends the reservation of a key. A stored answer never changes (R102).
     fn complete(&mut self, claim: &KeyClaim, answer: Option<SystemAnswer>) {
         let known = self
             .answers
@@ -264,7 +267,7 @@ impl ReferenceSystem {
                 }
             }
             Some(at) if self.answers[at].0 == *claim && self.answers[at].1.is_none() => {
-                // What is at work is not given up by a word.
+                // A key with pending work is not freed.
                 if answer.is_none() && self.works.iter().any(|(known, _)| known == claim) {
                     return;
                 }
@@ -324,7 +327,8 @@ impl ReferenceSystem {
         }
     }
 
-    /// R133, R138: a live hold refuses what would spare holds.
+    /// Decides a change. A live hold refuses a change that must not drop holds: R133 (route changes
+    /// need drained paths), R138 (deleting a row in use).
     fn decide(&mut self, change: u64, report: &FreezeReport) -> SystemOutcome {
         let Some(at) = self.changes.iter().position(|under| under.number == change) else {
             return SystemOutcome::Decided(ChangeDecided::Unknown);
@@ -460,7 +464,7 @@ fn command(rng: &mut Rng, begun: u64, rules: u32) -> SystemCommand {
     }
 }
 
-/// Everything that the machine says and shows is what the lists say.
+/// All outcomes and queries equal those of the model.
 #[test]
 fn the_system_machine_does_what_its_twin_does() {
     for seed in 0..1_500 {
@@ -472,6 +476,7 @@ fn the_system_machine_does_what_its_twin_does() {
         for step in 0..60u64 {
             time += rng.pick(&[0, 1, 700, 4_000, 150_000]);
             let command = match (seed % 3, step) {
+                // A third of the seeds each: old rules, new rules, and a change in the middle.
                 (1, 0) | (2, 30) => SystemCommand::Rules { number: 2 },
                 _ => command(&mut rng, twin.begun, twin.rules),
             };
@@ -533,7 +538,7 @@ fn the_system_machine_does_what_its_twin_does() {
     }
 }
 
-/// What the groups must be told of a change under way, so that anybody can carry it on.
+/// Checks the view of a pending change: it has everything that another node needs to continue it.
 fn carries_on(view: &ChangeView, under: &PendingCall) {
     assert_eq!(view.region, under.steps.region);
     assert_eq!(view.reach, under.steps.reach);
@@ -558,7 +563,8 @@ fn carries_on(view: &ChangeView, under: &PendingCall) {
             assert_eq!(change.version, *made);
             assert_eq!(change.clear, under.steps.clear);
             assert_eq!(change.algorithm, under.steps.algorithm);
-            // R71: paths that move get fences above all that the groups reported.
+            // R71 (tokens never go back): paths that move get fences above all that the groups
+            // reported.
             let floor = under
                 .highest
                 .filter(|_| under.steps.reach == AffectedGroups::AllGroups);
@@ -613,7 +619,8 @@ impl SizeLimit {
     }
 }
 
-/// R107: one edge an owner, the newest, until its time is over. R108: clearing none is fine.
+/// R107 (wait edges): an owner has one edge, the newest, until its time is over. R108
+/// (ClearWaitEdge always succeeds): also without an edge.
 #[test]
 fn an_owner_has_one_edge_for_a_time() {
     let mut room = SizeLimit::new();
@@ -622,7 +629,7 @@ fn an_owner_has_one_edge_for_a_time() {
     assert_eq!(room.waits_for("amy"), Some("cid"));
     room.time += 999;
     assert_eq!(room.waits_for("amy"), Some("cid"));
-    // R114: looking changes nothing.
+    // R114 (DetectCycle changes nothing): a query changes nothing.
     assert_eq!(room.waits_for("amy"), Some("cid"));
     room.time += 1;
     assert_eq!(room.waits_for("amy"), None);
@@ -637,8 +644,9 @@ fn an_owner_has_one_edge_for_a_time() {
     }
 }
 
-/// R98: a release that asks for it takes the edge away; that is this command, with or without holds.
-/// R101: force takes it away too and always tells the victim, also one that nobody knows.
+/// R98 (Release and the wait edge): a release can remove the edge, with or without holds; this is
+/// its command. R101 (ForceRelease always notifies the victim): force removes it too and always
+/// emits an event, also for an unknown owner.
 #[test]
 fn force_tells_the_victim_and_ends_its_edge() {
     let mut room = SizeLimit::new();
@@ -661,8 +669,8 @@ fn force_tells_the_victim_and_ends_its_edge() {
     assert_eq!(events.len(), 1);
 }
 
-/// R102: an attempt that takes longer than its key is remembered does not answer for a later one, which has a
-/// plan of its own that is not carried out yet.
+/// R102: an attempt that takes longer than its key is stored does not complete a later attempt,
+/// whose own plan is not carried out yet.
 #[test]
 fn an_earlier_plan_does_not_complete_a_later_one() {
     let mut room = SizeLimit::new();
@@ -701,7 +709,7 @@ fn an_earlier_plan_does_not_complete_a_later_one() {
     assert_eq!(room.apply(begin(40)).0, SystemOutcome::Planned(plan(40)));
 }
 
-/// R115: asking always tells the owner, every time.
+/// R115 (RequestRevoke sends an event): every request emits an event.
 #[test]
 fn asking_tells_the_owner_every_time() {
     let mut room = SizeLimit::new();
@@ -717,7 +725,8 @@ fn asking_tells_the_owner_every_time() {
     }
 }
 
-/// R110: exactly the seven reasons that a client may repeat are words of an edge; no others exist.
+/// R110 (reasons that can block): an edge accepts exactly the seven reasons that a client may
+/// report.
 #[test]
 fn edges_take_the_reasons_of_blockers() {
     let mut room = SizeLimit::new();
@@ -746,8 +755,8 @@ fn edges_take_the_reasons_of_blockers() {
     }
 }
 
-/// R75: every number is above all before and above what the groups have minted, and R104: two callers
-/// with one key get the same.
+/// R75 (IncrFencingToken always grows): every number is above all earlier ones and above the fences
+/// that the groups minted. R104: two callers with one key get the same number.
 #[test]
 fn global_numbers_grow() {
     let mut room = SizeLimit::new();
@@ -797,7 +806,8 @@ fn global_numbers_grow() {
         .0,
     );
     assert!(third > second);
-    // The result must stay usable as a supplied fence (R15), whatever was reported or raised.
+    // The result must stay usable as a supplied fence (R15, limit for supplied tokens), whatever
+    // was reported or raised.
     let driven = Fence::from_number(1 << 52);
     let claim = None;
     let fourth = number(
@@ -817,7 +827,8 @@ fn global_numbers_grow() {
     assert!(last > fourth && last < 1 << 52);
 }
 
-/// R135 rests on this: a change begun by one node is carried on by any, in its three steps.
+/// R135 (policy changes reach every node) depends on this: any node can continue a change that
+/// another node started, in its three steps.
 #[test]
 fn a_change_goes_in_three_steps() {
     let mut room = SizeLimit::new();
@@ -862,11 +873,11 @@ fn a_change_goes_in_three_steps() {
     let Command::Change(change) = room.system.change(1).unwrap().command else {
         panic!("a decided change is applied");
     };
-    // R71: above all that the groups reported.
+    // R71: above all fences that the groups reported.
     assert_eq!(change.floor, Fence::from_number(9));
     room.apply(SystemCommand::Finish { change: 1 });
     assert_eq!(room.system.change(1), None);
-    // R137: deleting what is not there is fine.
+    // R137 (deleting a missing row): allowed.
     let delete = SystemCommand::Begin {
         namespace: name("g"),
         to: None,

@@ -1,10 +1,11 @@
-//! The namespace table as a list of rows, and how paths are resolved by it (R20–R24, R133).
+//! Reference model of the namespace table: a list of rows, and how it resolves paths (R20–R24,
+//! R133).
 
 use tenure_core::command::{ClearPolicy, Region, Route};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Algorithm;
 
-/// Rows, the default, and the number of segments of a fallback namespace.
+/// Rows, the default algorithm, and the number of segments of a fallback namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) rows: Vec<(Namespace, Algorithm)>,
@@ -23,7 +24,7 @@ impl Table {
         }
     }
 
-    /// R21, R22: the longest row that contains the path, else the fallback.
+    /// R21, R22: the longest row that contains the path, else the fallback namespace.
     pub(crate) fn namespace_of(&self, path: &Path) -> Namespace {
         self.rows
             .iter()
@@ -41,7 +42,7 @@ impl Table {
             .map(|(_, algorithm)| *algorithm)
     }
 
-    /// R24.
+    /// R24 (algorithm of a namespace).
     pub(crate) fn algorithm_of(&self, namespace: &Namespace) -> Algorithm {
         self.row(namespace).unwrap_or(self.default)
     }
@@ -56,7 +57,8 @@ impl Table {
         }
     }
 
-    /// What a change of this row concerns: its paths, but not those of rows inside it (R134).
+    /// Returns the region of a row: its paths without those of nested rows: R134 (only moving holds
+    /// count).
     pub(crate) fn region(&self, root: &Namespace) -> Region {
         let mut except: Vec<Namespace> = self
             .rows
@@ -72,25 +74,26 @@ impl Table {
         }
     }
 
-    /// R133: whether a change of the row changes the namespace of any path: creating or deleting it may.
+    /// R133 (route changes need drained paths): whether a change of the row changes the namespace
+    /// of any path. Only creating or deleting a row can.
     pub(crate) fn moves_paths(&self, root: &Namespace, row: Option<Algorithm>) -> bool {
         if self.row(root).is_some() && row.is_some() {
             return false;
         }
-        // Without rows in between, `h:/a` with one segment is what the fallback says already.
+        // A bare handler: no route changes if it is the fallback itself (no prefix segments).
         if root.is_bare() {
-            // Every path of the handler is in `h:/` already, if that is a row.
+            // If `h:/` is a row, it already contains every path of the handler.
             let inner = Namespace::parse(&format!("{root}:/")).unwrap();
             return self.prefix != 0 && self.row(&inner).is_none();
         }
-        // Without rows around it, a name of just as many segments is what the fallback says already.
+        // Without enclosing rows, a name with exactly the prefix length is the fallback already.
         let depth = Path::parse(root.as_str()).unwrap().depth();
         self.prefix == 0
             || depth != self.prefix
             || self.rows.iter().any(|(name, _)| name.encloses(root))
     }
 
-    /// What a change does to what is in its region; nothing if it concerns no group (R131–R138).
+    /// Returns what a change drops in its region; `None` if it concerns no group (R131–R138).
     pub(crate) fn clear(&self, root: &Namespace, row: Option<Algorithm>) -> Option<ClearPolicy> {
         match row {
             None if self.row(root).is_none() => None,

@@ -1,4 +1,4 @@
-//! The namespace table against a list of rows (R20–R24, R30, R31, R126–R128, R131–R138).
+//! The namespace table compared with a list of rows (R20–R24, R30, R31, R126–R128, R131–R138).
 
 use tenure_core::command::{ClearPolicy, Domain, Selection};
 use tenure_core::namespace_table::{AffectedGroups, NamespaceTable, TableChangePlan, Unroutable};
@@ -23,7 +23,8 @@ fn path(text: &str) -> Path {
     Path::parse(text).unwrap()
 }
 
-/// R21, R22, R24: for random rows, every path resolves as the longest row that contains it says.
+/// R21 (longest explicit namespace wins), R22, R24: for random rows, every path resolves to the
+/// longest row that contains it.
 #[test]
 fn the_table_resolves_as_a_list_does() {
     let mut rng = Rng::new(11);
@@ -46,7 +47,7 @@ fn the_table_resolves_as_a_list_does() {
             acquires_are_routed(&table, &list, &path);
         }
         for text in NAMES {
-            // R136: the exact row, without inheritance.
+            // R136 (GetNamespacePolicy reads one row): the exact row, without inheritance.
             assert_eq!(table.row(&name(text)), list.row(&name(text)));
             for to in [None, Some(Algorithm::PointRw), Some(list.default)] {
                 a_plan_is_right(&table, &list, &name(text), to);
@@ -55,7 +56,7 @@ fn the_table_resolves_as_a_list_does() {
     }
 }
 
-/// R30, R31.
+/// R30 (paths above the routing depth), R31 (one namespace per acquire).
 fn acquires_are_routed(table: &NamespaceTable, list: &Table, path: &Path) {
     let explicit = list.rows.iter().any(|(row, _)| row.contains(path));
     let too_short = path.depth() < list.prefix && !explicit;
@@ -69,7 +70,7 @@ fn acquires_are_routed(table: &NamespaceTable, list: &Table, path: &Path) {
             assert_eq!(refused, Unroutable::TooShort(path.clone()));
         }
     }
-    // Not for what is held or given back.
+    // HELD and released paths may be above the routing depth.
     assert_eq!(
         table.route_acquire([], [path]),
         Ok(Some(list.resolve(path)))
@@ -81,7 +82,7 @@ fn acquires_are_routed(table: &NamespaceTable, list: &Table, path: &Path) {
     }
 }
 
-/// R131–R134, R137, R138: what a change means, and which paths it concerns.
+/// R131–R134, R137, R138: the plan of a change, and the paths that it concerns.
 fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: Option<Algorithm>) {
     let mut after = list.clone();
     after.set(root, to);
@@ -110,7 +111,8 @@ fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: O
             if steps.clear == ClearPolicy::All {
                 assert_eq!(steps.reach, AffectedGroups::OwnGroup);
             }
-            // The region is exactly what is decided by this row, before or after.
+            // The region contains exactly the paths that this row decides, before or after the
+            // change.
             for text in PATHS {
                 let path = path(text);
                 let inside = list
@@ -128,7 +130,7 @@ fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: O
     }
 }
 
-/// R126, R127, R128.
+/// R126, R127, R128: domains are literal namespaces or whole handlers.
 #[test]
 fn domains_are_taken_literally_or_as_whole_handlers() {
     let table = NamespaceTable::restore(
@@ -156,7 +158,7 @@ fn domains_are_taken_literally_or_as_whole_handlers() {
     assert_eq!(no_prefix.domain(&name("h")), Domain::Namespace(name("h")));
 }
 
-/// R140: any name, any algorithm.
+/// R140 (rows accept every namespace): any name, any algorithm.
 #[test]
 fn rows_take_every_algorithm() {
     let rows = NAMES.iter().zip(Algorithm::ALL.iter().cycle());

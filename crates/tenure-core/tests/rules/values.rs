@@ -1,4 +1,4 @@
-//! What is valid at the door (R1–R11, R15, R20, R22).
+//! Validation of values (R1–R11, R15, R20, R22).
 
 use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Invalid, Key, OwnerId, QueueTtl, Ttl};
@@ -7,7 +7,7 @@ fn valid(text: &str) -> bool {
     Path::parse(text).is_ok()
 }
 
-/// R1: `handler:rest`, split at the first `:`, 1 to 4096 bytes.
+/// R1 (path syntax and length): `handler:rest`, split at the first `:`, 1 to 4096 bytes.
 #[test]
 fn a_path_is_split_at_the_first_colon() {
     let path = Path::parse("h:/a:b/c:/d").unwrap();
@@ -19,11 +19,11 @@ fn a_path_is_split_at_the_first_colon() {
     let longest = format!("h:/{}", "a".repeat(4093));
     assert!(valid(&longest));
     assert!(!valid(&(longest + "a")));
-    // Bytes count, not letters.
+    // Bytes count, not characters.
     assert!(!valid(&format!("h:/{}", "ü".repeat(2047))));
 }
 
-/// R2: U+0000 and U+001F are refused, everything else is allowed.
+/// R2 (forbidden path characters): U+0000 and U+001F are refused, everything else is allowed.
 #[test]
 fn two_control_characters_are_refused() {
     assert!(!valid("h:/a\0"));
@@ -32,7 +32,7 @@ fn two_control_characters_are_refused() {
     assert!(valid("h h:/a b/\u{1e}/\t/é:\n"));
 }
 
-/// R3: a handler is not empty and has no `/`.
+/// R3 (handler syntax): a handler is not empty and has no `/`.
 #[test]
 fn a_handler_is_a_plain_word() {
     assert!(!valid(":/a"));
@@ -40,7 +40,7 @@ fn a_handler_is_a_plain_word() {
     assert!(valid("H.x-1:/a"));
 }
 
-/// R4: `/`, or 1 to 256 segments, none of them empty, `.` or `..`.
+/// R4 (path segments): `/`, or 1 to 256 segments, none of them empty, `.` or `..`.
 #[test]
 fn segments_are_checked() {
     assert!(valid("h:/"));
@@ -58,7 +58,7 @@ fn segments_are_checked() {
     assert_eq!(Path::parse(&many(256)).unwrap().depth(), 256);
 }
 
-/// R5: nothing is normalised.
+/// R5 (paths compare byte by byte): no normalization.
 #[test]
 fn paths_are_bytes() {
     assert_ne!(Path::parse("h:/A").unwrap(), Path::parse("h:/a").unwrap());
@@ -69,7 +69,8 @@ fn paths_are_bytes() {
     assert_ne!(Path::parse("h:/%61").unwrap(), Path::parse("h:/a").unwrap());
 }
 
-/// R6: an ancestor has the same handler and fewer segments, all of them at the front.
+/// R6 (definition of ancestor): the same handler, and fewer segments, which are the first ones of
+/// the other path.
 #[test]
 fn ancestors_go_by_segments() {
     let above = |a: &str, b: &str| {
@@ -87,7 +88,7 @@ fn ancestors_go_by_segments() {
     assert!(!above("g:/a", "h:/a/b"));
 }
 
-/// R7: an owner is any string of 1 to 1024 bytes without U+0000.
+/// R7 (owner ids): an owner is any string of 1 to 1024 bytes without U+0000.
 #[test]
 fn owners_are_almost_any_text() {
     assert_eq!(OwnerId::new(""), Err(Invalid::Owner));
@@ -100,7 +101,7 @@ fn owners_are_almost_any_text() {
     );
 }
 
-/// R8: a ttl is 1 ms to 7 days.
+/// R8 (range of `ttl_ms`): 1 ms to 7 days.
 #[test]
 fn a_ttl_has_bounds() {
     assert!(Ttl::from_millis(0).is_err());
@@ -109,7 +110,7 @@ fn a_ttl_has_bounds() {
     assert!(Ttl::from_millis(604_800_001).is_err());
 }
 
-/// R9: a queue ttl of zero is a minute.
+/// R9 (range of `queue_ttl_ms`): zero means one minute.
 #[test]
 fn a_queue_ttl_has_a_default() {
     assert_eq!(QueueTtl::from_millis(0).unwrap().millis(), 60_000);
@@ -118,7 +119,7 @@ fn a_queue_ttl_has_a_default() {
     assert!(QueueTtl::from_millis(604_800_001).is_err());
 }
 
-/// R10: a key is empty, which is none, or up to 1024 bytes without U+0000.
+/// R10 (idempotency key syntax): empty, which means no key, or up to 1024 bytes without U+0000.
 #[test]
 fn an_empty_key_is_none() {
     assert_eq!(Key::new(""), Ok(None));
@@ -128,7 +129,7 @@ fn an_empty_key_is_none() {
     assert_eq!(Key::new("k\0"), Err(Invalid::Key));
 }
 
-/// R11: a namespace is a path, or a bare handler of up to 1024 bytes.
+/// R11 (namespace strings): a path, or a bare handler of up to 1024 bytes.
 #[test]
 fn a_namespace_is_a_handler_or_a_path() {
     let valid = |text: &str| Namespace::parse(text).is_ok();
@@ -146,7 +147,8 @@ fn a_namespace_is_a_handler_or_a_path() {
     assert!(valid(&format!("h:/{}", "a".repeat(4093))));
 }
 
-/// R15: a supplied fence is below 2^52; zero and less mean that one is minted.
+/// R15 (limit for supplied tokens): a supplied fence is below 2^52; zero and less mean that one is
+/// minted.
 #[test]
 fn supplied_fences_leave_room() {
     assert_eq!(Fence::supplied(0), Ok(None));
@@ -156,13 +158,13 @@ fn supplied_fences_leave_room() {
     assert!(Fence::supplied((1 << 52) - 1).is_ok());
     assert!(Fence::supplied(1 << 52).is_err());
     assert!(Fence::supplied(i64::MAX).is_err());
-    // R71: minted ones stay below 2^53.
+    // R71 (tokens never go back): minted fences stay below 2^53.
     assert!(Fence::from_number((1 << 53) - 1).is_some());
     assert!(Fence::from_number(1 << 53).is_none());
     assert!(Fence::from_number(0).is_none());
 }
 
-/// R20: what a namespace contains.
+/// R20 (which paths a namespace contains).
 #[test]
 fn a_namespace_contains_its_path_and_what_is_below() {
     let contains = |name: &str, path: &str| {
@@ -182,7 +184,7 @@ fn a_namespace_contains_its_path_and_what_is_below() {
     assert!(!contains("h:/a", "g:/a"));
 }
 
-/// R22: the fallback is the handler and the first segments.
+/// R22 (fallback namespace): the handler and the first segments.
 #[test]
 fn the_fallback_namespace_has_so_many_segments() {
     let fallback = |path: &str, segments: usize| {

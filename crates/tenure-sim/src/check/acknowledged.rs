@@ -1,8 +1,10 @@
-//! A replica does not forget what it has acknowledged: it votes for no candidate whose log ends before its
-//! own, and its log ends no earlier after a restart.
+//! Raft vote safety: a replica does not forget entries that it acknowledged.
 //!
-//! Replicas are told apart by their whole identity. The end of a log may go back for one reason only: a
-//! leader of a later term has replaced a part of it that was never committed, and the replica acknowledges
+//! It does not vote for a candidate whose log ends before its own, and its log is not shorter after
+//! a restart.
+//!
+//! Replicas are distinguished by their whole identity. The end of a log may move back for one
+//! reason only: a leader of a later term replaced an uncommitted part, and the replica acknowledged
 //! that.
 
 use std::collections::BTreeMap;
@@ -12,17 +14,17 @@ use tenure_node::{GroupId, LogPosition, Node, ReplicaId};
 
 use super::{CheckResult, Relevance};
 
-/// See the module.
+/// The acknowledged end of every replica's log.
 #[derive(Default)]
 pub(super) struct AcknowledgedLog {
-    /// The end of each replica's log, as it last acknowledged it, and the term it was in.
+    /// The end of each replica's log as it last acknowledged it, and the term in which it did.
     ends: BTreeMap<(GroupId, ReplicaId), (u64, LogPosition)>,
     /// Where the logs of candidates ended, by term.
     candidates: BTreeMap<(GroupId, ReplicaId, u64), LogPosition>,
 }
 
 impl AcknowledgedLog {
-    /// A process begins.
+    /// A process has started: its log must reach the acknowledged end.
     pub(super) fn started(&mut self, view: &ReplicaView) -> CheckResult {
         let Some((term, end)) = self.ends.get_mut(&(view.group, view.member)) else {
             return Ok(Relevance::Passed);
@@ -40,7 +42,7 @@ impl AcknowledgedLog {
         Ok(Relevance::Checked)
     }
 
-    /// Something leaves a node.
+    /// A node sends a vote request, a vote or an acknowledgement.
     pub(super) fn sent(&mut self, node: &Node, promised: &SentPromise) -> CheckResult {
         let SentPromise {
             group,
@@ -57,7 +59,8 @@ impl AcknowledgedLog {
                 let is_still = |view: ReplicaView| {
                     view.group == group && view.member == from && view.term == term
                 };
-                // What it waited for the disk with may be replaced by now.
+                // The frame waited for the disk. Meanwhile the entry may have been replaced by a
+                // later leader.
                 let place = node
                     .term_of(group, index)
                     .map(|term| LogPosition { term, index })
@@ -72,7 +75,7 @@ impl AcknowledgedLog {
             }
             SafetyPromise::Votes { term } => {
                 let candidate = self.candidates.get(&(group, to, term));
-                // What it acknowledges in the term of the vote, it may have got after it.
+                // Entries acknowledged in the term of the vote may have arrived after the vote.
                 let own = self.ends.get(&(group, from));
                 let own = own.filter(|(acknowledged_in, _)| *acknowledged_in < term);
                 match (candidate, own) {

@@ -1,8 +1,9 @@
-//! A key has at most one effect, read from the applied entries (R102), however often and by whichever nodes
-//! its call is sent.
+//! Idempotency: a key has at most one effect, no matter how often and to which nodes its call is
+//! sent: R102 (keyed requests apply once).
 //!
-//! An effect is a grant, something given back, a row of the namespace table that is written, a number given
-//! out, an owner killed. Answers do not count: a repeat may be answered and do nothing.
+//! Read from the applied entries. An effect is a grant, a release, a written row of the namespace
+//! table, a number of the global counter, or a killed owner. An answer is not an effect: a repeat
+//! may be answered without one.
 
 use std::collections::BTreeMap;
 
@@ -18,13 +19,14 @@ use tenure_node::LogPosition;
 use super::reference::{AppliedCommand, CommandResult};
 use super::{CheckResult, Relevance};
 
-/// See the module.
+/// The log position of the effect of every key.
 #[derive(Default)]
 pub(super) struct AtMostOnce {
     granted: BTreeMap<(Namespace, Key), LogPosition>,
     released: BTreeMap<(Namespace, Key), LogPosition>,
     system: BTreeMap<(SystemCall, Key), LogPosition>,
-    /// Changes of the namespace table under way, by number, and who wanted them.
+    /// Pending changes of the namespace table, by number, with the key of the call that started
+    /// them.
     changes: BTreeMap<u64, KeyClaim>,
 }
 
@@ -34,7 +36,8 @@ impl AtMostOnce {
             CommandResult::Space {
                 command, applied, ..
             } => {
-                // The time that passes with an entry ends places of other owners.
+                // Only changes of the calling owner count: the time stamp of an entry also ends
+                // waiters of other owners.
                 let does = |kind: ChangeKind, owner: &OwnerId| {
                     let mut changes = applied.changes.iter();
                     changes
@@ -75,7 +78,7 @@ impl AtMostOnce {
                 SystemCommand::Begin { claim, .. },
                 SystemOutcome::Begun(ChangeBegun::Started { change }),
             ) => {
-                // Whether it takes effect is decided later.
+                // Its effect is decided by a later command.
                 if let Some(claim) = claim {
                     self.changes.insert(*change, claim.clone());
                 }
@@ -100,6 +103,7 @@ impl AtMostOnce {
     }
 }
 
+/// Records an effect. Fails if the key already had one.
 fn first<K: Ord + std::fmt::Debug>(
     effects: &mut BTreeMap<K, LogPosition>,
     key: K,
@@ -172,7 +176,7 @@ mod tests {
         space
     }
 
-    /// Applies a keyed acquire and shows the checker what came of it.
+    /// Applies a keyed acquire and passes the result to the checker.
     fn apply(checker: &mut AtMostOnce, space: &mut Space, index: u64) -> CheckResult {
         let stamp = Stamp {
             time: index,
@@ -191,17 +195,17 @@ mod tests {
         })
     }
 
-    /// R102: a repeat that does nothing is no effect; a second grant is.
+    /// R102: a repeat without a change is no effect; a second grant is one.
     #[test]
     fn a_keyed_acquire_is_granted_once() {
         let (mut checker, mut first) = (AtMostOnce::default(), space());
         assert_eq!(apply(&mut checker, &mut first, 1), Ok(Relevance::Checked));
         assert_eq!(apply(&mut checker, &mut first, 2), Ok(Relevance::Passed));
-        // A space that has forgotten the key grants it again.
+        // A space that does not know the key grants it again.
         assert!(apply(&mut checker, &mut space(), 3).is_err());
     }
 
-    /// R102: a change that was refused leaves its key free; one that was made does not.
+    /// R102: a refused change leaves its key unused; a committed one does not.
     #[test]
     fn a_keyed_policy_takes_effect_once() {
         let mut checker = AtMostOnce::default();

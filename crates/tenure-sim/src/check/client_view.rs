@@ -1,8 +1,8 @@
-//! What a client counts on is there, read from the applied entries.
+//! Client beliefs against applied entries: what a client relies on exists.
 //!
-//! A client that begins to count on a hold has it. While it counts on a hold, by its own clock, the lease
-//! does not end by its time, and the hold is not given back: only its owner does that, and an owner that
-//! counts on a hold has not asked for it since.
+//! When a client starts to rely on a hold, the reference state contains it. As long as the client
+//! relies on it, by its own clock, the lease does not expire and the hold is not released: only its
+//! owner releases it, and an owner that relies on a hold has not sent a release.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,11 +16,11 @@ use super::reference::{AppliedCommand, CommandResult};
 use super::{BelievedHold, CheckResult, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// See the module.
+/// The holds that clients rely on.
 #[derive(Default)]
 pub(super) struct ClientViews {
     believed: BTreeMap<OwnerId, BelievedHold>,
-    /// Owners that a call wants to take something from.
+    /// Owners that a call of another client may have removed.
     doomed: BTreeSet<OwnerId>,
     upheavals: PolicyMoves,
 }
@@ -48,6 +48,7 @@ impl ClientViews {
         Ok(Relevance::Passed)
     }
 
+    /// Whether the reference state contains every hold of a belief.
     fn has<'a>(
         &self,
         belief: &BelievedHold,
@@ -74,6 +75,7 @@ impl ClientViews {
         Ok(Relevance::Checked)
     }
 
+    /// Checks an applied command: it must not end a hold that its owner relies on.
     pub(super) fn applied(&self, now: SimTime, step: &AppliedCommand<'_>) -> CheckResult {
         let CommandResult::Space {
             command, applied, ..

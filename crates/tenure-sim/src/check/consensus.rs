@@ -1,8 +1,8 @@
-//! Raft's own promises, read from what nodes write: one vote in a term, one leader of a term, one content
-//! of an entry, and a majority of disks behind what is committed.
+//! Raft invariants, read from what nodes write: one vote per term, one leader per term, one content
+//! per entry, and a majority of disks behind every committed entry.
 //!
-//! A disk is a node in one of its incarnations: what it once stored counts for it, also when the process has died
-//! since. Votes count when they are durable: one that was not never left its node.
+//! A disk is a node in one incarnation. An entry that it once stored counts for it, also after the
+//! process died. A vote counts when it is durable; before that it cannot have left its node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -17,31 +17,32 @@ use super::{CheckResult, Relevance};
 /// A node in one of its incarnations.
 pub(super) type NodeDisk = (NodeId, u32);
 
+/// Returns the disk of a replica.
 pub(super) fn disk(member: ReplicaId) -> NodeDisk {
     (member.node, member.incarnation)
 }
 
-/// See the module.
+/// What every disk has stored, and the leaders and votes of every term.
 #[derive(Default)]
 pub(super) struct RaftInvariants {
-    /// What was written and is not durable yet.
+    /// Written batches that are not durable yet.
     unsynced: BTreeMap<NodeDisk, VecDeque<UnsyncedBatch>>,
     votes: BTreeMap<(GroupId, NodeDisk, u64, u64), ReplicaId>,
-    /// How many replicas of a group a disk has had and removed: the next one is another voter.
+    /// How many replicas of a group a disk had and removed. The next replica is a different voter.
     removed: BTreeMap<(GroupId, NodeDisk), u64>,
     leaders: BTreeMap<(GroupId, u64), NodeDisk>,
     contents: BTreeMap<(GroupId, LogPosition), u64>,
     stored: BTreeMap<(GroupId, LogPosition), BTreeSet<NodeDisk>>,
-    /// Up to which entry a disk has the state of a group.
+    /// The index of the snapshot or log base that a disk has of a group.
     bases: BTreeMap<(GroupId, NodeDisk), u64>,
-    /// What each leader had applied when it was last looked at, and by which membership it led then.
+    /// What each leader had applied after its last step, and the membership by which it led then.
     applied: BTreeMap<(GroupId, NodeDisk), (u64, Membership)>,
 }
 
-/// A batch that is on its way to the disk.
+/// A batch that is not durable yet.
 type UnsyncedBatch = (Mark, Vec<(GroupId, Stored)>);
 
-/// What counts once it is durable.
+/// A record that counts once it is durable.
 enum Stored {
     State(HardState),
     Entry(LogPosition),
@@ -49,11 +50,11 @@ enum Stored {
     Removed,
 }
 
-/// The names of these checkers, for findings.
+/// Results, each with the name of its checker.
 pub(super) type InvariantNames = Vec<(&'static str, CheckResult)>;
 
 impl RaftInvariants {
-    /// A node wants a batch written.
+    /// A node emits a batch.
     pub(super) fn written(&mut self, of: NodeDisk, batch: &WriteBatch) -> InvariantNames {
         let mut findings = InvariantNames::new();
         let mut stored = Vec::new();
@@ -85,7 +86,7 @@ impl RaftInvariants {
         }
     }
 
-    /// Everything that a node wrote up to a mark is durable.
+    /// A node's batches up to a mark are durable.
     pub(super) fn durable(&mut self, of: NodeDisk, mark: Mark) -> InvariantNames {
         let mut findings = InvariantNames::new();
         while let Some(waiting) = self.unsynced.get_mut(&of)
@@ -99,7 +100,8 @@ impl RaftInvariants {
         findings
     }
 
-    /// A process starts with what is on its disk: all of it is durable, also what was not known to be.
+    /// A process starts with this state on its disk. All of it is durable, also what the dead
+    /// process did not know to be.
     pub(super) fn starts(&mut self, of: NodeDisk, found: &LogView<'_>) -> InvariantNames {
         self.unsynced.remove(&of);
         let mut findings = InvariantNames::new();
@@ -115,6 +117,7 @@ impl RaftInvariants {
         findings
     }
 
+    /// Records durable data. Fails if a voter has voted for two candidates in one term.
     fn store(&mut self, of: NodeDisk, group: GroupId, stored: &Stored) -> CheckResult {
         match stored {
             Stored::Entry(place) => {
@@ -145,7 +148,8 @@ impl RaftInvariants {
         Ok(Relevance::Passed)
     }
 
-    /// A replica after a step. `applied` is the place of the last entry that it has applied, if its log has it.
+    /// A replica after a step. `applied` is the position of its last applied entry, if its log
+    /// contains it.
     pub(super) fn stepped(
         &mut self,
         of: NodeDisk,
@@ -159,7 +163,8 @@ impl RaftInvariants {
         let mut findings = vec![("one leader", self.leads(of, replica))];
         let now = (replica.applied, replica.membership.clone());
         let before = self.applied.insert((replica.group, of), now);
-        // An entry that changes the membership was committed by the one before it.
+        // An entry that changes the membership was committed by the membership before it, so only
+        // steps without such a change are checked.
         if let Some((before, by)) = before
             && before < replica.applied
             && by == *replica.membership
@@ -181,6 +186,8 @@ impl RaftInvariants {
         }
     }
 
+    /// Whether a majority of the voters (of both halves of a joint membership) has an entry on
+    /// disk.
     fn by_majority(&self, replica: &ReplicaStanding<'_>, place: LogPosition) -> CheckResult {
         let group = replica.group;
         let stored = self.stored.get(&(group, place));
@@ -239,7 +246,7 @@ mod tests {
         findings.iter().any(|(_, finding)| finding.is_err())
     }
 
-    /// A vote counts when it is durable, and then for good.
+    /// A vote counts when it is durable, and then permanently.
     #[test]
     fn a_disk_has_one_vote_in_a_term() {
         let mut checker = RaftInvariants::default();
@@ -278,7 +285,7 @@ mod tests {
         ));
     }
 
-    /// Two of three disks are enough for what is applied, and one is not.
+    /// Two of three disks are enough for an applied entry; one is not.
     #[test]
     fn what_is_applied_is_on_the_disks_of_a_majority() {
         let membership = Membership {

@@ -1,4 +1,5 @@
-//! Replicas that have applied the same entries have the same state, byte for byte.
+//! State machine safety: replicas that have applied the same entries have the same state, byte for
+//! byte. Compared by their snapshots.
 
 use std::collections::BTreeMap;
 
@@ -7,7 +8,7 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{CheckResult, Relevance};
 
-/// See the module.
+/// Hash of the snapshot at every index, and the replica that saved it.
 #[derive(Default)]
 pub(super) struct Convergence {
     seen: BTreeMap<(GroupId, u64), (ReplicaId, u64)>,

@@ -1,13 +1,15 @@
-//! A cycle of waits that is reported was there, at some moment of the call: the answers to
-//! DetectCycle (R111), to an acquire that is refused for a deadlock (E5), and to Explain (E7).
+//! Deadlock reports: a reported cycle of waits existed at some moment of the call. Covers
+//! DetectCycle (R111, DetectCycle walks wait edges), an acquire that is refused on deadlock (E5,
+//! refuse on deadlock), and Explain (E7, Explain a lock request).
 //!
-//! An owner can wait for a path only after it asked for it and before it is answered otherwise, and
-//! be in somebody's way only until its release is answered. An answer says so only if it is to a call
-//! that was sent after all others about that path were answered: what is late says nothing of what
-//! came after. All waits of a cycle must have had a moment in common.
+//! An owner can wait for a path only from its request until an answer other than QUEUED, and can
+//! block others only until its release is answered. An answer proves this only if its call was sent
+//! after all other calls about that path were answered; a late answer proves nothing about later
+//! calls. All waits of a cycle must have a moment in common.
 //!
-//! Explain asks what would be in the way of an acquire: its own owner need not wait for that path, and with a slow
-//! answer it may long have been given it. That one wait is taken to last as long as the call.
+//! Explain asks about a hypothetical acquire: its owner need not wait for that path, and may
+//! already have been granted it when the answer arrives. So that one wait is taken to last as long
+//! as the call.
 
 use std::collections::BTreeMap;
 
@@ -21,38 +23,39 @@ use super::exclusion::excludes;
 use super::{CheckResult, ClientCall, Fact, Relevance};
 use crate::time::SimTime;
 
-/// See the module.
+/// The requests of every owner.
 #[derive(Default)]
 pub(super) struct Deadlocks {
     wants: BTreeMap<OwnerId, Vec<WantedLock>>,
 }
 
-/// What an owner has asked for.
+/// A path that an owner has requested.
 struct WantedLock {
     path: Path,
     mode: Mode,
     asked: SimTime,
-    /// Acquires of it that are not answered.
+    /// Number of unanswered acquires of it.
     open: u64,
-    /// When the last one was that is.
+    /// When the last answer to one arrived.
     answered: SimTime,
     /// When it was known not to wait any more.
     settled: Option<SimTime>,
-    /// When its owner knew that nothing of it is left.
+    /// When its owner knew that it neither holds the path nor waits for it.
     gone: Option<SimTime>,
 }
 
 impl WantedLock {
-    /// Whether what is known of it now is what came of this call.
+    /// Whether an answer to this call reflects the present state: no other call about the path was
+    /// under way.
     fn is_known(&self, ask: &ClientCall) -> bool {
         self.open == 0 && self.answered <= ask.sent
     }
 }
 
-/// From when to when something may have been.
+/// First and last moment at which something may have been true.
 type TimeSpan = (SimTime, SimTime);
 
-/// Whose acquire of what an Explain asks about.
+/// The hypothetical acquire of an Explain.
 type SupposedAcquire<'a> = (&'a OwnerId, &'a Path, Mode);
 
 fn supposed(ask: &ClientCall) -> Option<SupposedAcquire<'_>> {
@@ -153,7 +156,7 @@ impl Deadlocks {
         }
     }
 
-    /// Whether all waits of a cycle may have been at one moment of a call.
+    /// Whether all waits of a cycle may have existed at one moment of a call.
     fn existed(
         &self,
         call: TimeSpan,
@@ -167,7 +170,7 @@ impl Deadlocks {
                 Some((owner, path, mode)) if owner == waiter => {
                     let real = self.wait(waiter, blocker);
                     let asked = self.in_the_way(call, path, mode, blocker);
-                    // From the first to the last moment of both.
+                    // From the first to the last moment of both spans.
                     match (real, asked) {
                         (Some(one), Some(two)) => Some((one.0.min(two.0), one.1.max(two.1))),
                         (one, two) => one.or(two),
@@ -190,7 +193,7 @@ impl Deadlocks {
         Ok(Relevance::Checked)
     }
 
-    /// From when to when in a call an owner may have been in the way of somebody who would want a path.
+    /// Returns when, within a call, an owner may have blocked a hypothetical acquire of a path.
     fn in_the_way(
         &self,
         call: TimeSpan,
@@ -208,7 +211,7 @@ impl Deadlocks {
         spans.reduce(|one, two| (one.0.min(two.0), one.1.max(two.1)))
     }
 
-    /// From when to when one owner may have waited for another.
+    /// Returns when one owner may have waited for another.
     fn wait(&self, waiter: &OwnerId, blocker: &OwnerId) -> Option<TimeSpan> {
         let (mine, theirs) = (self.wants.get(waiter)?, self.wants.get(blocker)?);
         let mut span: Option<TimeSpan> = None;
@@ -308,7 +311,7 @@ mod tests {
         })
     }
 
-    /// Amy holds 1 and waits for 2, and bob the other way round, from 6 on.
+    /// Amy holds 1 and waits for 2, Bob the other way round, from time 6 on.
     fn crossed() -> (Deadlocks, ClientCall) {
         let mut checker = Deadlocks::default();
         for (at, who, what) in [(1, "amy", "t:/1"), (2, "bob", "t:/2")] {
@@ -344,7 +347,7 @@ mod tests {
         checker.see(sent + 1, &Fact::Answered(&ask, &answer))
     }
 
-    /// R113, E5.
+    /// R113 (deadlock queries are linearizable), E5.
     #[test]
     fn a_late_answer_ends_no_later_wait() {
         let (mut checker, first) = crossed();
@@ -358,8 +361,8 @@ mod tests {
         );
     }
 
-    /// E7: amy was given 2 and let go of it before her question about it is answered; bob came later and waits for
-    /// her 1. The answer is right: she would wait for him.
+    /// E7: Amy was granted 2 and released it before her question about it is answered. Bob came
+    /// later and waits for her 1. The reported cycle is correct: she would wait for Bob.
     #[test]
     fn what_would_wait_is_part_of_an_explained_cycle() {
         let mut checker = Deadlocks::default();

@@ -1,7 +1,7 @@
-//! Nothing acknowledged is lost, and nothing is done twice.
+//! Durability: an acknowledged change is not lost, and a keyed call is answered the same again.
 //!
-//! A policy that was set is read until another one is; a request that is repeated under its key is
-//! answered alike. Grants, releases and places in line have checkers of their own.
+//! A policy that was set is read until it is changed. A request that is repeated with its key gets
+//! the same answer. Grants, releases and waiters have checkers of their own.
 
 use std::collections::BTreeMap;
 
@@ -13,14 +13,15 @@ use tenure_node::{AcquireAnswer, Answer, ClientRequest};
 use super::{CheckResult, Fact, Relevance};
 use crate::time::SimTime;
 
-/// See the module.
+/// Acknowledged policies, and answers by key.
 #[derive(Default)]
 pub(super) struct DurableWrites {
     /// What the last change of each namespace made of it, if that is certain, and since when.
     policies: BTreeMap<Namespace, Option<(Option<Algorithm>, SimTime)>>,
-    /// What keyed acquires were granted, and where: a change of route makes a key another one (R104).
+    /// The fences of keyed acquires, by namespace. After a change of route the same key is a new
+    /// one: R104 (scope of a key).
     keyed: BTreeMap<(Option<Namespace>, String), Option<Fence>>,
-    /// What the counter gave for a key.
+    /// The numbers that the global counter gave, by key.
     numbers: BTreeMap<String, Fence>,
 }
 
@@ -28,6 +29,7 @@ impl DurableWrites {
     pub(super) fn see(&mut self, now: SimTime, fact: &Fact<'_>) -> CheckResult {
         match fact {
             Fact::Asked(ask) => {
+                // From here until the answer, either value may be read.
                 if let Some((namespace, _)) = change(&ask.request) {
                     self.policies.insert(namespace.clone(), None);
                 }
@@ -49,6 +51,8 @@ impl DurableWrites {
                     },
                 ) => {
                     let found = explicit.then_some(*algorithm);
+                    // Only a change that was answered before this read was sent, and not followed
+                    // by another, decides what must be read.
                     match self.policies.get(namespace) {
                         Some(Some((set, when))) if *when < ask.sent && *set != found => {
                             Err(format!(
@@ -90,7 +94,7 @@ impl DurableWrites {
     }
 }
 
-/// The namespace that a call changes, and what its row becomes.
+/// Returns the namespace that a call changes, and the algorithm that it gets.
 fn change(request: &ClientRequest) -> Option<(&Namespace, Option<Algorithm>)> {
     match request {
         ClientRequest::SetNamespacePolicy {

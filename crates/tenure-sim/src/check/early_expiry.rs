@@ -1,5 +1,7 @@
-//! No lease is ended early by the log: `Expire` is proposed one ttl after the entry that set the lease was,
-//! by the fastest clock there may be. (What renewals without an entry add is the checker `belief`'s.)
+//! No early expiry: an `Expire` that takes effect was proposed at least one ttl, on the fastest
+//! clock, after the entry that set the lease.
+//!
+//! Renewals without a log entry extend a lease beyond that. The checker `belief` covers those.
 
 use std::collections::BTreeMap;
 
@@ -13,17 +15,18 @@ use super::reference::{AppliedCommand, CommandResult};
 use super::{CheckResult, Fact, Relevance};
 use crate::time::{MILLISECOND, SimTime};
 
-/// Clocks are within ten per cent of each other.
+/// Clocks are at most ten per cent fast.
 const FASTEST: u64 = 1_100;
-/// A step is not taken in the very moment in which it is due.
+/// Tolerance for rounding and for the time of a step.
 const SLACK: SimTime = 2 * MILLISECOND;
 
-/// See the module.
+/// The leases that entries have set.
 #[derive(Default)]
 pub(super) struct EarlyExpiry {
     /// When the entry that set a lease was proposed, and for how long, in milliseconds.
     set: BTreeMap<(GroupId, Namespace, OwnerId), (SimTime, u64)>,
-    /// The shortest time that an owner renewed for: a renewal without an entry may shorten.
+    /// The shortest ttl with which an owner renewed, in milliseconds. The check uses the smaller of
+    /// both.
     least: BTreeMap<OwnerId, u64>,
 }
 

@@ -1,8 +1,9 @@
-//! Log matching and leader completeness, from what replicas apply.
+//! Raft log matching and leader completeness, read from what replicas apply.
 //!
-//! `committed`: all replicas of a group that apply an entry at an index apply the same entry there.
-//! `leader`: a replica that begins to lead in a term has every entry that any replica has applied in a
-//! lower term. An election of an older term may be won late, when a later leader has decided more.
+//! `committed`: all replicas of a group apply the same entry at the same index. `leader`: a replica
+//! that starts to lead in a term has every entry that any replica applied in a lower term. (Applied
+//! in a lower term, because an election of an old term may be won late, when a later leader has
+//! already committed more.)
 
 use std::collections::BTreeMap;
 
@@ -12,23 +13,23 @@ use xxhash_rust::xxh3::xxh3_64;
 
 use super::{CheckResult, Relevance};
 
-/// See the module.
+/// The entries that were applied, and the progress of every replica.
 #[derive(Default)]
 pub(super) struct Entries {
     applied: BTreeMap<GroupId, BTreeMap<u64, SeenEntry>>,
     replicas: BTreeMap<(GroupId, ReplicaId), ReplicaProgress>,
 }
 
-/// An entry that some replica has applied.
+/// An entry that a replica has applied.
 struct SeenEntry {
     term: u64,
     hash: u64,
     by: ReplicaId,
-    /// The lowest term in which a replica was that has applied it.
+    /// The lowest term of a replica at the time when it applied the entry.
     in_term: u64,
 }
 
-/// How far a replica was when it was last seen.
+/// The progress of a replica after its last step.
 #[derive(Clone, Copy, Default)]
 struct ReplicaProgress {
     applied: u64,
@@ -36,13 +37,13 @@ struct ReplicaProgress {
 }
 
 impl Entries {
-    /// A process begins: its replicas apply again what their snapshots do not cover.
+    /// A process has started: its replicas apply again the entries after their snapshots.
     pub(super) fn started(&mut self, view: &ReplicaView) {
         let known = self.replicas.entry((view.group, view.member)).or_default();
         known.applied = view.applied;
     }
 
-    /// What a replica has applied since it was last seen.
+    /// Checks the entries that a replica has applied since its last step.
     pub(super) fn committed(&mut self, node: &Node, view: &ReplicaView) -> CheckResult {
         let known = self.replicas.entry((view.group, view.member)).or_default();
         let before = std::mem::replace(&mut known.applied, view.applied);
@@ -52,7 +53,7 @@ impl Entries {
         let applied = self.applied.entry(view.group).or_default();
         let mut seen = Relevance::Passed;
         for index in before + 1..=view.applied {
-            // Covered by a snapshot that was installed, or cut in the same turn.
+            // Covered by an installed snapshot, or truncated in the same step.
             let Some(entry) = node.entry(view.group, index) else {
                 continue;
             };
@@ -75,7 +76,7 @@ impl Entries {
         Ok(seen)
     }
 
-    /// Whether a replica that has begun to lead has what it must have.
+    /// Checks that a new leader has all entries that were applied in lower terms.
     pub(super) fn leader(&mut self, node: &Node, view: &ReplicaView) -> CheckResult {
         let known = self.replicas.entry((view.group, view.member)).or_default();
         if view.role != Role::Leader || known.led == view.term {

@@ -1,5 +1,5 @@
-//! Nothing that an owner is told is told twice; in the convergence phase, everybody who listens is told everything
-//! (R122), whoever leads.
+//! Event delivery: no subscriber gets an event twice; in the convergence phase every subscriber
+//! gets all events, on whichever node it subscribed: R122 (events are always delivered).
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -9,28 +9,31 @@ use super::{CheckResult, Fact, Relevance};
 use crate::plan::RunPlan;
 use crate::time::{SECOND, SimTime};
 
-/// Who has listened for so long hears everything that is said.
+/// A subscription that is older than this receives every new event.
 const LISTENS_AFTER: SimTime = 3 * SECOND;
-/// A group that keeps fewer events than this may forget one before a node that followed the leader
-/// before has asked the next (R123): nobody can demand it.
+/// If a group keeps fewer events than this, an event may be dropped before a node that followed the
+/// old leader has asked the new one: R123 (slow subscribers are closed). Then completeness is not
+/// checked.
 const KEPT_LONG: u32 = 64;
-/// In the convergence phase, what one listener heard so long ago has reached all others.
+/// In the convergence phase an event that one subscriber received this long ago has reached all
+/// others.
 const NEWS_TAKES: SimTime = 5 * SECOND;
 
-/// See the module.
+/// All subscriptions with the events that they received.
 pub(super) struct EventDelivery {
     streams: BTreeMap<u64, OwnerListener>,
     convergence: bool,
-    /// Whether groups keep events for long enough to demand all of them.
+    /// Whether groups keep enough events to require completeness.
     kept: bool,
-    /// What was told in the convergence phase and is not old enough to ask for: when, to whom, what.
+    /// Events delivered in the convergence phase that are not yet old enough to check: when, owner,
+    /// id.
     told: VecDeque<(SimTime, OwnerId, u64)>,
 }
 
 struct OwnerListener {
     owner: OwnerId,
     since: SimTime,
-    /// By their ids, which no two groups give twice (R121).
+    /// Ids of received events. They are unique across groups: R121 (event ids).
     heard: BTreeSet<u64>,
 }
 
@@ -80,6 +83,8 @@ impl EventDelivery {
         self.complete(now)
     }
 
+    /// Checks the delivered events that are old enough: every subscriber of the owner must have
+    /// them.
     fn complete(&mut self, now: SimTime) -> CheckResult {
         let mut checked = Relevance::Passed;
         while let Some((when, ..)) = self.told.front()

@@ -1,8 +1,9 @@
-//! No two clients believe to hold what excludes each other.
+//! Mutual exclusion: no two clients believe they hold locks that exclude each other.
 //!
-//! A client believes from the moment it has an answer until 80 % of the ttl have passed on its own
-//! clock since it *sent* the request (leases.md). Paths of `t:` are in recursive namespaces; those of
-//! `s:` are semaphores of two permits; the others exclude on the exact path only.
+//! A client relies on a lock from the answer until 80 % of the ttl have passed on its own clock
+//! since it *sent* the request (`docs/design/leases.md`). Paths of `t:` are in recursive
+//! namespaces; paths of `s:` are semaphores with two permits; the others exclude on the exact path
+//! only.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,14 +14,14 @@ use tenure_core::value::OwnerId;
 use super::{BelievedHold, CheckResult, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// How many permits every semaphore path has here.
+/// Permits of every semaphore path.
 pub(super) const PERMITS: usize = 2;
 
-/// See the module.
+/// The holds that clients rely on.
 #[derive(Default)]
 pub(super) struct Exclusion {
     believed: BTreeMap<OwnerId, BelievedHold>,
-    /// Owners that somebody wanted to take something from.
+    /// Owners that a call of another client may have removed.
     doomed: BTreeSet<OwnerId>,
     upheavals: PolicyMoves,
 }
@@ -45,6 +46,7 @@ impl Exclusion {
     }
 
     fn believes(&mut self, now: SimTime, new: &BelievedHold) -> CheckResult {
+        // Beliefs that ended, or that a policy change may have made void, prove nothing.
         let upheavals = &self.upheavals;
         self.believed.retain(|_, belief| {
             belief.until > now && !upheavals.shake(&belief.holds[0].0, belief.sent)
@@ -82,7 +84,7 @@ impl Exclusion {
     }
 }
 
-/// R40–R44, as far as the load goes.
+/// Whether two holds exclude each other: R40–R44, for the policies that the load uses.
 pub(super) fn excludes(one: &Path, one_mode: Mode, other: &Path, other_mode: Mode) -> bool {
     if one == other {
         return one.handler() != "s" && (one_mode == Mode::Write || other_mode == Mode::Write);

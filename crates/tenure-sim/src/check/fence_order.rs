@@ -1,4 +1,6 @@
-//! Fences of a path rise, from grant to grant, over all groups, moves and snapshots (R66, R71).
+//! Fence monotonicity: the fences of a path grow from grant to grant, across groups, moves and
+//! snapshots: R66 (where tokens are stored), R71 (tokens never go back). Read from the applied
+//! entries.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +11,7 @@ use tenure_core::value::Fence;
 use super::reference::{AppliedCommand, CommandResult};
 use super::{CheckResult, Relevance};
 
-/// See the module.
+/// The last granted fence per path.
 #[derive(Default)]
 pub(super) struct FenceOrder {
     highest: BTreeMap<Path, Fence>,

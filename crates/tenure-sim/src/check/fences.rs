@@ -1,7 +1,8 @@
-//! At the store: who believes to hold a path is never refused, and nobody else gets through.
+//! Fencing at the store: a write of the present holder is never refused, and a write of an earlier
+//! holder is never accepted after the present one wrote.
 //!
-//! Every new holder writes at once, so the store knows its fence. From then on a write of anybody
-//! who held before is stale, and a write of the holder itself must pass.
+//! Every new holder writes at once, so the store learns its fence. From then on, writes of earlier
+//! holders are stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,13 +12,13 @@ use tenure_core::value::OwnerId;
 use super::{CheckResult, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// See the module.
+/// The writers of every path.
 #[derive(Default)]
 pub(super) struct Fences {
-    /// Who wrote last to each path and at which fence, and everybody who wrote before.
+    /// The last writer of each path with its fence, and all earlier ones.
     last: BTreeMap<Path, (OwnerId, u64)>,
     earlier: BTreeMap<Path, Vec<(OwnerId, u64)>>,
-    /// Owners that somebody asked to be killed.
+    /// Owners that a call of another client may have removed.
     doomed: BTreeSet<OwnerId>,
     upheavals: PolicyMoves,
 }

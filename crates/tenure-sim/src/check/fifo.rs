@@ -1,9 +1,13 @@
-//! Nobody is overtaken, per path.
+//! FIFO queue per path: R79 (no overtaking).
 //!
-//! A place in line is known by the fence that is reserved with it (R83). Three signs, each safe from
-//! news that is late: a place must not move back (E4); nobody who asked for the same path after its
-//! owner first knew of it may have been granted before its owner asks again and still waits; and it
-//! must not have gone for another one, unless it may have lapsed, or have been granted and run out.
+//! A waiter is identified by the fence that is reserved for it: R83 (one pending entry per
+//! namespace). There are three checks, all robust against late messages:
+//!
+//! - Its position never grows: E4 (blocker and queue position).
+//! - If the owner asks again and still waits, no owner that first asked for the path after this
+//!   waiter was known has been granted it before.
+//! - It is not replaced by another waiter, unless it may have timed out, or was granted and its
+//!   lease ran out.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,31 +19,33 @@ use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock
 use super::{CheckResult, ClientCall, Fact, Relevance, takes_from};
 use crate::time::SimTime;
 
+/// A known waiter.
 struct QueuedRequest {
     path: Path,
     /// When its owner first knew of it.
     since: SimTime,
     position: u32,
     fence: Option<Fence>,
-    /// When its owner last asked and was answered that it waits, and when the answer came.
+    /// When the last request that was answered QUEUED was sent, and when its answer arrived.
     asked: SimTime,
     answered: SimTime,
-    /// Until then it lives by the fastest clock.
+    /// Until then it exists even on the fastest clock.
     ends: SimTime,
     overtaken: Option<(OwnerId, SimTime)>,
 }
 
-/// See the module.
+/// All known waiters.
 #[derive(Default)]
 pub(super) struct Fifo {
     places: BTreeMap<OwnerId, QueuedRequest>,
-    /// The first acquire of each owner for its path.
+    /// When each owner first sent an acquire.
     asked: BTreeMap<OwnerId, SimTime>,
-    /// Owners that somebody asked to be killed, or that may have lost their place to a deadlock.
+    /// Owners that another client may have removed, or whose waiter may be withdrawn on deadlock.
     doomed: BTreeSet<OwnerId>,
 }
 
-/// Simple requests only: one path of a namespace whose policy stays, for writing.
+/// Returns an acquire that this checker covers: one path, for writing, in a namespace whose policy
+/// is fixed.
 fn simple(request: &ClientRequest) -> Option<(&AcquireRequest, &Path)> {
     let ClientRequest::Acquire(acquire) = request else {
         return None;
@@ -61,7 +67,8 @@ impl Fifo {
                 if let ClientRequest::Acquire(acquire) = &*ask.request
                     && acquire.deadlock == Deadlock::Refuse
                 {
-                    // Its place may be withdrawn, and it may not hear of it (E5).
+                    // The waiter may be withdrawn without the client's knowledge: E5 (refuse on
+                    // deadlock).
                     self.doomed.insert(acquire.owner.clone());
                 }
                 if let Some(victim) = takes_from(&ask.request) {
@@ -98,6 +105,8 @@ impl Fifo {
         }
     }
 
+    /// A grant ends the waiter of this owner, and overtakes waiters that were known before it
+    /// asked.
     fn granted(&mut self, now: SimTime, owner: &OwnerId, path: &Path) {
         self.places.remove(owner);
         let Some(asked) = self.asked.get(owner).copied() else {
@@ -110,6 +119,7 @@ impl Fifo {
         }
     }
 
+    /// Checks an answer QUEUED against what was known of the waiter.
     fn queued(
         &mut self,
         now: SimTime,
@@ -118,7 +128,8 @@ impl Fifo {
         path: &Path,
         (position, fence): (u32, Option<Fence>),
     ) -> CheckResult {
-        // A repeat under one key prolongs nothing (R105).
+        // A repeat with the same key does not extend the waiter: R105 (replays report present
+        // truth).
         let ends = ask.first_sent + acquire.queue_ttl.millis() * 1000 * 10 / 11;
         let new = QueuedRequest {
             path: path.clone(),
@@ -135,16 +146,17 @@ impl Fifo {
             return Ok(Relevance::Passed);
         };
         if place.path != *path {
-            // It wants something else now.
+            // The owner waits for another path now.
             *place = new;
             return Ok(Relevance::Passed);
         }
         if ask.sent <= place.answered {
-            // The two questions were on their way together: which came first is not known.
+            // Both requests were under way at the same time, so their order is unknown.
             return Ok(Relevance::Passed);
         }
         if place.fence != fence {
-            // A grant in between would still stand: a lease lasts that long by any clock.
+            // If it was granted in between, the hold would still exist: a lease lasts this long on
+            // any clock.
             let granted_and_gone = now >= place.asked + acquire.ttl.millis() * 1000 * 10 / 11;
             if now < place.ends && !granted_and_gone && !self.doomed.contains(&acquire.owner) {
                 return Err(format!(

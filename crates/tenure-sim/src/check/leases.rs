@@ -1,7 +1,8 @@
-//! No lease ends early: while its owner believes, nothing may say that it is gone.
+//! No lease ends early, as clients see it: while an owner relies on its lease, no answer says that
+//! it is gone.
 //!
-//! A renewal or an assertion that was sent and answered within the belief must find it, unless
-//! somebody took the lock away.
+//! A renewal or an assertion that was sent and answered within that time must succeed, unless
+//! another client removed the lock.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,16 +12,16 @@ use tenure_node::{AcquireAnswer, Answer, AssertAnswer, ClientRequest, RenewAnswe
 use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// See the module.
+/// The holds that owners rely on.
 #[derive(Default)]
 pub(super) struct LeaseInvariant {
     believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
-    /// Owners that somebody asked to be killed.
+    /// Owners that a call of another client may have removed.
     doomed: BTreeSet<OwnerId>,
     upheavals: PolicyMoves,
-    /// Acquires whose answer is not known: they may move the fence.
+    /// Acquires without an answer. They may change the fence.
     open: BTreeMap<OwnerId, Vec<ClientCall>>,
-    /// Assertions that were sent while one was: they may find a newer fence.
+    /// Assertions that were sent while such an acquire was open. They may meet a newer fence.
     uncertain: BTreeSet<u64>,
 }
 
@@ -61,8 +62,10 @@ impl LeaseInvariant {
                     && answer.is_ok()
                     && let Some(open) = self.open.get_mut(&acquire.owner)
                 {
-                    // What was granted under a key is not granted again. A place that is gone is
-                    // taken anew, and what was refused is tried anew (R102, R105).
+                    // A key that was granted is not granted again, so its other copies have no
+                    // effect. A waiter that is gone is queued anew, and a refused request is
+                    // evaluated anew: R102 (keyed requests apply once), R105 (replays report
+                    // present truth).
                     let granted =
                         matches!(answer, Ok(Answer::Acquire(AcquireAnswer::Granted { .. })));
                     let over = granted && acquire.key.is_some();
@@ -74,7 +77,8 @@ impl LeaseInvariant {
                 ) = (&*ask.request, answer)
                     && let Some((_, belief)) = self.believed.get_mut(&acquire.owner)
                 {
-                    // Late news of an earlier acquire: the newest fence counts (R69).
+                    // Also an answer to an earlier acquire counts, because the newest fence is in
+                    // force: R69 (OK stores the token).
                     belief.fence = belief.fence.max(*fence);
                 }
                 return self.answered(now, ask, answer);
@@ -98,6 +102,7 @@ impl LeaseInvariant {
         let Some((since, belief)) = self.believed.get(owner) else {
             return Ok(Relevance::Passed);
         };
+        // The whole call must lie within the time in which the owner relied on its lease.
         let covered = *since <= ask.sent && now < belief.until;
         if !covered
             || self.doomed.contains(owner)
@@ -192,8 +197,8 @@ mod tests {
         })
     }
 
-    /// Two tries under one key, the second answered so; then a grant without one, and an assertion
-    /// that calls its fence stale.
+    /// Two attempts under one key, the second with this answer; then a grant without a key, and an
+    /// assertion that reports its fence as stale.
     fn stale_after(second: &Answer) -> CheckResult {
         let mut checker = LeaseInvariant::default();
         let tries = [acquire(1, Some("k")), acquire(2, Some("k"))];
@@ -228,7 +233,7 @@ mod tests {
         checker.see(7, &Fact::Answered(&assertion, &answer))
     }
 
-    /// R105: an earlier try under a key may take a place anew that is gone, but is granted once.
+    /// R105: an earlier attempt under a key may be queued again, but is granted only once.
     #[test]
     fn an_earlier_try_may_move_the_fence_unless_its_key_was_granted() {
         assert_eq!(stale_after(&queued()), Ok(Relevance::Checked));

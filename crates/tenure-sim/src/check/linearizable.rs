@@ -1,10 +1,10 @@
-//! The history of each path is that of one register whose writes are numbered.
+//! Linearizability: each path is a register whose writes are numbered.
 //!
-//! Every write grant has a fence, unique and growing. A history of such writes and of reads is
-//! linearizable iff no pair of operations contradicts the order of time: what was answered before
-//! another operation was sent is seen by it. So each answer is compared with the largest fence that
-//! had been answered when its question was sent, and each read also with what was released and with
-//! what a client held throughout.
+//! Every write grant has a unique, growing fence. A history of such writes and reads is
+//! linearizable if and only if no pair of operations contradicts real time: an operation sees
+//! everything that was answered before it was sent. So each answer is compared with the largest
+//! fence that was answered before its request was sent. Each read is also compared with final
+//! releases and with holds that clients relied on during the whole call.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,30 +17,33 @@ use super::releases::Releases;
 use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// See the module.
+/// The registers of all paths, and the global counter.
 #[derive(Default)]
 pub(super) struct Linearizable {
     paths: BTreeMap<Path, Register>,
     releases: Releases,
     believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
-    /// Owners that somebody wanted to take something from.
+    /// Owners that a call of another client may have removed.
     doomed: BTreeSet<OwnerId>,
     upheavals: PolicyMoves,
-    /// What IncrFencingToken gave, as it was answered.
+    /// The numbers that IncrFencingToken returned, by time of the answer.
     counter: Vec<(SimTime, u64)>,
 }
 
+/// The register of one path.
 #[derive(Default)]
 struct Register {
-    /// The largest fence known from each moment on.
+    /// The largest known fence, from each time on.
     known: Vec<(SimTime, u64)>,
 }
 
 impl Register {
+    /// Returns the largest fence that was known before `sent`.
     fn before(&self, sent: SimTime) -> u64 {
         largest_before(&self.known, sent)
     }
 
+    /// Records a fence that an answer contains.
     fn learn(&mut self, now: SimTime, fence: u64) {
         let largest = self.known.last().map_or(0, |(_, known)| *known);
         if fence > largest {
@@ -55,6 +58,7 @@ fn largest_before(known: &[(SimTime, u64)], sent: SimTime) -> u64 {
 }
 
 impl Linearizable {
+    /// Returns the largest known fence of a path.
     pub(super) fn highest(&self, path: &Path) -> u64 {
         self.paths
             .get(path)
@@ -122,6 +126,8 @@ impl Linearizable {
             }
             (ClientRequest::InspectPath { path }, Answer::Inspect(found)) => {
                 let register = self.paths.entry(path.clone()).or_default();
+                // A read must not return a fence older than one that was answered before the read
+                // was sent.
                 let known = register.before(ask.sent);
                 if let Some(fence) = found.fence {
                     if fence.number() < known {
@@ -173,6 +179,7 @@ impl Linearizable {
                 None => Ok(Relevance::Checked),
             },
             (ClientRequest::IncrFencingToken { .. }, Answer::Number(number)) => {
+                // Also for a repeat: its number was given after the first copy was sent.
                 let known = largest_before(&self.counter, ask.first_sent);
                 if number.number() <= known {
                     return Err(format!(
@@ -202,7 +209,7 @@ impl Linearizable {
         }
         let register = self.paths.entry(path.clone()).or_default();
         let known = register.before(ask.first_sent);
-        // A repeat under one key is answered with the first one's fence.
+        // A repeat under one key gets the fence of the first one, so `first_sent` counts.
         if fence.number() <= known {
             return Err(format!(
                 "{path} was granted at fence {} when {known} was known",
@@ -213,6 +220,7 @@ impl Linearizable {
         Ok(())
     }
 
+    /// A reported writer must not have released everything before the call was sent.
     fn not_released(&self, owner: &OwnerId, path: &Path, ask: &ClientCall) -> Result<(), String> {
         match self.releases.before(ask, owner) {
             Some(when) => Err(format!(
@@ -223,7 +231,8 @@ impl Linearizable {
         }
     }
 
-    /// Whoever holds a path from before the question until after the answer is in the answer.
+    /// An owner that held a path from before the request until after the answer must be the
+    /// reported writer.
     fn shows_holder(
         &self,
         now: SimTime,

@@ -1,5 +1,7 @@
-//! checkers. They see facts as clients see them, what nodes write, and states as replicas show them; they know
-//! no faults. The first objection ends a run.
+//! Checkers: each verifies one invariant.
+//!
+//! Checkers see facts as clients see them, the writes of nodes, and the states of replicas. They do
+//! not know which faults are active. The first violation ends a run.
 
 mod acknowledged;
 mod at_most_once;
@@ -41,38 +43,40 @@ use crate::time::{SECOND, SimTime};
 /// One call, as its client knows it.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientCall {
-    /// Its number.
+    /// Its number, unique in a run.
     pub(crate) id: u64,
     pub(crate) request: Box<ClientRequest>,
     pub(crate) sent: SimTime,
-    /// When this request was sent for the first time, if it repeats one under its key.
+    /// When this request was first sent. Differs from `sent` if it repeats a request under the same
+    /// key.
     pub(crate) first_sent: SimTime,
 }
 
-/// What a client believes to hold, and until when.
+/// What a client believes it holds, and until when.
 #[derive(Clone, Debug)]
 pub(crate) struct BelievedHold {
     pub(crate) owner: OwnerId,
     pub(crate) holds: Vec<(Path, Mode)>,
     pub(crate) fence: Option<Fence>,
-    /// When the request that it rests on was sent.
+    /// When the request that granted or renewed it was sent.
     pub(crate) sent: SimTime,
-    /// True time at which the client, by its own clock, stops.
+    /// True time at which the client, by its own clock, stops relying on it.
     pub(crate) until: SimTime,
 }
 
 /// One thing that happened to a client.
 #[derive(Debug)]
 pub(crate) enum Fact<'a> {
-    /// It sends a call.
+    /// The client sends a call.
     Asked(&'a ClientCall),
-    /// An answer reaches it.
+    /// The client receives an answer.
     Answered(&'a ClientCall, &'a Result<Answer, Failure>),
-    /// It begins to believe, or to believe longer.
+    /// The client starts to rely on a hold, or extends that time.
     Believes(&'a BelievedHold),
-    /// It stops: released, lost, killed, given up.
+    /// The client no longer relies on its holds: released, lost, killed or abandoned.
     Stops(&'a OwnerId),
-    /// Its write reached the store. If it still believes to hold the path: since a request of when.
+    /// The fenced store accepted or refused the client's write. `believes_since` is set if the
+    /// client still believes it holds the path: when the request that this rests on was sent.
     Wrote {
         owner: &'a OwnerId,
         path: &'a Path,
@@ -80,32 +84,32 @@ pub(crate) enum Fact<'a> {
         accepted: bool,
         believes_since: Option<SimTime>,
     },
-    /// Somebody listens to what an owner is told.
+    /// A client subscribes to the events of an owner.
     Subscribed { stream: u64, owner: &'a OwnerId },
-    /// Nobody does any more: hung up, or the node is gone.
+    /// A subscription ended: closed by the client, or its node is gone.
     Unsubscribed(u64),
-    /// A node told a listener something.
+    /// A node sent an event to a subscriber.
     Told { stream: u64, event: &'a Event },
-    /// Somebody watches everything under a prefix.
+    /// A client watches everything under a prefix.
     Watches { stream: u64, prefix: &'a Namespace },
-    /// Nobody does any more.
+    /// A watch ended.
     Unwatched(u64),
-    /// A node showed somebody who watches something.
+    /// A node sent a change to a watcher.
     Saw(u64, &'a WatchEvent),
-    /// The fault phase is long over: nothing is late any more.
+    /// The convergence phase begins. Messages of the fault phase have arrived by now.
     ConvergencePhase,
     /// All clients die.
     AllDie,
 }
 
-/// What a checker objects to.
+/// A violation of an invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which checker.
+    /// The checker that reported it.
     pub checker: &'static str,
-    /// When, in virtual microseconds.
+    /// Virtual time, in microseconds.
     pub at: u64,
-    /// What happened.
+    /// What happened, for people.
     pub what: String,
 }
 
@@ -116,7 +120,7 @@ impl fmt::Display for Violation {
     }
 }
 
-/// All of them.
+/// All checkers, and the first violation.
 pub(crate) struct Checkers {
     exclusion: exclusion::Exclusion,
     fences: fences::Fences,
@@ -141,10 +145,10 @@ pub(crate) struct Checkers {
     pub(crate) judged: BTreeMap<&'static str, u64>,
 }
 
-/// What a checker says to a fact: whether it concerned it, or what is wrong.
+/// The result of a check: whether it applied, or what is wrong.
 type CheckResult = Result<Relevance, String>;
 
-/// Whether a checker had an opinion.
+/// Whether a fact concerned a checker. `Checked` is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relevance {
     Passed,
@@ -178,7 +182,7 @@ impl Checkers {
         }
     }
 
-    /// Puts a fact before every checker.
+    /// Passes a fact to every checker.
     pub(crate) fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         let findings = [
             ("exclusion", self.exclusion.see(now, fact)),
@@ -199,7 +203,8 @@ impl Checkers {
         }
     }
 
-    /// A fact about a client that uses an owner more than once, or changes policies beside others.
+    /// Passes on a fact about a client that reuses its owner or changes policies concurrently. Only
+    /// the checkers that allow this see it.
     pub(crate) fn see_few(&mut self, now: SimTime, fact: &Fact<'_>) {
         self.early.see(fact);
         let exclusion = self.exclusion.see(now, fact);
@@ -209,7 +214,7 @@ impl Checkers {
         }
     }
 
-    /// A replica saves its state.
+    /// A replica saves a snapshot.
     pub(crate) fn snapshot(&mut self, now: SimTime, of: ReplicaId, snapshot: &Snapshot) {
         let finding = self.converge.see(of, snapshot);
         self.note("converge", now, finding);
@@ -217,7 +222,7 @@ impl Checkers {
         self.note("restore", now, finding);
     }
 
-    /// A process starts with what is on its disk.
+    /// A process starts with this state on its disk.
     pub(crate) fn starts(&mut self, now: SimTime, member: ReplicaId, recovery: &Recovery) {
         let of = consensus::disk(member);
         for found in recovery.found() {
@@ -227,7 +232,7 @@ impl Checkers {
         }
     }
 
-    /// A node wants something written.
+    /// A node emits a write batch.
     pub(crate) fn written(&mut self, now: SimTime, member: ReplicaId, batch: &WriteBatch) {
         let of = consensus::disk(member);
         self.reference.written(now, of, batch);
@@ -235,13 +240,13 @@ impl Checkers {
         self.note_all(now, findings);
     }
 
-    /// What a node wrote up to a mark is durable.
+    /// A node's writes up to a mark are durable.
     pub(crate) fn durable(&mut self, now: SimTime, member: ReplicaId, mark: Mark) {
         let findings = self.consensus.durable(consensus::disk(member), mark);
         self.note_all(now, findings);
     }
 
-    /// A node has taken a step; what it said is not on its way yet.
+    /// A node has taken a step. Its outputs are not executed yet.
     pub(crate) fn stepped(&mut self, now: SimTime, member: ReplicaId, node: &Node) {
         let of = consensus::disk(member);
         for replica in node.standings() {
@@ -274,7 +279,7 @@ impl Checkers {
         }
     }
 
-    /// A process begins, with the replicas that its disk has.
+    /// A process has started with the replicas of its disk.
     pub(crate) fn started(&mut self, now: SimTime, node: &Node) {
         for view in node.replicas() {
             self.entries.started(&view);
@@ -283,7 +288,7 @@ impl Checkers {
         }
     }
 
-    /// A node says something that safety rests on.
+    /// A node sends a vote or an acknowledgement, on which safety depends.
     pub(crate) fn sent(&mut self, now: SimTime, node: &Node, promised: &SentPromise) {
         let finding = self.memory.sent(node, promised);
         self.note("memory", now, finding);
@@ -297,18 +302,19 @@ impl Checkers {
         }
     }
 
-    /// An objection of somebody who has no file here: the driver, or the end of the run.
+    /// Reports a violation that was found outside this module: by the driver or in the convergence
+    /// phase. Only the first is kept.
     pub(crate) fn object(&mut self, checker: &'static str, at: SimTime, what: String) {
         self.verdict.get_or_insert(Violation { checker, at, what });
     }
 
-    /// The largest fence that any client was given for a path.
+    /// Returns the largest fence that a client received for a path.
     pub(crate) fn highest(&self, path: &Path) -> u64 {
         self.linearizable.highest(path)
     }
 }
 
-/// Whose hold a call takes away, asked or not.
+/// Returns the owner whose hold a call removes on behalf of another client.
 fn takes_from(request: &ClientRequest) -> Option<&OwnerId> {
     match request {
         ClientRequest::ForceRelease { victim, .. } => Some(victim),
@@ -317,10 +323,11 @@ fn takes_from(request: &ClientRequest) -> Option<&OwnerId> {
     }
 }
 
-/// Changes of policy that may take holds away (R131): what rests on a request that was sent before
-/// the end of one proves nothing, and what is believed when one begins may be gone.
+/// Policy changes that may drop holds: R131 (SetNamespacePolicy clears on change). A belief that
+/// rests on a request sent before the end of such a change may be void.
 #[derive(Default)]
 struct PolicyMoves {
+    // By handler: when the pending change was sent, and when the last one was answered.
     open: BTreeMap<String, SimTime>,
     over: BTreeMap<String, SimTime>,
 }
@@ -346,7 +353,8 @@ impl PolicyMoves {
     /// Whether a belief in a path that rests on a request of `sent` may be void.
     fn shake(&self, path: &Path, sent: SimTime) -> bool {
         let handler = path.handler();
-        // Those of `q` and `r` change routes, and are refused where anything is held (R133).
+        // Changes under `q` and `r` alter routes. They are refused while a moving path is held:
+        // R133 (route changes need drained paths).
         !matches!(handler, "q" | "r")
             && (self.open.contains_key(handler)
                 || self.over.get(handler).is_some_and(|over| sent <= *over))

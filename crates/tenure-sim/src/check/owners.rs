@@ -1,7 +1,7 @@
-//! What is said of owners: whether they live, what they hold, whom they are in the way of, and that
-//! who was broken is out.
+//! Owner queries: whether an owner is alive, what it holds, which owners it blocks, and that a
+//! broken hold is gone.
 //!
-//! Each answer is compared with what clients knew from before the question until after the answer.
+//! Each answer is compared with what clients knew from before the request until after the answer.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,15 +17,16 @@ use super::releases::Releases;
 use super::{BelievedHold, CheckResult, ClientCall, Fact, PolicyMoves, Relevance, takes_from};
 use crate::time::SimTime;
 
-/// See the module.
+/// What is known of every owner.
 #[derive(Default)]
 pub(super) struct Owners {
     believed: BTreeMap<OwnerId, (SimTime, BelievedHold)>,
     releases: Releases,
-    /// The calls that want to take something from an owner, by number. None of them is ever known to be
-    /// over, because one that is not answered may still arrive.
+    /// The calls that may remove holds of an owner, by number. They are never deleted: an
+    /// unanswered call may still arrive.
     doomed: BTreeMap<OwnerId, BTreeSet<u64>>,
-    /// How often each owner asked for something: an earlier acquire that comes late moves its fence.
+    /// Number of acquires of each owner. With more than one, an earlier one that arrives late
+    /// changes the fence.
     acquires: BTreeMap<OwnerId, u32>,
     broken: BTreeMap<(OwnerId, Path, Option<Fence>), SimTime>,
     upheavals: PolicyMoves,
@@ -66,13 +67,14 @@ impl Owners {
         }
     }
 
-    /// What an owner believed from `sent` until `now`, if nothing can have taken it away.
+    /// Returns the hold that an owner relied on from `sent` until `now`, if no call may have
+    /// removed it.
     fn believes(&self, sent: SimTime, now: SimTime, owner: &OwnerId) -> Option<&BelievedHold> {
         let safe = !self.doomed.contains_key(owner);
         self.stands(sent, now, owner).filter(|_| safe)
     }
 
-    /// The same, whatever calls wanted to take it away.
+    /// The same, even if calls of other clients may have removed it.
     fn stands(&self, sent: SimTime, now: SimTime, owner: &OwnerId) -> Option<&BelievedHold> {
         let (since, belief) = self.believed.get(owner)?;
         let stands = *since <= sent
@@ -81,9 +83,9 @@ impl Owners {
         stands.then_some(belief)
     }
 
-    /// Whether a break must have met the hold that it names: its owner believed in it all the time, and no
-    /// other call wanted to take it away until the answer came. Another call may have been applied first,
-    /// also one that was sent after the break.
+    /// Whether a break must have found the hold that it names: its owner relied on it all the time,
+    /// and no other call that could remove it was sent before the answer arrived. (Also a call that
+    /// was sent after the break may be applied first.)
     fn must_meet(&self, now: SimTime, ask: &ClientCall) -> bool {
         let ClientRequest::Break { path, owner, fence } = &*ask.request else {
             return false;
@@ -119,6 +121,7 @@ impl Owners {
                     BreakOutcome::Broken => {
                         self.broken.insert(hold, now);
                     }
+                    // Legitimate if the hold may have ended before the break was applied.
                     BreakOutcome::NotThatHold(present) => {
                         if self.must_meet(now, ask) {
                             return Err(format!(
@@ -152,6 +155,7 @@ impl Owners {
         Ok(Relevance::Passed)
     }
 
+    /// Checks whether an owner was reported correctly as alive or dead.
     fn incarnations(
         &self,
         now: SimTime,
@@ -174,6 +178,7 @@ impl Owners {
         }
     }
 
+    /// Checks a list of an owner's locks: it contains every hold that the owner relied on.
     fn lists(
         &self,
         now: SimTime,
@@ -198,6 +203,7 @@ impl Owners {
         Ok(())
     }
 
+    /// Checks an explanation: it names every owner that blocked the path during the whole call.
     fn explains(
         &self,
         now: SimTime,
@@ -228,6 +234,7 @@ impl Owners {
         Ok(())
     }
 
+    /// A hold that was broken before the call was sent must not be reported.
     fn not_broken(
         &self,
         ask: &ClientCall,
@@ -299,8 +306,8 @@ mod tests {
         }
     }
 
-    /// Amy believes to hold something until 100. A break of it is sent at 10, another call at 20, and then
-    /// the break is answered: it has met no hold.
+    /// Amy believes she holds a path until 100. A break of it is sent at 10 and another call at 20.
+    /// Then the break is answered: it found no such hold.
     fn missed(meanwhile: Option<ClientRequest>, answered: SimTime) -> CheckResult {
         let mut checker = Owners::default();
         let first = ask(1, acquire());
@@ -323,7 +330,7 @@ mod tests {
         checker.see(answered, &Fact::Answered(&late, &nobody))
     }
 
-    /// E9: a hold that stands, and that no other call goes for, is met.
+    /// E9 (Break one hold): a hold that exists, and that no other call may remove, is found.
     #[test]
     fn a_break_must_meet_a_hold_that_stands() {
         assert!(missed(None, 30).is_err());

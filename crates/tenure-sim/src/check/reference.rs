@@ -1,13 +1,17 @@
-//! The reference: every group's machine once more, fed with the committed entries in their order.
+//! Reference execution: the state machine of every group, applied once more from the committed
+//! entries in order.
 //!
 //! ```text
-//!   entries that replicas write ──▶ the first replica that has applied one ──▶ reference ──▶ Applied
-//!                                                       every replica's state ══════╛
+//!   entries that replicas write ──▶ the first replica that applies one ──▶ reference ──▶ Applied
+//!                                                   state of every replica ═════╛
 //! ```
 //!
-//! A replica that stands at an entry after a step has the state of the reference there, byte for byte; a snapshot
-//! is read back as it was written; and the core's naive model, fed with the same commands, says the same. What
-//! the reference applies is what the checkers of effects see: each command once, however often it is replicated.
+//! - After a step, a replica's state equals the reference at the same index, byte for byte.
+//! - A snapshot that is decoded and encoded again is unchanged.
+//! - The naive model of `tenure-core`, which applies the same commands, gives the same answers.
+//!
+//! The checkers of effects see what the reference applies: each command once, however often it is
+//! replicated.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +36,7 @@ use super::{CheckResult, Relevance};
 use crate::plan::RunPlan;
 use crate::time::SimTime;
 
-/// See the module.
+/// The reference machines, and the logs of all replicas.
 pub(super) struct Reference {
     groups: u32,
     limits: SpaceLimits,
@@ -40,16 +44,16 @@ pub(super) struct Reference {
     default_algorithm: Algorithm,
     /// The terms of the entries in each replica's log.
     logs: BTreeMap<(NodeDisk, GroupId), BTreeMap<u64, u64>>,
-    /// When each entry was first written, and what it says.
+    /// When each entry was first written, and its payload.
     entries: BTreeMap<(GroupId, LogPosition), (SimTime, Payload)>,
     machines: BTreeMap<GroupId, ReferenceMachine>,
-    /// Hashes of states that were compared, by index.
+    /// Hashes of compared states, by index.
     states: BTreeMap<(GroupId, u64), u64>,
-    /// Up to which entry each replica was compared.
+    /// The index up to which each replica was compared.
     compared: BTreeMap<(NodeDisk, GroupId), u64>,
 }
 
-/// A group's machine in the reference.
+/// The reference state machine of a group.
 struct ReferenceMachine {
     index: u64,
     channel: EventIdStride,
@@ -57,27 +61,27 @@ struct ReferenceMachine {
 }
 
 enum MachineKind {
-    /// The naive model knows no limits: it runs where there are the usual ones.
+    /// The naive model has no limits, so it runs only with the default limits.
     Space(Box<Space>, Option<Box<Model>>),
     System(Box<System>),
 }
 
-/// An entry that is applied.
+/// Identity of an applied entry.
 #[derive(Clone, Copy)]
 pub(super) struct AppliedEntry {
-    /// When it was proposed.
+    /// When it was first written by its proposer.
     pub(super) proposed: SimTime,
     pub(super) place: LogPosition,
     pub(super) group: GroupId,
 }
 
-/// One command that was applied.
+/// One applied command.
 pub(super) struct AppliedCommand<'a> {
     pub(super) at: AppliedEntry,
     pub(super) what: CommandResult<'a>,
 }
 
-/// By which machine, and what came of it.
+/// The command and its result, by kind of state machine.
 pub(super) enum CommandResult<'a> {
     Space {
         command: &'a Command,
@@ -105,7 +109,7 @@ impl Reference {
         }
     }
 
-    /// A node wants a batch written.
+    /// A node emits a batch.
     pub(super) fn written(&mut self, now: SimTime, of: NodeDisk, batch: &WriteBatch) {
         for (group, record) in &batch.records {
             let log = self.logs.entry((of, *group)).or_default();
@@ -113,6 +117,7 @@ impl Reference {
                 LogWrite::Entries(entries) => {
                     for entry in entries {
                         let LogPosition { index, term } = entry.place;
+                        // A new entry at an index replaces all later ones.
                         log.split_off(&index);
                         log.insert(index, term);
                         let written = (now, entry.payload.clone());
@@ -126,7 +131,7 @@ impl Reference {
         }
     }
 
-    /// A process starts with what is on its disk.
+    /// A process starts with this state on its disk.
     pub(super) fn starts(&mut self, now: SimTime, of: NodeDisk, found: &LogView<'_>) {
         self.compared.remove(&(of, found.group));
         let log = self.logs.entry((of, found.group)).or_default();
@@ -139,13 +144,13 @@ impl Reference {
         }
     }
 
-    /// Where the entry of an index is in a replica's log.
+    /// Returns the position of the entry at an index of a replica's log.
     pub(super) fn place(&self, of: NodeDisk, group: GroupId, index: u64) -> Option<LogPosition> {
         let term = *self.logs.get(&(of, group))?.get(&index)?;
         Some(LogPosition { term, index })
     }
 
-    /// What a group's locks are now.
+    /// Returns the lock state machines of all groups.
     pub(super) fn spaces(&self) -> impl Iterator<Item = &Space> {
         self.machines
             .values()
@@ -155,7 +160,8 @@ impl Reference {
             })
     }
 
-    /// A replica stands at an entry after a step. `see` is shown each command that nobody had applied before.
+    /// A replica has taken a step. Applies the entries that no replica had applied before, passes
+    /// each command to `see`, and compares the states.
     pub(super) fn stepped(
         &mut self,
         of: NodeDisk,
@@ -178,6 +184,7 @@ impl Reference {
             let entry = self
                 .place(of, group, next)
                 .and_then(|place| Some((place, self.entries.get(&(group, place))?)));
+            // The replica's log lacks the entry: it was covered by an installed snapshot.
             let Some((place, (proposed, payload))) = entry else {
                 break;
             };
@@ -201,6 +208,7 @@ impl Reference {
         findings
     }
 
+    /// Compares the state of a replica with the reference at the same index.
     fn same_state(
         &mut self,
         of: NodeDisk,
@@ -211,7 +219,7 @@ impl Reference {
     ) -> CheckResult {
         let found = xxh3_64(bytes);
         if reference_machine.index < index {
-            // It was given a state whose entries no log has any more: begin from there.
+            // The replica installed a snapshot whose entries are in no log: continue from it.
             reference_machine.restore(index, bytes);
             self.states.insert((group, index), found);
             return Ok(Relevance::Passed);
@@ -232,7 +240,7 @@ impl Reference {
         }
     }
 
-    /// A replica saves its state: it is read back as it was written.
+    /// Checks that a saved snapshot can be decoded and is encoded the same again.
     pub(super) fn saved(&self, snapshot: &Snapshot) -> CheckResult {
         if !snapshot.index.is_multiple_of(SAMPLED) {
             return Ok(Relevance::Passed);
@@ -263,6 +271,7 @@ impl Reference {
         }
     }
 
+    /// Creates the state machine of a group without entries.
     fn blank(&self, group: GroupId) -> ReferenceMachine {
         let channel = EventIdStride::new(group.0, self.groups + 1);
         let machine = if group.0 < self.groups {
@@ -287,14 +296,15 @@ impl Reference {
     }
 }
 
-/// States are compared, snapshots read back and invariants checked at every so many entries: what differs once differs for long,
-/// and writing a state down takes longer than all else that the checkers do.
+/// States are compared, snapshots decoded and invariants checked at every fourth entry. A
+/// difference persists, and encoding a state takes longer than all other checks.
 const SAMPLED: u64 = 4;
 
-/// Version and machine come before what the machine writes.
+/// Length of the header before the machine's own bytes: version and kind of machine.
 const HEAD: usize = 2;
 
 impl ReferenceMachine {
+    /// Applies an entry, to the model as well if there is one.
     fn apply(
         &mut self,
         at: AppliedEntry,
@@ -338,6 +348,7 @@ impl ReferenceMachine {
                 }
             }
         }
+        // Verifies the internal invariants of the space; panics if one is broken.
         if let MachineKind::Space(space, _) = &self.machine
             && place.index.is_multiple_of(SAMPLED)
         {
@@ -346,7 +357,7 @@ impl ReferenceMachine {
         findings
     }
 
-    /// The hash of its state, with the head of another one.
+    /// Returns the hash of the state, with the header of another encoding.
     fn encode(&self, like: &Bytes) -> u64 {
         let head = like.get(..HEAD).unwrap_or_default().to_vec();
         xxh3_64(&match &self.machine {
@@ -355,7 +366,7 @@ impl ReferenceMachine {
         })
     }
 
-    /// Goes on from a state. The model cannot.
+    /// Replaces the state by a snapshot. The model is dropped, because it cannot load one.
     fn restore(&mut self, index: u64, bytes: &Bytes) {
         let state = bytes.get(HEAD..).unwrap_or_default();
         self.index = index;
@@ -378,7 +389,8 @@ impl ReferenceMachine {
     }
 }
 
-/// The answer, and what each owner is told. Numbers of events are a machine's own.
+/// Compares the outcome and the events per owner. Event ids are not compared, because the model
+/// numbers its own.
 fn same_answer(
     at: AppliedEntry,
     command: &Command,

@@ -1,6 +1,9 @@
-//! Who has given everything back for good: its release was answered, and no acquire of its was on the
-//! way when the release was first sent. (A late acquire takes again what a repeated release, being
-//! the same request, does not give back: leases.md.)
+//! Final releases: which owners have released everything.
+//!
+//! An owner has, if its release was answered and none of its acquires was under way when the
+//! release was first sent. (An acquire that arrives late takes the lock again, and a repeated
+//! release does not free it, because it is the same request under the same key:
+//! `docs/design/leases.md`.)
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,12 +13,12 @@ use tenure_node::{Answer, ClientRequest};
 use super::{ClientCall, Fact};
 use crate::time::SimTime;
 
-/// See the module.
+/// Acquires and releases of every owner.
 #[derive(Default)]
 pub(super) struct Releases {
-    /// Acquires of each owner that are not answered.
+    /// Number of unanswered acquires per owner.
     open: BTreeMap<OwnerId, u64>,
-    /// Owners whose release was sent, and those of them that had nothing else on the way.
+    /// Owners whose release was sent, and those of them that had no acquire under way.
     releasing: BTreeSet<OwnerId>,
     clean: BTreeSet<OwnerId>,
     over: BTreeMap<OwnerId, SimTime>,
@@ -52,7 +55,7 @@ impl Releases {
         }
     }
 
-    /// When this owner had given everything back, if that was before a question was sent.
+    /// Returns when this owner had released everything, if that was before a call was sent.
     pub(super) fn before(&self, ask: &ClientCall, owner: &OwnerId) -> Option<SimTime> {
         let over = self.over.get(owner).copied();
         over.filter(|when| *when < ask.sent)

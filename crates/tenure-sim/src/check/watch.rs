@@ -1,9 +1,10 @@
-//! Those who watch see every change in the order in which it was decided (E8), so what they see must
-//! make sense by itself: nothing is granted twice, nobody is overtaken (R79), nothing goes that was
-//! not there. In the convergence phase it must also equal what is read, and a place in line that is over must not
-//! become a hold any more.
+//! Watch consistency: a watch shows every change in commit order: E8 (Watch lock changes).
 //!
-//! Order is promised per namespace; all bookkeeping is, too.
+//! So the changes must be consistent by themselves: no conflicting grants, no overtaking (R79), no
+//! release of what was not held. In the convergence phase the result must also equal what is read,
+//! and a waiter that has timed out must not be granted.
+//!
+//! The order is guaranteed per namespace, so the state is kept per namespace.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,39 +19,41 @@ use super::exclusion::{PERMITS, excludes};
 use super::{CheckResult, Fact, Relevance};
 use crate::time::{SECOND, SimTime};
 
-/// In the convergence phase every change has reached everybody within this time.
+/// In the convergence phase every change reaches every watcher within this time.
 const NEWS_TAKES: SimTime = SECOND;
 
-/// See the module.
+/// The state that every watch stream has shown.
 #[derive(Default)]
 pub(super) struct WatchOrder {
     views: BTreeMap<u64, StreamView>,
     convergence: bool,
     /// When all clients died.
     dead_since: Option<SimTime>,
-    /// How long the last acquire of each owner may wait, in milliseconds.
+    /// Queue time of each owner's last acquire, in milliseconds.
     patience: BTreeMap<OwnerId, u64>,
-    /// What was read in the convergence phase, to be compared when all news of it have come.
+    /// Reads of the convergence phase, to be compared when all earlier changes have arrived.
     read: VecDeque<WatchedRead>,
 }
 
-/// What one stream has shown.
+/// The state that one stream has shown.
 #[derive(Default)]
 struct StreamView {
     prefix: Option<Namespace>,
-    /// When all that was there at its begin had been told.
+    /// When the initial snapshot was complete.
     complete: Option<SimTime>,
     places: BTreeMap<Namespace, WatchedTree>,
 }
 
+/// Holds and waiters of one namespace.
 #[derive(Default)]
 struct WatchedTree {
     holds: Vec<(OwnerId, Path, Mode)>,
-    /// Those who wait, in their order.
+    /// Waiters, in order.
     line: Vec<(OwnerId, Path, Mode)>,
     changed: BTreeMap<Path, SimTime>,
 }
 
+/// An answer to InspectPath.
 struct WatchedRead {
     path: Path,
     sent: SimTime,
@@ -135,7 +138,8 @@ impl WatchOrder {
             self.dead_since,
             self.patience.get(owner),
         ) {
-            // Its last request may take five seconds to be decided, by clocks ten per cent slow.
+            // The owner's last request may take 5 s until it is queued, and clocks are up to 10 %
+            // slow.
             let over = dead + (patience + 5_000) * 1_200 + 3 * SECOND;
             if now > over {
                 return Err(format!(
@@ -148,7 +152,7 @@ impl WatchOrder {
         tree.take(change, (owner, path, mode))
     }
 
-    /// What was read with nothing changing around it is what was seen.
+    /// Compares reads with the streams, once all changes around the read have arrived.
     fn compare(&mut self, now: SimTime) -> CheckResult {
         let mut compared = Relevance::Passed;
         while self
@@ -172,6 +176,8 @@ impl WatchOrder {
 }
 
 impl StreamView {
+    /// Whether a read equals what this stream has shown. Skipped if the path changed at about the
+    /// time of the read.
     fn agrees(&self, read: &WatchedRead) -> Result<(), String> {
         let quiet_since = read.sent.saturating_sub(NEWS_TAKES);
         let changed = |tree: &WatchedTree| tree.changed.get(&read.path).copied();
@@ -213,6 +219,7 @@ impl StreamView {
 }
 
 impl WatchedTree {
+    /// Applies a change to the state.
     fn take(
         &mut self,
         change: &LockChange,
@@ -244,6 +251,7 @@ impl WatchedTree {
         Ok(())
     }
 
+    /// Checks a grant against the other holds, the permits, and the earlier waiters.
     fn granted(&self, owner: &OwnerId, path: &Path, mode: Mode) -> Result<(), String> {
         let others = self.holds.iter().filter(|other| other.0 != *owner);
         for (other, held, held_mode) in others {
@@ -260,7 +268,8 @@ impl WatchedTree {
                 return Err(format!("{owner} got permit {} of {path}", holders + 1));
             }
         }
-        // Whoever holds a part already does not stand in line for the rest (R79).
+        // An owner that already holds a path of the tree is not required to queue behind others:
+        // R79 (no overtaking).
         let holds_some = self.holds.iter().any(|held| held.0 == *owner);
         let ahead = self.line.iter().take_while(|other| other.0 != *owner);
         for (other, wanted, wanted_mode) in ahead {

@@ -1,4 +1,5 @@
-//! Clocks: their rates within the ten per cent that leases.md allows, and steps that must not matter.
+//! Clock faults: rates within the ten per cent that `docs/design/leases.md` allows, and steps of
+//! the clocks, which must have no effect on leases.
 
 use crate::random::SimRng;
 use crate::simulator::Simulator;

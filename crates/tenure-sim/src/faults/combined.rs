@@ -1,5 +1,6 @@
-//! Several troubles for one group within a moment: most bugs of consensus and of leases need two or three things
-//! that go wrong at once, in the right order.
+//! Combined faults: several faults for one group within a short time.
+//!
+//! Most bugs of consensus and of leases need two or three failures at once, in the right order.
 
 use tenure_node::{GroupId, Input};
 
@@ -8,7 +9,7 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SimTime};
 
-/// One trouble of several.
+/// One part of a combined fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CombinedFault {
     Transfer,
@@ -50,7 +51,7 @@ const ALL: [CombinedFault; 17] = [
     CombinedFault::Clocks,
 ];
 
-/// Two to five of them.
+/// Schedules two to five faults for a random group, within 2 ms to 1.5 s.
 pub(super) fn strike(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let group = random.index(sim.operator.wanted.len());
     sim.leader(GroupId(u32::try_from(group).ok()?))?;
@@ -74,6 +75,8 @@ pub(super) fn strike(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     ))
 }
 
+/// Executes one part. The leader is looked up only now, because an earlier part may have changed
+/// it.
 pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: u64) {
     let group = GroupId(u32::try_from(at).unwrap_or(0));
     if !sim.fault_phase {
@@ -110,9 +113,11 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
                 .flat_map(|other| [(leader, other), (other, leader)])
                 .collect();
             cut(sim, &links, brief);
+            // In half of the cases the other nodes learn that the leader is down.
             if random.chance(500) {
                 sim.tell_peers(leader, |node| Input::PeerDown { node });
             }
+            // Clients keep sending requests to the leader that is cut off.
             sim.favourite = Some(leader);
         }
         CombinedFault::CutLogs => {
@@ -125,6 +130,7 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
                 sim.operate();
             }
         }
+        // A member takes the leader for dead, and at once for alive again.
         CombinedFault::FalseAlarm => {
             let node = sim.node_slots[leader].member.node;
             sim.input(member, Input::PeerDown { node });
@@ -141,6 +147,7 @@ pub(super) fn next(sim: &mut Simulator, at: usize, trouble: CombinedFault, rng: 
         CombinedFault::Middle => {
             crash::in_the_middle(sim, random);
         }
+        // The extremes of the allowed rates, so that two clocks differ as much as possible.
         CombinedFault::Clocks => {
             for node_slot in 0..node_slots {
                 let rate = random.pick(&[905, 1_095]);
@@ -158,7 +165,7 @@ fn cut(sim: &mut Simulator, links: &[(usize, usize)], length: SimTime) {
     sim.at(sim.now + length, SimEvent::Undo(Undo::Links));
 }
 
-/// Every log is cut where it can be.
+/// Asks random replicas of all groups to truncate their logs.
 pub(super) fn cut_logs(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     for node_slot in 0..sim.node_slots.len() {
         for group in 0..sim.operator.wanted.len() {

@@ -1,4 +1,4 @@
-//! Processes and machines that die.
+//! Crash faults: processes that are killed and machines that lose power.
 
 use tenure_node::{GroupId, Input};
 
@@ -7,7 +7,8 @@ use crate::sim_node::MidStep;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
 
-/// Power is lost: any part of what was not synced may be gone, a torn write among it.
+/// Power loss of one node or of all nodes: any subset of the unsynced writes may be lost, and the
+/// last one may be torn.
 pub(super) fn power(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let count = if random.chance(150) {
         sim.node_slots.len()
@@ -21,6 +22,7 @@ pub(super) fn power(sim: &mut Simulator, random: &mut SimRng) -> Option<String> 
     Some(format!("{count} from seat {first}"))
 }
 
+/// Ends a process and drops unsynced writes of its disk at random.
 pub(super) fn lose_power(sim: &mut Simulator, at: usize, random: &mut SimRng) {
     if !sim.node_slots[at].is_up() {
         return;
@@ -33,7 +35,7 @@ pub(super) fn lose_power(sim: &mut Simulator, at: usize, random: &mut SimRng) {
     node_slot.disk = node_slot.disk.crash(&mut || rng.chance(keeps));
 }
 
-/// The process is killed; what it wrote stays.
+/// Kills a process. Its unsynced writes survive in the page cache.
 pub(super) fn kill(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = super::running(sim, random)?;
     end(sim, at, random);
@@ -41,7 +43,7 @@ pub(super) fn kill(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     Some(format!("seat {at}"))
 }
 
-/// The process is gone; it comes back after a while.
+/// Ends a process. It is restarted 10 ms to 30 s later. Its peers notice in 60 % of the cases.
 pub(super) fn end(sim: &mut Simulator, at: usize, random: &mut SimRng) {
     sim.end_process(at);
     if random.chance(600) {
@@ -52,7 +54,7 @@ pub(super) fn end(sim: &mut Simulator, at: usize, random: &mut SimRng) {
     sim.at(sim.now + pause, SimEvent::Start(at));
 }
 
-/// A process will die between two things that belong together, soon.
+/// Prepares a crash between two actions that belong together (see [`MidStep`]), mostly of a leader.
 pub(super) fn in_the_middle(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = if random.chance(700) {
         let group = random.index(sim.operator.wanted.len());
@@ -70,7 +72,7 @@ pub(super) fn in_the_middle(sim: &mut Simulator, random: &mut SimRng) -> Option<
 }
 
 impl Simulator {
-    /// Whether the process of a node slot dies here: then it is gone.
+    /// Whether the process dies at this point. If so, it is ended before this returns.
     pub(crate) fn dies_at(&mut self, at: usize, here: MidStep) -> bool {
         match &mut self.node_slots[at].middle {
             Some((middle, left)) if *middle == here => {

@@ -1,7 +1,7 @@
-//! Disks that fail, fill up, slow down, rot, and vanish.
+//! Disk faults: write and sync errors, full, slow and hung disks, bit flips, lost disks.
 //!
-//! At most one node at a time may lose data for good, and only when every group has replaced the
-//! last one: what a majority forgets is lost, by any protocol.
+//! At most one node at a time may lose durable data, and only after every group has replaced the
+//! replica that was lost before. No protocol survives the loss of data on a majority.
 
 use tenure_log::Disk as _;
 
@@ -10,6 +10,7 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
 
+/// Makes one of the next few operations of a disk fail, or limits its capacity.
 pub(super) fn fail(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> Option<String> {
     let at = super::running(sim, random)?;
     let soon = random.below(6);
@@ -39,7 +40,7 @@ pub(super) fn slow(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     Some(format!("seat {at}, {} ms a sync", sync / MILLISECOND))
 }
 
-/// Writes and syncs take no end for a while, of one disk or of all; reads go on.
+/// Writes and syncs of one disk or of all disks hang for a while. Reads continue.
 pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let most = random.pick(&[3 * SECOND, 15 * SECOND, 120 * SECOND]);
     let length = random.between(SECOND, most);
@@ -64,7 +65,8 @@ pub(super) fn heal(sim: &mut Simulator, at: usize) {
     sim.node_slots[at].disk.set_capacity(None);
 }
 
-/// A bit of what was durable flips, well before the tail; the node is started again and must notice.
+/// Flips a bit of durable data in the first half of a log file. The node is restarted and must
+/// notice.
 pub(super) fn flip(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = may_lose(sim, random)?;
     let disk = sim.node_slots[at].disk.clone();
@@ -77,6 +79,7 @@ pub(super) fn flip(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let name = logs.get(random.index(logs.len().max(1)))?.clone();
     let bytes = disk.bytes(&name)?;
     let used = bytes.iter().rposition(|byte| *byte != 0)?;
+    // A nearly empty file: the bit would be in the tail, where damage looks like a torn write.
     if used < 4096 {
         return None;
     }
@@ -89,7 +92,7 @@ pub(super) fn flip(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     Some(format!("seat {at}, {name} at {offset}"))
 }
 
-/// The disk is replaced by an empty one.
+/// Replaces a disk by an empty one.
 pub(super) fn wipe(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = may_lose(sim, random)?;
     sim.operator.may_lose.insert(at);
@@ -98,6 +101,7 @@ pub(super) fn wipe(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     Some(format!("seat {at}"))
 }
 
+/// Returns a node that may lose its data now.
 fn may_lose(sim: &mut Simulator, random: &mut SimRng) -> Option<usize> {
     sim.operate();
     let at = super::running(sim, random)?;

@@ -1,4 +1,4 @@
-//! Clients that stand still in the middle of anything, and clients that die.
+//! Client faults: clients that pause, and clients that die.
 
 use crate::random::SimRng;
 use crate::simulator::Simulator;

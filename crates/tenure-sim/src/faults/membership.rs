@@ -1,4 +1,4 @@
-//! Replicas that come and go, leaderships that are handed over.
+//! Membership faults: replicas that are moved, removed and added again, and leadership transfers.
 
 use tenure_node::{GroupId, Input, MembershipChange, MembershipStep};
 
@@ -7,6 +7,7 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
 
+/// Chooses a new placement for a random group. The operator carries it out.
 pub(super) fn change(sim: &mut Simulator) -> Option<String> {
     if !sim.operator.may_lose.is_empty() {
         return None;
@@ -16,8 +17,8 @@ pub(super) fn change(sim: &mut Simulator) -> Option<String> {
     Some(format!("{group} to {node_slots:?}"))
 }
 
-/// A node becomes a learner of a group that it has no part in, and is cut off. The operator, who
-/// does not want it there, removes it meanwhile.
+/// Adds a node as a learner to a group that it does not replicate, then cuts it off. Meanwhile the
+/// operator removes it again, because the placement does not include it.
 pub(super) fn forsake(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = random.index(sim.operator.wanted.len());
     let group = GroupId(u32::try_from(at).ok()?);
@@ -46,12 +47,15 @@ pub(super) fn forsake(sim: &mut Simulator, random: &mut SimRng) -> Option<String
     Some(format!("{group} at seat {node_slot}"))
 }
 
-/// A voter is away while another one is replaced, and the replaced one is added again. Then the leader dies
-/// and the first voter comes back with what it knew: it must not lead by the vote of the replica that was
-/// added again. States rarely arrive meanwhile, so that this one is empty or has an old one.
+/// A replica is removed and added again on the same node, in one of two scenarios.
 ///
-/// Or nobody is away, and the replaced replica has a slow disk: what it acknowledges leaves when the next one
-/// of its node is there.
+/// With a stopped voter: the voter stops, another voter is replaced and later added again. Then the
+/// leader dies and the stopped voter returns with its old log. It must not become leader by the
+/// vote of the replica that was added again. Snapshots are mostly lost meanwhile, so the added
+/// replica is empty or outdated.
+///
+/// With a slow disk: no voter stops, but the replaced replica's disk is slow. Its acknowledgements
+/// leave only when the next replica on the same node already exists.
 pub(super) fn come_back(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = random.index(sim.operator.wanted.len());
     let group = GroupId(u32::try_from(at).ok()?);
@@ -69,6 +73,8 @@ pub(super) fn come_back(sim: &mut Simulator, random: &mut SimRng) -> Option<Stri
                 && sim.node_slots[*node_slot].is_up()
         })
         .collect();
+    // Two voters besides the leader are needed, and no node may be in the course of losing its
+    // data.
     if voters.len() < 2 || guests.is_empty() || !sim.operator.may_lose.is_empty() {
         return None;
     }

@@ -1,7 +1,7 @@
-//! Faults: each kind in its own file, each with its own random numbers, none knowing the checkers.
+//! Fault injection. Each kind of fault has its own generator and does not know the checkers.
 //!
-//! A kind strikes at random moments during the fault phase. Most strikes end by an [`Undo`] a while later;
-//! all end when the fault phase does.
+//! A fault strikes at random times during the fault phase. Most strikes end with an [`Undo`] some
+//! time later; all end with the fault phase.
 
 mod clock;
 mod combined;
@@ -18,7 +18,7 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{SECOND, SimTime};
 
-/// All kinds.
+/// All kinds of faults.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FaultKind {
     Partition,
@@ -55,8 +55,8 @@ pub(crate) enum FaultKind {
 }
 
 impl FaultKind {
-    /// Those that any cluster can be struck by. The others need a spare node ([`FaultKind::Forsaken`], [`FaultKind::Returning`])
-    /// or are planned by a fault profile of their own.
+    /// Kinds that need no special cluster. The others need a spare node ([`FaultKind::Forsaken`],
+    /// [`FaultKind::Returning`]) or belong to one fault profile.
     pub(crate) const ANYWHERE: [FaultKind; 25] = [
         FaultKind::Partition,
         FaultKind::PartialPartition,
@@ -121,7 +121,7 @@ impl FaultKind {
         }
     }
 
-    /// The mean time between two strikes in the fiercest runs.
+    /// Returns the mean time between two strikes in the most intense runs.
     pub(crate) fn mean_pause(self) -> SimTime {
         match self {
             FaultKind::Partition | FaultKind::PartialPartition | FaultKind::OneWay => 25 * SECOND,
@@ -141,35 +141,36 @@ impl FaultKind {
     }
 }
 
-/// A kind that strikes in this run.
+/// A kind of fault that is active in this run.
 pub(crate) struct Fault {
     pub(crate) kind: FaultKind,
     mean: SimTime,
     random: SimRng,
 }
 
-/// How a strike ends.
+/// The end of a strike, or its next stage.
 pub(crate) enum Undo {
-    /// Links carry again what they should.
+    /// Resets all links.
     Links,
-    /// The node at this seat goes on, if its process is still this one.
+    /// Resumes the node, if its process is still this one.
     Pause { node_slot: usize, process: u64 },
-    /// The disk of this seat is quick again, and has room.
+    /// Resets speed and capacity of the disk.
     Disk(usize),
-    /// Not an end yet: what this seat says reaches nobody any more, and all others are told so.
+    /// Next stage: drops everything that this node sends, and tells the other nodes that it is
+    /// down.
     Silence(usize),
-    /// Not an end yet: this seat is cut off before it can hear that nobody wants its replica.
+    /// Next stage: cuts this node off before it can learn that its replica was removed.
     Forsake(usize),
-    /// Not an end yet: the node slot that was replaced in this group gets a replica again.
+    /// Next stage: adds a replica again on the node slot that was replaced in this group.
     Return { group: usize, node_slot: usize },
-    /// Not an end yet: the leader of this group dies, unless it is one of these node slots, and the first of them
-    /// comes back.
+    /// Next stage: kills the leader of this group, unless it is one of these node slots, and
+    /// restarts `away`.
     Succeed {
         group: usize,
         away: usize,
         back: usize,
     },
-    /// Not an end yet: the next trouble of several for a group.
+    /// Next stage: executes the next part of a combined fault.
     Next {
         group: usize,
         trouble: CombinedFault,
@@ -189,12 +190,14 @@ impl Fault {
             .collect()
     }
 
+    /// Returns the time until the next strike.
     pub(crate) fn pause(&mut self) -> SimTime {
         self.random.between(self.mean / 5, self.mean * 9 / 5)
     }
 }
 
 impl Simulator {
+    /// Executes a strike of a fault and schedules the next one.
     pub(crate) fn strike(&mut self, at: usize) {
         let pause = self.faults[at].pause();
         self.at(self.now + pause, SimEvent::Strike(at));
@@ -261,7 +264,7 @@ impl Simulator {
     }
 }
 
-/// A node slot with a running process.
+/// Returns a random node slot with a running process.
 fn running(sim: &Simulator, random: &mut SimRng) -> Option<usize> {
     let up: Vec<usize> = (0..sim.node_slots.len())
         .filter(|at| sim.node_slots[*at].is_up())

@@ -1,4 +1,4 @@
-//! The network: partitions (whole, partial, one-way), loss, duplication, slowness, broken connections.
+//! Network faults: partitions (whole, partial, one-way), loss, duplicates, delay, reconnects.
 
 use tenure_node::{GroupId, Input};
 
@@ -8,12 +8,15 @@ use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND};
 
+/// Cuts links. In half of the cases the receivers learn that the peer is down; otherwise they
+/// notice nothing.
 pub(super) fn cut(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> Option<String> {
     let nodes = sim.node_slots.len();
     let lonely = random.index(nodes);
     let told = random.chance(500);
     let mut cut = Vec::new();
     match kind {
+        // One node alone, or two of five.
         FaultKind::Partition => {
             let other = if nodes > 3 && random.chance(500) {
                 (lonely + 1) % nodes
@@ -34,6 +37,7 @@ pub(super) fn cut(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> 
             cut.extend([(lonely, other), (other, lonely)]);
         }
         _ => {
+            // The node either receives nothing or reaches no other node, on most of its links.
             let deaf = random.chance(500);
             for other in (0..nodes).filter(|other| *other != lonely) {
                 if random.chance(700) {
@@ -58,6 +62,7 @@ pub(super) fn cut(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> 
     Some(format!("{cut:?} for {} ms", length / MILLISECOND))
 }
 
+/// Sets loss, duplicates or delay on most links.
 pub(super) fn worsen(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) -> Option<String> {
     let nodes = sim.node_slots.len();
     let much = random.pick(&[50, 200, 500]);
@@ -83,7 +88,7 @@ pub(super) fn worsen(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) 
     ))
 }
 
-/// A connection breaks; frames under way arrive late, behind those of the next one.
+/// Breaks a connection. Frames that are under way may arrive after frames of the new connection.
 pub(super) fn reconnect(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let nodes = sim.node_slots.len();
     let one = random.index(nodes);
@@ -97,10 +102,10 @@ pub(super) fn reconnect(sim: &mut Simulator, random: &mut SimRng) -> Option<Stri
     Some(format!("{one} and {other}"))
 }
 
-/// A leader is replaced and does not know: what it says reaches nobody, answers to what it said
-/// before are still on their way, and clients go on asking it.
+/// Deposes a leader without its knowledge. Its frames get lost, answers to its earlier frames still
+/// arrive (late), and clients keep sending requests to it.
 pub(super) fn depose(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
-    // Where this is the fault profile: the group of the locks, and most of it spent deposed.
+    // In its own profile: only the first lock group, and leaders are deposed most of the time.
     let (groups, slow_ms, soon_ms) = match sim.plan.fault_profile {
         FaultProfile::Deposed => (1, (300, 1500), (20, 150)),
         _ => (sim.operator.wanted.len(), (100, 2500), (50, 700)),
@@ -120,6 +125,7 @@ pub(super) fn depose(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     ))
 }
 
+/// Second stage of [`depose`]: cuts all links from the leader.
 pub(super) fn silence(sim: &mut Simulator, node_slot: usize) {
     if !sim.fault_phase {
         return;
@@ -131,7 +137,8 @@ pub(super) fn silence(sim: &mut Simulator, node_slot: usize) {
     }
     sim.favourite = Some(node_slot);
     if sim.plan.fault_profile == FaultProfile::Deposed {
-        // Others have its place within milliseconds: who looks at it now must not see what was.
+        // A new leader is elected within milliseconds. Reads from the old one must not return old
+        // state.
         for client in 0..sim.clients.len() {
             for _ in 0..12 {
                 let when = sim.now + sim.random.between(40, 1_200) * MILLISECOND;
@@ -141,7 +148,7 @@ pub(super) fn silence(sim: &mut Simulator, node_slot: usize) {
     }
 }
 
-/// Nothing reaches this seat, and nothing that it says anybody.
+/// Cuts all links to and from a node slot.
 pub(super) fn isolate(sim: &mut Simulator, node_slot: usize) {
     if !sim.fault_phase {
         return;

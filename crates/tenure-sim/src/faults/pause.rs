@@ -1,4 +1,5 @@
-//! A process that stands still while the simulator goes on: stopped, suspended, stuck.
+//! Pause faults: a process stands still while time passes, as after SIGSTOP, a suspend or a long
+//! swap.
 
 use super::Undo;
 use crate::random::SimRng;

@@ -1,12 +1,13 @@
-//! A client that locks, works and lets go, as leases.md asks of clients.
+//! Lock client: acquires, works and releases, and follows the client contract of
+//! `docs/design/leases.md`.
 //!
 //! ```text
 //!   idle ──▶ acquiring ──▶ (queued ⇄ acquiring) ──▶ holding ──▶ releasing ──▶ idle
 //! ```
 //!
-//! It counts its lease from the moment it *sent*, by its own clock, and stops at 80 %. It repeats
-//! what was not answered under the same key, or not at all; after its release was answered, or when
-//! it gives up, it goes on under a new owner.
+//! The client counts its lease from the moment when it *sent* the request, by its own clock, and
+//! stops at 80 %. It repeats an unanswered request under the same key or without one. After its
+//! release was answered, or after it gives up, it continues with a new owner.
 
 use std::num::NonZeroU32;
 
@@ -26,7 +27,7 @@ use crate::contract_violation::ContractViolation;
 use crate::plan::QUEUE_TTLS;
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// See the module.
+/// State of a lock client.
 pub(super) struct LockClient {
     /// The rate of its clock, per mille.
     rate: u64,
@@ -34,20 +35,21 @@ pub(super) struct LockClient {
     owners: u64,
     keys: u64,
     next_session: SimTime,
-    /// Locks it got.
+    /// Locks that it got since the last count.
     pub(super) grants: u64,
     last_owner: Option<OwnerId>,
-    /// What some thread still sends that was not told of the release: it is too late.
+    /// A renewal that another thread of the client sends after the release. It must have no effect.
     straggler: Option<ClientRequest>,
 }
 
+/// One owner, from the first acquire to the release.
 struct LockSession {
     owner: OwnerId,
     holds: Vec<(Path, Mode)>,
     ttl: u64,
     queue_ttl: u64,
     wait: WaitMode,
-    /// The key of the acquire under way, and when it was first sent.
+    /// The key of the pending acquire, and when it was first sent.
     key: Option<(Key, SimTime)>,
     acquires: u32,
     queued_sent: Option<SimTime>,
@@ -58,19 +60,21 @@ struct LockSession {
     tries: u32,
     namespace: Option<Namespace>,
     fence: Option<Fence>,
-    /// What it believes rests on a request of this time.
+    /// When the request that the present belief rests on was sent.
     since: SimTime,
     until: SimTime,
     hold_until: SimTime,
     next_renewal: SimTime,
-    /// Its time is over, and it will renew all the same, about when its lease runs out.
+    /// When it renews after the end of its belief, at about the end of its lease.
     late_at: Option<SimTime>,
-    /// Gives everything back at once instead of path by path.
+    /// Releases with ReleaseAll instead of path by path.
     release_all: bool,
     release_key: Option<Key>,
-    /// No more answers were remembered for it (R102): it goes without keys, and repeats no release.
+    /// The idempotency table was full: R102 (keyed requests apply once). The client continues
+    /// without keys and does not repeat a release.
     keyless: bool,
-    /// A renewal went unanswered: it may still arrive, and would shorten a lease that grew (R77).
+    /// A renewal was not answered and may still arrive. The client then does not raise its lease
+    /// time, although R77 (a renewal never shortens a lease) would allow it.
     strays: bool,
 }
 
@@ -107,31 +111,32 @@ impl LockClient {
         }
     }
 
-    /// It forgets everything. Its belief is nobody's any more, which its checkers need not know: a
-    /// lock that is kept for the dead too long is the end of the run's business.
+    /// Forgets everything. No [`Fact::Stops`] is sent: the convergence phase verifies that the
+    /// locks of dead owners are freed in time.
     pub(super) fn die(&mut self) {
         self.session = None;
     }
 
-    /// How many locks it has.
+    /// Returns how many locks it holds.
     pub(super) fn holds(&self) -> u64 {
         let phase = self.session.as_ref().map(|session| session.phase);
         u64::from(phase == Some(LockPhase::Holding))
     }
 
-    /// If it believes to hold something at this fence: the sending that this rests on.
+    /// If it believes it holds a lock with this fence: when the request that this rests on was
+    /// sent.
     pub(super) fn believes(&self, now: SimTime, owner: &OwnerId, fence: u64) -> Option<SimTime> {
         let session = self.session.as_ref()?;
         let believes = session.owner == *owner
             && session.phase == LockPhase::Holding
-            // Another acquire on its way might have moved the fence.
+            // Another acquire under way may have changed the fence.
             && session.acquires == 1
             && now < session.until
             && session.fence.is_some_and(|held| held.number() == fence);
         believes.then_some(session.since)
     }
 
-    /// Calls itself again soon, whatever happens.
+    /// Schedules its next wake-up: the earliest of all pending deadlines.
     fn tick(&self, env: &mut Env<'_>) {
         let Some(session) = &self.session else {
             env.actions
@@ -146,6 +151,7 @@ impl LockClient {
             }
         }
         if session.phase == LockPhase::Holding {
+            // While a late renewal is planned, nothing else happens.
             next = next.min(session.until).min(session.hold_until);
             match (session.late_at, session.waits_for) {
                 (Some(late), _) => next = late,
@@ -163,6 +169,7 @@ impl LockClient {
         self.tick(env);
     }
 
+    /// Does what is due: a timeout, or the next action of the phase.
     fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             if env.now >= self.next_session {
@@ -181,6 +188,7 @@ impl LockClient {
             self.unanswered(env, me);
             return;
         }
+        // `waits`: an answer is pending. Only a holder acts meanwhile.
         let waits = session.waits_for.is_some();
         match session.phase {
             LockPhase::Acquiring if !waits && env.now >= session.next => self.acquire(env, me),
@@ -214,7 +222,7 @@ impl LockClient {
             holds = vec![(path("t:/2/a"), Mode::Write), (path("t:/2/b"), Mode::Write)];
         }
         let ttl = me.random.pick(&env.plan.ttls);
-        // Now and then on two nodes: both must tell the same.
+        // Mostly on two nodes: both must deliver the same events.
         for _ in 0..me.random.pick(&[1, 2, 2]) {
             env.actions.push(Action::Subscribe {
                 owner: owner.clone(),
@@ -300,7 +308,7 @@ impl LockClient {
         session.waits_for = Some((id, env.now + timeout * MILLISECOND + SECOND / 4));
     }
 
-    /// A call was not answered in time.
+    /// A call was not answered in time, or failed: repeats it later or gives up.
     fn unanswered(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
@@ -320,7 +328,7 @@ impl LockClient {
         }
     }
 
-    /// The owner is left to its lease; the client goes on under another name.
+    /// Abandons the owner to its lease. The client continues with another owner.
     fn give_up(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(session) = self.session.take() {
             env.fact(&Fact::Stops(&session.owner));
@@ -328,7 +336,7 @@ impl LockClient {
         }
     }
 
-    /// Another session comes after a while. Whoever is gone may listen a little longer.
+    /// Schedules the next session. The old subscription stays open in 30 % of the cases.
     fn finish(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, owner: OwnerId) {
         self.next_session = env.now + me.random.between(1, env.plan.habits.rest_ms) * MILLISECOND;
         if me.random.chance(700) {
@@ -336,7 +344,8 @@ impl LockClient {
         }
     }
 
-    /// By its own clock, 80 % of the ttl from a moment on.
+    /// Returns when the client stops relying on a lease: 80 % of the ttl after `sent`, by its own
+    /// clock.
     fn trusts_until(&self, env: &Env<'_>, session: &LockSession, sent: SimTime) -> SimTime {
         let share = match env.plan.contract_violation {
             Some(ContractViolation::UsesWholeLease) => 95,
@@ -349,6 +358,7 @@ impl LockClient {
         from + session.ttl * MILLISECOND * share / 100 * 1000 / self.rate
     }
 
+    /// Starts to rely on a grant or renewal whose request was sent at `sent`.
     fn believe(
         &mut self,
         env: &mut Env<'_>,
@@ -364,7 +374,7 @@ impl LockClient {
         session.key = None;
         session.fence = session.fence.max(fence);
         if until <= env.now {
-            // Used up on the way: ask again, under no key or a new one.
+            // The lease was used up under way: acquire again, with no key or a new one.
             session.phase = LockPhase::Acquiring;
             session.next = env.now;
             return;
@@ -385,15 +395,18 @@ impl LockClient {
         if new {
             self.grants += 1;
             env.counts.beliefs += 1;
-            // A long lease is worth having only if it is renewed for longer than the log vouches for it.
+            // A lease longer than 60 s is held for minutes, so that its renewals go beyond the end
+            // that the log covers.
             let most = match session.ttl {
                 60_001.. => 300_000,
-                // Some are quick, so that what is late meets what came after.
+                // Some holds are short, so that late messages meet later sessions.
                 _ if me.random.chance(env.plan.habits.quick) => 300,
                 ttl => (ttl * 3).min(12_000),
             };
             session.hold_until = env.now + me.random.between(10, most) * MILLISECOND;
         }
+        // The next renewal is due after a third of the remaining time at the earliest, sometimes
+        // too late.
         let left = session.until - env.now;
         session.next_renewal = env.now + left / 3 + me.random.below(left);
         let brink = env.plan.habits.brink;
@@ -413,6 +426,7 @@ impl LockClient {
         }
     }
 
+    /// Sends a fenced write to the store for every write hold.
     fn store(&mut self, env: &mut Env<'_>, delay: SimTime) {
         let Some(session) = &self.session else { return };
         let Some(fence) = session.fence else { return };
@@ -428,6 +442,7 @@ impl LockClient {
         }
     }
 
+    /// Acts while it holds the lock: stop, release, renew, write or assert.
     fn hold(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
@@ -452,7 +467,7 @@ impl LockClient {
         if env.now >= session.next {
             session.next = env.now + me.random.between(50, 2_000) * MILLISECOND;
             match me.random.below(4) {
-                // It checks, then stands still, then writes.
+                // It checks, then pauses, then writes: the case that fences are for.
                 0 => {
                     let pause = me.random.between(1, 30_000) * MILLISECOND;
                     self.store(env, pause);
@@ -464,13 +479,15 @@ impl LockClient {
         }
     }
 
-    /// Its time is over: it stops working, and renews late or lets go.
+    /// The client's share of the lease is used up: it stops working, and renews late, releases or
+    /// gives up.
     fn overdue(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
         };
         env.fact(&Fact::Stops(&session.owner));
         match (session.late_at, session.waits_for) {
+            // A late renewal or acquire is pending: wait for its answer.
             (None, Some(_)) if session.tries > 0 => {}
             (_, Some(_)) => self.give_up(env, me),
             (Some(late), None) if late <= env.now => {
@@ -480,7 +497,7 @@ impl LockClient {
             }
             (Some(_), None) => {}
             (None, None) if env.plan.habits.brink > 0 && session.tries < 3 => {
-                // About when the leader's clock says so, by any clock.
+                // At about the time when the lease ends on the leader's clock, fast or slow.
                 let ttl = session.ttl * MILLISECOND;
                 let end = session.since + me.random.between(ttl * 85 / 100, ttl * 125 / 100);
                 session.late_at = Some(end.max(env.now + MILLISECOND));
@@ -494,8 +511,8 @@ impl LockClient {
         }
     }
 
-    /// Late, it renews; where leases are to end in its hands, it mostly acquires again, and another
-    /// part of it may renew at the same time.
+    /// Renews late. In the profile `Brink` it mostly acquires again, sometimes with a concurrent
+    /// renewal.
     fn revive(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.plan.habits.brink == 0 || me.random.chance(250) {
             self.renew(env, me);
@@ -532,7 +549,7 @@ impl LockClient {
         let Some(session) = &mut self.session else {
             return;
         };
-        // A lease may grow, if nothing with a shorter one is on the way.
+        // Raises the lease time, if no request with a shorter one is under way.
         if session.acquires == 1 && !session.strays && me.random.chance(150) {
             let longest = env.plan.ttls.iter().copied().max();
             session.ttl = session.ttl.max(longest.unwrap_or(0));
@@ -602,6 +619,7 @@ impl LockClient {
         self.tick(env);
     }
 
+    /// Handles an answer.
     fn take(
         &mut self,
         env: &mut Env<'_>,
@@ -618,9 +636,11 @@ impl LockClient {
         ) = (&*ask.request, answer)
             && acquire.owner == session.owner
         {
-            // Late news of an earlier acquire: the newest fence is the one in force (R69).
+            // Also an answer to an earlier acquire counts, because the newest fence is in force:
+            // R69 (OK stores the token).
             session.fence = session.fence.max(*fence);
         }
+        // An answer to an earlier call: only its fence matters.
         if session.waits_for.is_none_or(|(id, _)| id != ask.id) {
             return;
         }
@@ -636,7 +656,7 @@ impl LockClient {
             Ok(Answer::Done) => self.released(env, me),
             Ok(_) => {}
             Err(failure) => {
-                // An earlier try may still be on its way, and then the key must stay.
+                // The key can be dropped only if no earlier attempt under it is under way.
                 let is_first = session.tries == 0 && ask.first_sent == ask.sent;
                 if failure.wants_no_key() && is_first {
                     session.key = None;
@@ -651,7 +671,7 @@ impl LockClient {
         }
     }
 
-    /// All is given back.
+    /// The release was answered: ends the session.
     fn released(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(session) = self.session.take() {
             self.straggler = me.random.chance(300).then(|| session.renewal());
@@ -672,7 +692,8 @@ impl LockClient {
         match answer {
             AcquireAnswer::Granted { namespace, fence } => {
                 session.namespace = namespace.clone();
-                // A repeat under one key is the same request.
+                // A repeat under one key is the same request, so the lease counts from its first
+                // sending.
                 self.believe(env, me, ask.first_sent, *fence);
             }
             AcquireAnswer::Queued { .. } => {
@@ -688,6 +709,7 @@ impl LockClient {
         }
     }
 
+    /// Handles an event.
     pub(super) fn told(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, event: &Event) {
         let Some(session) = &mut self.session else {
             return;
@@ -704,6 +726,8 @@ impl LockClient {
             EventKind::Grant { fence } => {
                 let session_waits =
                     session.phase == LockPhase::Queued && session.waits_for.is_none();
+                // With several acquires, the GRANT may belong to an earlier one. Then the client
+                // asks again.
                 let only = session.acquires == 1
                     || env.plan.contract_violation == Some(ContractViolation::TrustsAnyGrant);
                 if let (true, true, Some(sent)) = (session_waits, only, session.queued_sent) {

@@ -1,7 +1,9 @@
-//! The load: clients that lock, that look, that watch, one that changes policies, and a fenced store.
+//! Load: simulated clients and a fenced store.
 //!
-//! A client knows only its own clock and what reaches it. What happens to it becomes a
-//! [`Fact`](crate::check::Fact); what it wants done becomes an [`Action`].
+//! Lock clients, observers, watchers, policy clients and retry clients. A client knows only its own
+//! clock and the messages that it receives. What happens to it becomes a
+//! [`Fact`](crate::check::Fact) for the checkers; what it wants to do becomes an [`Action`] for the
+//! simulator.
 
 mod fenced_store;
 mod lock_client;
@@ -27,7 +29,7 @@ use crate::trace::Trace;
 
 pub(crate) use fenced_store::{FencedStore, StoreWrite};
 
-/// What a client wants done.
+/// An action that a client requests from the simulator.
 pub(crate) enum Action {
     Wake(SimTime),
     Ask {
@@ -41,7 +43,7 @@ pub(crate) enum Action {
     Unsubscribe {
         owner: OwnerId,
     },
-    /// Whatever this client watched before, it does not any more.
+    /// Starts a watch. It replaces the earlier watch of this client.
     Watch {
         prefix: Namespace,
     },
@@ -51,7 +53,7 @@ pub(crate) enum Action {
     },
 }
 
-/// What a client has at hand while it acts.
+/// What a client can access while it acts.
 pub(crate) struct Env<'a> {
     pub(crate) now: SimTime,
     pub(crate) plan: &'a RunPlan,
@@ -60,16 +62,16 @@ pub(crate) struct Env<'a> {
     pub(crate) counts: &'a mut Counts,
     pub(crate) actions: Vec<Action>,
     pub(crate) fault_phase: bool,
-    /// Whose facts these are.
+    /// Which checkers see the facts of this client.
     pub(crate) seen_by: SeenBy,
 }
 
-/// Which checkers see what happens to a client.
+/// Which checkers see the facts of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SeenBy {
-    /// All of them.
+    /// All checkers.
     All,
-    /// Those that do not take an owner for one session, or a change of policy for the only one.
+    /// The checkers that allow an owner to be reused and policies to be changed concurrently.
     Few,
 }
 
@@ -108,32 +110,33 @@ impl Env<'_> {
     }
 }
 
-/// How clients behave in this run.
+/// Client behaviour in this run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientHabits {
-    /// What they lock and look at.
+    /// Paths that clients lock and read.
     pub(crate) paths: &'static [&'static str],
     /// Per mille of holds that are short.
     pub(crate) quick: u64,
-    /// The longest pause between two sessions of a locker.
+    /// Longest pause between two sessions of a lock client, in milliseconds.
     pub(crate) rest_ms: u64,
-    /// Per mille of leases that are let run to their end and taken up again about then.
+    /// Per mille of leases that the client does not renew in time, and then renews or acquires
+    /// again at about their end.
     pub(crate) brink: u64,
-    /// Per mille of events that reach their client seconds late.
+    /// Per mille of events that arrive seconds late.
     pub(crate) late_events: u64,
-    /// Clients that want one lock after the other.
+    /// Number of clients that hold one lock while they wait for the next.
     pub(crate) nested_lock_clients: usize,
-    /// Clients that use one owner again and again and send every call several times.
+    /// Number of clients that reuse one owner and send every call several times.
     pub(crate) repeaters: usize,
-    /// Administrators that move the paths of those.
+    /// Number of administrators that move the paths of the retry clients between namespaces.
     pub(crate) changers: usize,
-    /// The longest pause between two changes of the administrator that all runs have.
+    /// Longest pause between two changes of the policy client.
     pub(crate) policy_pause: SimTime,
-    /// Per mille of renewals that name no namespace.
+    /// Per mille of renewals without domains, which concern all groups.
     pub(crate) wide: u64,
 }
 
-/// A request in a few words.
+/// Shows a request in one line of the trace.
 struct RequestSummary<'a>(&'a ClientRequest);
 
 impl std::fmt::Display for RequestSummary<'_> {
@@ -163,16 +166,16 @@ impl std::fmt::Display for RequestSummary<'_> {
     }
 }
 
-/// A client of one of these kinds.
+/// A simulated client of one role.
 pub(crate) struct SimClient {
     at: usize,
     random: SimRng,
     paused_until: SimTime,
     dead_until: SimTime,
-    /// It wants nothing any more: dead for good, or gone home.
+    /// Whether it is dead for good.
     pub(crate) retired: bool,
     role: ClientRole,
-    /// Calls on the way, of this life or an earlier one.
+    /// Calls whose answer is pending, of this session or earlier ones.
     asks: Vec<ClientCall>,
     next_ask: u64,
 }
@@ -209,6 +212,7 @@ impl SimClient {
                 retired: false,
                 role,
                 asks: Vec::new(),
+                // Ranges of call numbers that do not overlap: numbers are unique in a run.
                 next_ask: (at as u64 + 1) * 1_000_000,
             });
         };
@@ -232,6 +236,7 @@ impl SimClient {
                 random,
             );
         }
+        // One watcher per handler with fixed policies, and one with another handler.
         for handler in ["t", "u", random.pick(&["p", "q", "s"])] {
             add(ClientRole::Watcher(watcher::Watcher::new(handler)), random);
         }
@@ -251,7 +256,7 @@ impl SimClient {
         clients
     }
 
-    /// It dies for good, unless it only watches.
+    /// Kills the client for good, unless it is a watcher.
     pub(crate) fn retire(&mut self) {
         self.retired = !matches!(self.role, ClientRole::Watcher(_));
     }
@@ -260,7 +265,7 @@ impl SimClient {
         self.paused_until = self.paused_until.max(until);
     }
 
-    /// It forgets everything; its owners are left to their leases.
+    /// Kills the client until a time. It forgets everything; its owners' leases run out.
     pub(crate) fn die(&mut self, until: SimTime) {
         if let ClientRole::Locker(locker) = &mut self.role {
             self.dead_until = until;
@@ -268,12 +273,12 @@ impl SimClient {
         }
     }
 
-    /// Whether it has anything on its mind that others should wait for.
+    /// Whether this is a lock client.
     pub(crate) fn is_locker(&self) -> bool {
         matches!(self.role, ClientRole::Locker(_))
     }
 
-    /// Locks that it got since the last time somebody asked, and the one it has.
+    /// Returns the number of locks that it got since the last call, plus one if it holds one now.
     pub(crate) fn take_grants(&mut self) -> u64 {
         match &mut self.role {
             ClientRole::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
@@ -312,7 +317,7 @@ impl SimClient {
         }
     }
 
-    /// If it only looks, it does so at once.
+    /// Sends a read at once, if this client is an observer.
     pub(crate) fn rush(&mut self, env: &mut Env<'_>) {
         if let ClientRole::Observer(observer) = &mut self.role
             && !self.retired
@@ -334,8 +339,8 @@ impl SimClient {
         answer: &Result<Answer, Failure>,
     ) {
         if self.absent(env.now) && !self.retired {
-            // A paused client reads it when it goes on; a dead one never does. Either way it is as
-            // if the answer were lost, which is harder for the cluster.
+            // A paused client would read the answer when it resumes, a dead one never. Here both
+            // lose it, which is harder for the cluster.
             return;
         }
         let Some(place) = self.asks.iter().position(|one| one.id == ask) else {
@@ -381,7 +386,7 @@ impl SimClient {
         }
     }
 
-    /// A node closed what it listened to.
+    /// A node closed a stream of this client.
     pub(crate) fn closed(&mut self, env: &mut Env<'_>) {
         if let ClientRole::Watcher(watcher) = &mut self.role {
             let mut me = ClientContext {
@@ -449,6 +454,7 @@ impl ClientContext<'_> {
         env.ask(self.at, &ask, timeout_ms);
         let id = ask.id;
         self.asks.push(ask);
+        // Only the latest 64 calls are kept. Answers to older ones are ignored.
         if self.asks.len() > 64 {
             self.asks.remove(0);
         }
@@ -456,7 +462,8 @@ impl ClientContext<'_> {
     }
 }
 
-/// Every path there is, and how it is used.
+/// All paths of the load. `t` and `u`: fixed policies. `p` and `q`: changed by the policy client.
+/// `s`: semaphore.
 pub(crate) const PATHS: [&str; 12] = [
     "t:/0", "t:/0/x", "t:/0/x/y", "t:/1", "t:/2/a", "u:/0/a", "u:/0/a", "u:/1/b", "p:/0/x",
     "q:/a/b", "q:/a/b/c", "s:/0/n",
@@ -466,7 +473,7 @@ pub(crate) fn path(text: &str) -> Path {
     Path::parse(text).expect("a path of ours")
 }
 
-/// How a path may be asked for.
+/// Returns the modes in which a path is acquired. `Write` twice: two of three requests write.
 fn modes(path: &Path) -> &'static [Mode] {
     match path.handler() {
         "t" | "u" => &[Mode::Write, Mode::Write, Mode::Read],

@@ -1,5 +1,8 @@
-//! An administrator that moves paths of the repeaters to a namespace of their own and back. It gives every change
-//! a key and sends it to several nodes. There are two of them, and their changes overlap.
+//! Namespace mover: an administrator that moves paths of the retry clients to a namespace of their
+//! own and back.
+//!
+//! It gives every change a key and sends it to several nodes. There are two of them, and their
+//! changes overlap.
 
 use tenure_core::path::Namespace;
 use tenure_core::policy::Algorithm;
@@ -10,10 +13,10 @@ use super::{Action, ClientContext, Env};
 use crate::check::ClientCall;
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// How often a change is sent before it is given up.
+/// How often a change is sent before the client gives it up.
 const COPIES: u32 = 5;
 
-/// See the module.
+/// State of a namespace mover.
 #[derive(Default)]
 pub(super) struct NamespaceMover {
     keys: u64,
@@ -38,7 +41,7 @@ impl NamespaceMover {
 
     fn act(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if !env.fault_phase && self.change.is_none() {
-            // Nothing new is begun in the convergence phase.
+            // No new changes in the convergence phase.
             self.next = env.now + 10 * SECOND;
             return;
         }
@@ -51,7 +54,8 @@ impl NamespaceMover {
             let request = if me.random.chance(500) {
                 ClientRequest::SetNamespacePolicy {
                     namespace,
-                    // The one that is in effect: paths move, and holds are spared (R133).
+                    // The algorithm that is in effect already: paths move, and no holds are dropped
+                    // (R133, route changes need drained paths).
                     algorithm: Algorithm::RecursiveRw,
                     key,
                 }

@@ -1,8 +1,10 @@
-//! A client that holds one lock while it waits for the next: cycles of waits come by themselves. It
-//! lets some of its waits be refused for them (E5), and asks who waits for whom (R111, E7). At times it
-//! only reads the first and lets go of it before it asks for the next: then it is in no cycle.
+//! Nested lock client: holds one lock while it waits for the next, which creates cycles of waits.
 //!
-//! It believes nothing and renews nothing: what it holds too long, its lease takes from it.
+//! Some of its acquires are refused on deadlock: E5 (refuse on deadlock). It also queries cycles:
+//! R111 (DetectCycle walks wait edges), E7 (Explain a lock request). Some sessions only read the
+//! first path and release it before they acquire the next; those are in no cycle.
+//!
+//! It does not rely on its holds and never renews. What it holds too long ends with its lease.
 
 use tenure_core::command::{Hold, Request, RequestKind, WaitMode};
 use tenure_core::path::Path;
@@ -19,7 +21,7 @@ use crate::time::{MILLISECOND, SECOND, SimTime};
 
 const TIMEOUT_MS: u64 = 3_000;
 
-/// See the module.
+/// State of a nested lock client.
 #[derive(Default)]
 pub(super) struct NestedLockClient {
     owners: u64,
@@ -29,11 +31,11 @@ pub(super) struct NestedLockClient {
 
 struct NestedSession {
     owner: OwnerId,
-    /// What it still wants, the next one last.
+    /// The paths that it still wants; the next one is last.
     wants: Vec<Path>,
-    /// Whether it lets go of the first, which it only reads, before it asks for the next.
+    /// Whether it releases the first path, which it only reads, before it acquires the next.
     lets_go: bool,
-    /// What it lets go of now.
+    /// The path that it releases now.
     leaves: Option<Path>,
     /// The call whose answer it waits for, and until when.
     waits_for: Option<(u64, SimTime)>,
@@ -41,7 +43,7 @@ struct NestedSession {
 }
 
 impl NestedSession {
-    /// How it wants the next one.
+    /// Returns the mode for the next path.
     fn mode(&self) -> Mode {
         match self.lets_go && self.wants.len() == 2 {
             true => Mode::Read,
@@ -94,7 +96,7 @@ impl NestedLockClient {
         self.go_on(env, me);
     }
 
-    /// The next lock, or back with all of them.
+    /// Releases one path, acquires the next one, or releases all at the end.
     fn go_on(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &mut self.session else {
             return;
@@ -140,7 +142,7 @@ impl NestedLockClient {
         session.waits_for = Some((id, env.now + TIMEOUT_MS * MILLISECOND + SECOND / 4));
     }
 
-    /// Nothing came of it: once more, or on under another name.
+    /// The call failed: retries, or continues with a new owner after six failures.
     fn again(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.next = env.now + me.random.between(20, 500) * MILLISECOND;
         if let Some(session) = &mut self.session {
@@ -191,7 +193,7 @@ impl NestedLockClient {
             .push(Action::Wake(self.next.max(env.now + MILLISECOND)));
     }
 
-    /// Who is it that it waits for?
+    /// Sometimes asks which owners it waits for.
     fn wonder(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let Some(session) = &self.session else { return };
         let (owner, Some(wanted)) = (session.owner.clone(), session.wants.last().cloned()) else {

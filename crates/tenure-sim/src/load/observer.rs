@@ -1,4 +1,4 @@
-//! Clients that only look: what they read must fit into one history.
+//! Observers: clients that mostly read. All their reads must fit into one linear history.
 
 use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Key, OwnerId};
@@ -8,17 +8,17 @@ use super::{Action, ClientContext, Env, modes, path};
 use crate::check::ClientCall;
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// See the module.
+/// State of an observer.
 #[derive(Default)]
 pub(super) struct Observer {
     waits_until: SimTime,
-    /// A holder it saw, to ask about.
+    /// A holder that it saw, for later queries.
     seen: Option<ObservedHold>,
-    /// A keyed call that may be repeated.
+    /// A keyed call that may be repeated, and when it was first sent.
     keyed: Option<(ClientRequest, SimTime)>,
 }
 
-/// A writer, and what it wrote to.
+/// A writer, its path and its fence.
 #[derive(Clone)]
 struct ObservedHold {
     owner: OwnerId,
@@ -36,10 +36,11 @@ impl Observer {
         env.actions.push(Action::Wake(self.waits_until));
     }
 
-    /// It looks at something, whether or not it still waits for an answer.
+    /// Sends a query, even if an answer is still pending.
     pub(super) fn look(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         let which = me.random.pick(env.plan.habits.paths);
         let mut first_sent = None;
+        // 0 increments the global counter; 6 to 8 disturb a holder and are rare; the others read.
         let request = match (me.random.below(16), &self.seen) {
             (0, _) => {
                 let (request, sent) = match self.keyed.take() {
@@ -100,6 +101,7 @@ impl Observer {
         answer: &Result<Answer, Failure>,
     ) {
         if let (ClientRequest::IncrFencingToken { .. }, Ok(_)) = (&*ask.request, answer)
+            // Half of the answered calls are repeated all the same, with the same key.
             && me.random.chance(500)
         {
             self.keyed = None;

@@ -1,5 +1,5 @@
-//! One client that changes policies: with a change of route and without, over and over, each until
-//! it knows what became of it.
+//! Policy client: changes namespace policies one after the other, with and without a change of
+//! route, and repeats each until its result is known.
 
 use tenure_core::path::Namespace;
 use tenure_core::policy::Algorithm;
@@ -9,13 +9,13 @@ use super::{Action, ClientContext, Env};
 use crate::check::ClientCall;
 use crate::time::{SECOND, SimTime};
 
-/// See the module.
+/// State of the policy client.
 #[derive(Default)]
 pub(super) struct PolicyClient {
     waits_until: SimTime,
-    /// What it has not seen succeed yet.
+    /// The change that has not succeeded yet.
     wanted: Option<ClientRequest>,
-    /// Whether the semaphore namespace stands.
+    /// Whether the semaphore namespace exists.
     semaphores: bool,
 }
 
@@ -25,7 +25,7 @@ impl PolicyClient {
             return;
         }
         if !env.fault_phase && self.wanted.is_none() {
-            // Nothing new is begun in the convergence phase.
+            // No new changes in the convergence phase.
             env.actions.push(Action::Wake(env.now + 10 * SECOND));
             return;
         }
@@ -52,7 +52,7 @@ impl PolicyClient {
         });
         let request = request.clone();
         me.ask(env, request, None, 8_000);
-        // Whatever is still on the way when it asks again has long been answered or is dead.
+        // Calls time out after 8 s. After 25 s no copy of this call is under way any more.
         self.waits_until = env.now + 25 * SECOND;
         env.actions.push(Action::Wake(self.waits_until));
     }

@@ -1,13 +1,14 @@
-//! A client that uses one owner again and again, gives everything a key, and sends every call to several nodes:
-//! copies while the first still lives, and repeats when nothing is answered.
+//! Retry client: reuses one owner, gives every call a key, and sends every call several times to
+//! several nodes.
 //!
 //! ```text
-//!   idle ──▶ acquiring ──▶ holding ⇄ renewing ──▶ releasing ──▶ idle, under the same owner
+//!   idle ──▶ acquiring ──▶ holding ⇄ renewing ──▶ releasing ──▶ idle, with the same owner
 //! ```
 //!
-//! A key is applied at most once (R102), so the first answer to any copy counts, and the client goes on while
-//! other copies are on their way. Where a call may still take effect without that promise (an acquire that was
-//! never answered, or that waited), it goes on under a new owner.
+//! A key is applied at most once: R102 (keyed requests apply once). So the first answer to any copy
+//! counts, and the client continues while other copies are under way. After a call that may still
+//! take effect later (an acquire that was never answered, or that was queued), it continues with a
+//! new owner.
 
 use std::num::NonZeroU32;
 
@@ -24,13 +25,14 @@ use super::{Action, ClientContext, Env, path};
 use crate::check::{BelievedHold, ClientCall, Fact};
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
-/// What repeaters lock, and nobody else: checkers that know an owner by one session need not see them.
+/// Paths that only retry clients lock. The checkers that expect one session per owner never see
+/// them.
 const PATHS: [&str; 4] = ["r:/0/a", "r:/0/x", "r:/0/x/y", "r:/1/b"];
-/// How often a call is sent before it is given up.
+/// How often a call is sent before the client gives it up.
 const COPIES: u32 = 6;
 const TTLS: [u64; 3] = [1_500, 4_000, 10_000];
 
-/// See the module.
+/// State of a retry client.
 pub(super) struct RetryClient {
     /// The rate of its clock, per mille.
     rate: u64,
@@ -55,7 +57,7 @@ enum RetryPhase {
     Releasing,
 }
 
-/// A call under way: the same request, sent several times.
+/// A pending call: one request, sent several times.
 struct RetriedCall {
     request: ClientRequest,
     first_sent: SimTime,
@@ -87,7 +89,7 @@ impl RetryClient {
         self.tick(env);
     }
 
-    /// Calls itself again when there is something to do.
+    /// Schedules its next wake-up.
     fn tick(&self, env: &mut Env<'_>) {
         let mut next = self.next;
         if let Some(call) = &self.call {
@@ -223,7 +225,7 @@ impl RetryClient {
         self.begin(env, me, request);
     }
 
-    /// No copy was answered: it goes on under a new owner, unless the call does nothing but prolong.
+    /// No copy was answered: continues with a new owner, unless the call was a renewal.
     fn unanswered(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.call = None;
         if self.phase == RetryPhase::Holding {
@@ -233,7 +235,7 @@ impl RetryClient {
         }
     }
 
-    /// The owner is left to its lease.
+    /// Abandons the owner to its lease.
     fn leave(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if let Some(owner) = self.owner.take() {
             env.fact(&Fact::Stops(&owner));
@@ -248,7 +250,7 @@ impl RetryClient {
         self.next = env.now + me.random.between(1, most) * MILLISECOND;
     }
 
-    /// It counts on what it has from the first sending of the call that was answered.
+    /// Relies on its hold, counted from the first sending of the call that was answered.
     fn believe(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>, sent: SimTime, ttl: Ttl) {
         let Some(owner) = self.owner.clone() else {
             return;
@@ -257,7 +259,7 @@ impl RetryClient {
         self.until = self.until.max(until);
         self.next = env.now + me.random.between(50, 1_500) * MILLISECOND;
         if self.until <= env.now {
-            // Used up on its way.
+            // The lease was used up under way.
             return;
         }
         env.counts.beliefs += 1;
@@ -287,6 +289,7 @@ impl RetryClient {
         self.tick(env);
     }
 
+    /// Handles the first answer to a call.
     fn take(
         &mut self,
         env: &mut Env<'_>,
@@ -308,11 +311,12 @@ impl RetryClient {
                 self.believe(env, me, call.first_sent, ttl);
             }
             (_, Answer::Acquire(AcquireAnswer::Queued { .. })) if call.copies < COPIES => {
-                // It asks again under its key, and is answered how it stands (R105).
+                // It asks again with its key, and the answer tells the present state: R105 (replays
+                // report present truth).
                 call.next_copy = env.now + me.random.between(100, 500) * MILLISECOND;
                 self.call = Some(call);
             }
-            // Nothing was done, but a copy may still be.
+            // Refused, but another copy may still be granted.
             (_, Answer::Acquire(_)) => self.leave(env, me),
             (ClientRequest::Renew { ttl, .. }, Answer::Renew(RenewAnswer::Renewed { .. })) => {
                 let ttl = *ttl;
@@ -324,13 +328,13 @@ impl RetryClient {
     }
 }
 
-/// Sends a call once more, to whichever node; the next copy comes soon or late.
+/// Sends another copy to a random node and schedules the next one.
 fn send(call: &mut RetriedCall, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
     call.copies += 1;
     let pause = me.random.pick(&[1, 20, 200, 1_500]);
     call.next_copy = env.now + me.random.between(1, pause) * MILLISECOND;
     if call.copies >= COPIES {
-        // The last one is waited for.
+        // After the last copy, wait for an answer.
         call.next_copy = env.now + 3 * SECOND;
     }
     let timeout = me.random.pick(&[500, 2_000]);

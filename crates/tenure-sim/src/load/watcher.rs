@@ -1,11 +1,11 @@
-//! A client that watches one handler: now and then it hangs up and begins again.
+//! Watch client: watches one handler, and restarts the watch from time to time.
 
 use tenure_core::path::Namespace;
 
 use super::{Action, ClientContext, Env};
 use crate::time::{SECOND, SimTime};
 
-/// See the module.
+/// State of a watch client.
 pub(super) struct Watcher {
     prefix: Namespace,
     next: SimTime,
@@ -23,7 +23,7 @@ impl Watcher {
         if env.now < self.next {
             return;
         }
-        // Its node may be gone without a word: a connection says so, but not always.
+        // A watch is restarted every 5 to 25 s, because its node may be gone without a notice.
         self.next = env.now + me.random.between(5 * SECOND, 25 * SECOND);
         env.actions.push(Action::Watch {
             prefix: self.prefix.clone(),
@@ -31,7 +31,7 @@ impl Watcher {
         env.actions.push(Action::Wake(self.next));
     }
 
-    /// The stream was closed: it must begin again.
+    /// The node closed the stream: restarts it soon.
     pub(super) fn closed(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         self.next = env.now + me.random.between(SECOND / 10, 2 * SECOND);
         env.actions.push(Action::Wake(self.next));

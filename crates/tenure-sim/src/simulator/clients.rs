@@ -1,4 +1,5 @@
-//! Clients: what they ask finds a node, and what they are told finds them, or not.
+//! Client side of the simulator: delivers requests to nodes and answers to clients, with delay and
+//! loss.
 
 use tenure_node::{Answer, Failure, Input, RequestId, StreamId, WatchStart};
 
@@ -10,6 +11,7 @@ use crate::sim_node::SimStream;
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
 impl Simulator {
+    /// Lets a client act, then carries out the actions that it requested.
     pub(super) fn client(&mut self, at: usize, act: impl FnOnce(&mut SimClient, &mut Env<'_>)) {
         let mut env = Env {
             now: self.now,
@@ -65,7 +67,8 @@ impl Simulator {
         }
     }
 
-    /// What goes between clients and nodes is quick, but now and then seconds late.
+    /// Returns the delay of a message between a client and a node: short, but sometimes seconds in
+    /// the fault phase.
     pub(super) fn client_delay(&mut self) -> SimTime {
         if self.fault_phase && self.random.chance(15) {
             return self.random.between(MILLISECOND, 6 * SECOND);
@@ -73,7 +76,7 @@ impl Simulator {
         self.random.between(100, 3 * MILLISECOND)
     }
 
-    /// An event may be news long after it happened.
+    /// Returns the delay of an event. Some profiles delay events by seconds.
     pub(super) fn event_delay(&mut self) -> SimTime {
         let late = self.plan.habits.late_events;
         if self.fault_phase && late > 0 && self.random.chance(late) {
@@ -82,10 +85,12 @@ impl Simulator {
         self.client_delay()
     }
 
+    /// Sends a request or subscription to a random node. The node of a deposed leader is preferred.
     fn client_sends(&mut self, client: usize, ask: u64, input: Input) {
         let mut node_slot = self.random.index(self.node_slots.len());
         if let Some(favourite) = self.favourite {
-            // Of a deposed leader: who reads stays with it, who locks is mostly elsewhere.
+            // With a deposed leader: observers keep reading from it, lock clients mostly use other
+            // nodes.
             let stays = match (self.plan.fault_profile, self.clients[client].is_locker()) {
                 (FaultProfile::Deposed, true) => 100,
                 (FaultProfile::Deposed, false) => 900,
@@ -110,8 +115,10 @@ impl Simulator {
         );
     }
 
+    /// Delivers a message to a node. If the node is down, the caller gets an error at once.
     pub(super) fn reach_node(&mut self, at: usize, client: usize, ask: u64, input: Input) {
         if !self.node_slots[at].is_up() {
+            // Subscriptions have no call number and get no answer.
             if ask != 0 {
                 let answer = Err(Failure::Unavailable {
                     why: "nobody is there",
@@ -145,7 +152,7 @@ impl Simulator {
         self.input(at, input);
     }
 
-    /// Nobody listens to this any more.
+    /// Removes a stream and tells the checkers.
     pub(super) fn hang_up(&mut self, at: usize, id: StreamId) -> Option<(usize, SimStream)> {
         let (client, stream) = self.node_slots[at].streams.remove(&id)?;
         let fact = match &stream {

@@ -1,4 +1,13 @@
-//! Disks: what nodes want written is appended, synced after a while, and reported.
+//! Disks of nodes: write batches are appended, synced after a delay, and reported as durable.
+//!
+//! ```text
+//!   disk_job ─▶ (delay) ─▶ disk_begins: append all, start a sync ─▶ (delay) ─▶ disk_ends: report
+//!      ▲                                                                              │
+//!      └────────────────────────── more jobs have queued up ◀─────────────────────────┘
+//! ```
+//!
+//! Jobs that arrive during a sync wait for the next one (group commit). A hung disk postpones both
+//! events.
 
 use tenure_node::{Input, Mark};
 
@@ -12,6 +21,7 @@ impl Simulator {
         self.disk_wanted(at);
     }
 
+    /// Schedules the next write, unless one is scheduled or a sync runs.
     fn disk_wanted(&mut self, at: usize) {
         let node_slot = &mut self.node_slots[at];
         if node_slot.syncing.is_some() || node_slot.disk_begins || node_slot.jobs.is_empty() {
@@ -29,6 +39,7 @@ impl Simulator {
         );
     }
 
+    /// Executes all queued jobs and starts one sync for them.
     pub(super) fn disk_begins(&mut self, at: usize) {
         let node_slot = &mut self.node_slots[at];
         if node_slot.syncing.is_some() || !node_slot.disk_begins {
@@ -51,6 +62,7 @@ impl Simulator {
             return;
         };
         let (mut saved, mut last) = (Vec::new(), None);
+        // The first error skips all later jobs: a log that failed takes no more writes.
         let mut done = Ok(());
         for job in &jobs {
             done = done.and_then(|()| match job {
@@ -89,6 +101,8 @@ impl Simulator {
         );
     }
 
+    /// Ends the running sync: reports the durable mark and the saved snapshots, and asks groups
+    /// that keep the oldest log file to truncate.
     pub(super) fn disk_ends(&mut self, at: usize) {
         let node_slot = &mut self.node_slots[at];
         if self.now < node_slot.hangs_until {
@@ -127,7 +141,7 @@ impl Simulator {
         self.disk_wanted(at);
     }
 
-    /// A disk that hung goes on at once.
+    /// Ends a hang now, instead of at its scheduled time.
     pub(super) fn disk_recovers(&mut self, at: usize) {
         let node_slot = &mut self.node_slots[at];
         if self.now >= std::mem::take(&mut node_slot.hangs_until) {
@@ -148,6 +162,8 @@ impl Simulator {
         self.at(self.now, event);
     }
 
+    /// Reports a mark as durable: first the frames that waited for it leave, then the node learns
+    /// of it. The process may die before or after the frames.
     fn durable(&mut self, at: usize, mark: Mark) {
         self.checkers
             .durable(self.now, self.node_slots[at].member, mark);
@@ -168,6 +184,8 @@ impl Simulator {
         }
     }
 
+    /// Reports a failed write. The node stops; the frames that waited are dropped, because their
+    /// data may be lost.
     fn disk_failed(&mut self, at: usize, why: String) {
         self.node_slots[at].syncing = None;
         self.node_slots[at].held.clear();

@@ -1,4 +1,4 @@
-//! Processes: nodes that start, take turns, and say what they want done.
+//! Processes of nodes: start, step, and execution of a step's outputs.
 
 use bytes::Bytes;
 use tenure_node::replica_view::promises_in;
@@ -18,12 +18,13 @@ use crate::sim_node::{DiskJob, MidStep};
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
 impl Simulator {
+    /// Starts the process of a node slot. Does nothing if it runs.
     pub(super) fn start(&mut self, at: usize) {
         if self.node_slots[at].is_up() {
             return;
         }
         if self.now < self.node_slots[at].hangs_until {
-            // The log cannot be opened before it is synced.
+            // Opening the log syncs it, which a hung disk cannot do.
             self.at(self.node_slots[at].hangs_until, SimEvent::Start(at));
             return;
         }
@@ -46,7 +47,7 @@ impl Simulator {
                     format_args!("{who}"),
                     format_args!("cannot open its disk: {why}"),
                 );
-                // Somebody restarts the machine, too.
+                // The machine is restarted as well. All unsynced writes survive here.
                 self.node_slots[at].disk = self.node_slots[at].disk.crash(&mut || true);
                 self.at(self.now + SECOND, SimEvent::Start(at));
                 return;
@@ -77,6 +78,8 @@ impl Simulator {
             .iter()
             .map(|node_slot| node_slot.member.node)
             .collect();
+        // A node may create its groups only in its first incarnation, on an empty disk: at its
+        // first start, or again if an earlier process died before that state was durable.
         let born = blank == EmptyDisk::Yes
             && (self.node_slots[at].member.incarnation == 1)
             && (self.node_slots[at].starts == 0 || self.operator.newborn.contains(&at));
@@ -88,7 +91,7 @@ impl Simulator {
         if born {
             for (group, voters) in self.operator.births() {
                 if voters.contains(&node_slot.member) {
-                    // Until its birth is durable it may be born again.
+                    // Until this state is durable, a crash makes the node bootstrap again.
                     self.operator.newborn.insert(at);
                     recovery.born(group, voters);
                 }
@@ -99,6 +102,7 @@ impl Simulator {
         for group in &node_slot.suspects {
             recovery.suspect(*group);
         }
+        // The checkers must know what is on the disk before the node acts on it.
         self.checkers.starts(self.now, node_slot.member, &recovery);
         let config = Config {
             me: node_slot.member,
@@ -132,7 +136,7 @@ impl Simulator {
         }
     }
 
-    /// The process is gone, and with it whatever somebody listened to.
+    /// Ends a process and closes its streams.
     pub(crate) fn end_process(&mut self, at: usize) {
         let streams: Vec<StreamId> = self.node_slots[at].streams.keys().copied().collect();
         for id in streams {
@@ -141,7 +145,7 @@ impl Simulator {
         self.node_slots[at].end_process();
     }
 
-    /// Everybody else hears something about a node.
+    /// Sends an input about one node to all other running nodes.
     pub(crate) fn tell_peers(&mut self, about: usize, input: impl Fn(NodeId) -> Input) {
         let node = self.node_slots[about].member.node;
         for at in 0..self.node_slots.len() {
@@ -151,7 +155,7 @@ impl Simulator {
         }
     }
 
-    /// Something is put before a node; it takes its turn soon.
+    /// Adds an input to a node's inbox and schedules a step.
     pub(crate) fn input(&mut self, at: usize, input: Input) {
         let node_slot = &mut self.node_slots[at];
         if !node_slot.is_up() {
@@ -159,11 +163,14 @@ impl Simulator {
         }
         node_slot.inbox.push(input);
         if !node_slot.paused {
+            // 30 us: inputs that arrive within this time are handled in one step.
             let soon = self.now + 30;
             self.step_at(at, soon);
         }
     }
 
+    /// Schedules a step, unless an earlier one is scheduled already. The event of a later one
+    /// becomes stale and is ignored.
     fn step_at(&mut self, at: usize, when: SimTime) {
         if when < self.node_slots[at].next_step {
             self.node_slots[at].next_step = when;
@@ -171,6 +178,7 @@ impl Simulator {
         }
     }
 
+    /// Schedules the step that the node asked for, converted from the node's clock to true time.
     pub(crate) fn reschedule(&mut self, at: usize) {
         let node_slot = &self.node_slots[at];
         if let Some(node) = &node_slot.node
@@ -181,6 +189,7 @@ impl Simulator {
         }
     }
 
+    /// Steps a node and executes its outputs.
     pub(super) fn step(&mut self, at: usize) {
         let leap = self.plan.contract_violation == Some(ContractViolation::LeapingInstant)
             && self.random.chance(100);
@@ -212,7 +221,8 @@ impl Simulator {
         self.reschedule(at);
     }
 
-    /// The checkers know a node's log before they look at what it has applied.
+    /// Passes the writes of a step to the checkers. They must know the log before they see what was
+    /// applied.
     fn see_writes(&mut self, at: usize, outputs: &[Output]) {
         for output in outputs {
             if let Output::Write(batch) = output {
@@ -222,6 +232,7 @@ impl Simulator {
         }
     }
 
+    /// Executes the outputs of a step, in order. The process may die between two of them.
     fn take(&mut self, at: usize, outputs: Vec<Output>) {
         for (done, output) in outputs.into_iter().enumerate() {
             if self.dies_at(at, MidStep::Outputs(done)) {
@@ -242,6 +253,7 @@ impl Simulator {
                     frame,
                 } => match after {
                     DurableAfter::Persisted(mark)
+                        // The contract: the frame leaves only after its mark is durable.
                         if self.plan.contract_violation
                             != Some(ContractViolation::VoteBeforeSync) =>
                     {
@@ -253,6 +265,7 @@ impl Simulator {
                         self.send(at, to, channel, frame)
                     }
                 },
+                // Probes of the checkers have ids of their own and no client.
                 Output::Answer { id, answer, .. } if is_probe(id) => {
                     self.probes.insert(id, answer);
                 }
@@ -272,6 +285,7 @@ impl Simulator {
                     }
                 }
                 Output::Event { id, event } => {
+                    // The client may have closed the stream after the node emitted the event.
                     let Some((client, _)) = self.node_slots[at].streams.get(&id) else {
                         continue;
                     };
@@ -280,6 +294,7 @@ impl Simulator {
                         stream,
                         event: &event,
                     };
+                    // The checkers see the event even if the message to the client is lost below.
                     self.checkers.see(self.now, &told);
                     if !(self.fault_phase && self.random.chance(self.plan.client_loss)) {
                         let when = self.now + self.event_delay();
@@ -293,6 +308,7 @@ impl Simulator {
                     }
                 }
                 Output::Changed { id, result } => self.changed(id, result),
+                // The remaining outputs of the step are lost with the process.
                 Output::Stop { why } => {
                     let who = self.node_slots[at].member;
                     self.trace.say(
@@ -339,10 +355,12 @@ impl Simulator {
         );
     }
 
+    /// Sends a frame to a peer.
     pub(super) fn send(&mut self, from: usize, to: NodeId, channel: Channel, frame: Bytes) {
         let to = to.number() as usize - 1;
         self.counts.frames += 1;
         self.trace.feed(&frame);
+        // Votes and acknowledgements: the checkers verify that they are covered by durable data.
         if let Some(node) = &self.node_slots[from].node {
             for promised in promises_in(frame.clone()) {
                 self.checkers.sent(self.now, node, &promised);
@@ -351,6 +369,7 @@ impl Simulator {
         if to >= self.node_slots.len() {
             return;
         }
+        // A frame belongs to a connection, so it never reaches a later process of the receiver.
         let process = self.node_slots[to].process;
         for when in self.network.send(self.now, from, to, channel, frame.len()) {
             self.at(
