@@ -35,7 +35,7 @@ pub enum Target {
         /// The client token, if the daemon requires one.
         token: Option<String>,
     },
-    /// The daemon, with one Session stream per connection (E10).
+    /// The daemon, with one Session stream per connection (E10: Session stream).
     Session {
         /// The client token, if the daemon requires one.
         token: Option<String>,

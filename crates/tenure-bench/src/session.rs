@@ -1,4 +1,4 @@
-//! Session client (E10) on a minimal HTTP/2 implementation with one stream.
+//! Session client (E10: Session stream) on a minimal HTTP/2 implementation with one stream.
 //!
 //! A gRPC library wakes a task for every message; here all requests of a turn become one DATA
 //! frame. Only the frames that one stream needs are implemented: headers, data, window updates,

@@ -320,8 +320,8 @@ async fn nodes_come_and_go() {
     );
 }
 
-/// R161, R167, R168: a node that does not match stays out, and no second cluster is created by
-/// mistake.
+/// R161 (settings fixed per cluster), R167 (bootstrap decision), R168: a node that does not match
+/// stays out, and no second cluster is created by mistake.
 #[tokio::test]
 async fn strangers_stay_out() {
     let mut cluster = Cluster::new(8);

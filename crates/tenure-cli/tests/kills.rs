@@ -194,7 +194,8 @@ async fn compare(client: &mut PathLockClient<Channel>, known: &Known, round: u32
             "round {round}: the policy of {namespace}"
         );
     }
-    // A repeat under its key is the same request (R102, R105): same fence while it is held.
+    // A repeat under its key is the same request (R102 keyed requests apply once, R105 replays
+    // report present truth): same fence while it is held.
     for (key, path, fence) in known.keys.iter().rev().take(5) {
         if known.held.get(path).is_none_or(|(_, held)| held != fence) {
             continue;

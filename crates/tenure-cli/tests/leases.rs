@@ -75,7 +75,8 @@ fn hold(place: &RunFixture, arguments: &[&str]) -> Holder {
     Holder::start(run(place, &all))
 }
 
-/// C1, C2, C3: held is 75, timed out is 124; the child gets fence, owner, mode and URL.
+/// C1 (options of run), C2 (exit codes), C3: held is 75, timed out is 124; the child gets fence,
+/// owner, mode and URL.
 #[test]
 fn exclusive_and_the_environment() {
     let place = RunFixture::new();
@@ -226,7 +227,8 @@ fn release_requests() {
     assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
 }
 
-/// C16, C2: a broken hold stops its command with 120, and the id protects the next holder.
+/// C16 (details of codes and break), C2: a broken hold stops its command with 120, and the id
+/// protects the next holder.
 #[test]
 fn broken_holds() {
     let place = RunFixture::new();
@@ -456,7 +458,8 @@ fn a_bucket() {
     assert_eq!(ends("try", &[bucket]).0, Some(0), "given back");
 }
 
-/// C4, C17: SIGKILL of tenure on a lease: the tree is gone long before the lease ends.
+/// C4 (keeper and process group), C17: SIGKILL of tenure on a lease: the tree is gone long before
+/// the lease ends.
 #[test]
 fn killing_tenure_ends_the_tree() {
     let place = RunFixture::new();

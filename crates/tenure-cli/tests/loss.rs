@@ -1,4 +1,5 @@
-//! C5, C17: after a loss the whole tree has ended before the next holder starts.
+//! C5 (stop before the lease ends), C17: after a loss the whole tree has ended before the next
+//! holder starts.
 //!
 //! The holder's tree ignores TERM and has left its group. Its lease is lost by a partition between
 //! it and the daemon, by SIGSTOP of its wrapper, or by SIGSTOP of the daemon. The next holder looks

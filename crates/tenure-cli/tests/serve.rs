@@ -33,7 +33,8 @@ fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
     }
 }
 
-/// R145, R182: without configuration except for the ports, it is ready.
+/// R145 (Health needs a working quorum), R182: without configuration except for the ports, it is
+/// ready.
 #[tokio::test]
 async fn it_is_ready_at_once() {
     let data = tempfile::tempdir().unwrap();
@@ -51,7 +52,8 @@ async fn it_is_ready_at_once() {
     );
 }
 
-/// R62, R87, R119: a lock, a queue entry, a release, a GRANT, over gRPC.
+/// R62 (effect of OK), R87 (events that trigger a sweep), R119: a lock, a queue entry, a release, a
+/// GRANT, over gRPC.
 #[tokio::test]
 async fn a_waiter_is_told_when_its_turn_comes() {
     let data = tempfile::tempdir().unwrap();
@@ -99,7 +101,9 @@ async fn a_waiter_is_told_when_its_turn_comes() {
     assert_eq!(asserted.status(), v1::AssertStatus::Ok);
 }
 
-/// R1, R8, R12, R14–R16, R30, R31: bad input is refused with INVALID_ARGUMENT and changes nothing.
+/// R1 (path syntax and length), R8 (range of ttl_ms), R12 (unknown enum numbers are refused),
+/// R14–R16, R30 (paths above the routing depth), R31: bad input is refused with INVALID_ARGUMENT
+/// and changes nothing.
 #[tokio::test]
 async fn bad_input_is_refused() {
     let data = tempfile::tempdir().unwrap();
@@ -449,7 +453,8 @@ async fn a_stop_and_a_start_keep_everything() {
     assert_eq!(asserted.status(), v1::AssertStatus::Ok);
 }
 
-/// R161, R182: an invalid configuration is refused at the start, with all errors and what to do.
+/// R161 (settings fixed per cluster), R182: an invalid configuration is refused at the start, with
+/// all errors and what to do.
 #[test]
 fn bad_configurations_do_not_start() {
     let data = tempfile::tempdir().unwrap();

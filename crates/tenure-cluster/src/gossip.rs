@@ -6,8 +6,8 @@
 //! ```
 //!
 //! Every packet carries a MAC made with the cluster token; the token itself is never sent (R168
-//! (internal authentication)). Gossip only yields addresses to try: each node proves its identity
-//! again in the handshake of its connection.
+//! internal authentication (internal authentication)). Gossip only yields addresses to try: each
+//! node proves its identity again in the handshake of its connection.
 
 mod packet;
 mod swim;

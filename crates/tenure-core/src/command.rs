@@ -16,9 +16,11 @@ use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 pub enum Command {
     /// Take, re-validate and give back paths of one namespace, atomically (R40–R89).
     Acquire(Acquire),
-    /// Give back paths of one namespace (R97, R99).
+    /// Give back paths of one namespace (R97 Release drops listed holds, R99 Release cancels a
+    /// pending entry).
     Release(Release),
-    /// Give back everything an owner has here, in the selected namespaces (R100, R101).
+    /// Give back everything an owner has here, in the selected namespaces (R100 ReleaseAll drops
+    /// everything, R101 ForceRelease always notifies the victim).
     ReleaseAll(ReleaseAll),
     /// A renewal that must be written down (leases.md step 4).
     Renew(RenewLease),
@@ -26,11 +28,11 @@ pub enum Command {
     Expire(Expire),
     /// Nothing but the passing of time (leases.md step 7).
     Tick,
-    /// Marks an owner's leases here: somebody asks it to let go (R116).
+    /// Marks an owner's leases here: somebody asks it to let go (R116: revoke marker).
     Ask(AskRelease),
-    /// Ends one hold if it is still the one named (E9).
+    /// Ends one hold if it is still the one named (E9: Break one hold).
     Break(BreakLock),
-    /// Takes a queued acquire back, unless it was granted meanwhile (E5).
+    /// Takes a queued acquire back, unless it was granted meanwhile (E5: refuse on deadlock).
     Withdraw(Withdraw),
     /// First step of a policy change: hold back acquires and grants in a region, report what is there.
     Freeze(Freeze),
@@ -65,12 +67,13 @@ impl Command {
     }
 }
 
-/// How a request was resolved: the space refuses it if a later change concerns it (R32).
+/// How a request was resolved: the space refuses it if a later change concerns it (R32:
+/// re-resolution after policy change).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The namespace all paths of the request lie in (R31).
+    /// The namespace all paths of the request lie in (R31: one namespace per acquire).
     pub namespace: Namespace,
-    /// Its algorithm (R24).
+    /// Its algorithm (R24: algorithm of a namespace).
     pub algorithm: Algorithm,
     /// The version of the namespace table that said so.
     pub version: u64,
@@ -89,15 +92,15 @@ pub struct Acquire {
     pub queue_ttl: QueueTtl,
     /// What is wanted, in the caller's order.
     pub requests: Vec<Request>,
-    /// What is given back with it, after the acquires (R64).
+    /// What is given back with it, after the acquires (R64: inline releases).
     pub releases: Vec<Hold>,
     /// The caller's own fence; `None` lets the space mint one.
     pub fence: Option<Fence>,
-    /// Makes the request apply at most once (R102).
+    /// Makes the request apply at most once (R102: keyed requests apply once).
     pub key: Option<Key>,
     /// What to do where the answer would be "queued".
     pub wait: WaitMode,
-    /// Who this owner is, for people (E3).
+    /// Who this owner is, for people (E3: holder description).
     pub holder: Option<Box<Holder>>,
 }
 
@@ -128,9 +131,9 @@ pub enum RequestKind {
 pub enum WaitMode {
     /// Join the line.
     Queue,
-    /// Join the line and ask the blockers to let go (E2).
+    /// Join the line and ask the blockers to let go (E2: ask blockers to release).
     QueueAndAsk,
-    /// Do not join: a conflict, and nothing is stored (E1).
+    /// Do not join: a conflict, and nothing is stored (E1: try without waiting).
     No,
 }
 
@@ -181,7 +184,8 @@ pub struct ReleaseAll {
     pub owner: OwnerId,
     /// In which namespaces.
     pub selection: Selection,
-    /// How it is shown to those who watch: given back, or taken away (E8). KILLED itself comes from the system group.
+    /// How it is shown to those who watch: given back, or taken away (E8: Watch lock changes).
+    /// KILLED itself comes from the system group.
     pub cause: ReleaseCause,
     /// Names what ends: leases and waiters up to this place in the space's order
     /// ([`Space::order`](crate::space::Space::order)). What is younger stays, so that a repeat ends nothing
@@ -215,7 +219,7 @@ pub enum Selection {
 /// One entry of `domains`, resolved by the namespace table.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Domain {
-    /// Exactly this namespace (R127).
+    /// Exactly this namespace (R127: domains are literal names).
     Namespace(Namespace),
     /// All namespaces of a handler; absence in some is no loss (R128).
     Handler(Namespace),
@@ -246,7 +250,8 @@ pub struct Expire {
 /// See [`Command::Ask`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskRelease {
-    /// Who is asked. The REVOKE event comes from the system group (R115).
+    /// Who is asked. The REVOKE event comes from the system group (R115: RequestRevoke sends an
+    /// event).
     pub owner: OwnerId,
 }
 
@@ -279,7 +284,7 @@ pub struct Withdraw {
 pub struct Region {
     /// The namespace whose row changes.
     pub root: Namespace,
-    /// Explicit namespaces inside it; they keep what they have (R134).
+    /// Explicit namespaces inside it; they keep what they have (R134: only moving holds count).
     pub except: Vec<Namespace>,
 }
 
@@ -316,16 +321,18 @@ pub struct ChangePolicy {
     pub algorithm: Algorithm,
     /// What happens to what is there.
     pub clear: ClearPolicy,
-    /// Paths of the region get fences above this from now on (R71).
+    /// Paths of the region get fences above this from now on (R71: tokens never go back).
     pub floor: Option<Fence>,
 }
 
 /// What a policy change does to holds and waiters in its region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ClearPolicy {
-    /// Waiters only; there are no live holds, which was checked while frozen (R133, R138).
+    /// Waiters only; there are no live holds, which was checked while frozen (R133 route changes
+    /// need drained paths, R138 deleting a row in use).
     Waiters,
-    /// Everything, each owner concerned gets one KILLED (R131).
+    /// Everything, each owner concerned gets one KILLED (R131: SetNamespacePolicy clears on
+    /// change).
     All,
 }
 

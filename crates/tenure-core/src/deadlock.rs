@@ -1,19 +1,20 @@
 //! Who waits for whom: the walks for cycles, as steps over any source of edges.
 //!
 //! Neither walk knows where edges come from. [`Walk`] follows one edge an owner: the one that its
-//! client has set, or one that the queues know (R111). [`Search`] follows every edge that the queues
-//! know, in rounds, so that one message per node and round is enough (E5). Both only read (R114).
+//! client has set, or one that the queues know (R111: DetectCycle walks wait edges). [`Search`]
+//! follows every edge that the queues know, in rounds, so that one message per node and round is
+//! enough (E5: refuse on deadlock). Both only read (R114: DetectCycle changes nothing).
 //!
 //! ```text
 //! loop { match walk.next() { Step::Ask(owner) => walk.answer(edge of owner), Step::Done(found) => … } }
 //! ```
 //!
 //! Edges are read one after the other, so a wait may be over when the next one begins, and what looks
-//! like a cycle never was one. A cycle counts (R113) when all its waits are seen a second time, after
-//! the last of them was seen first: then all of them were there at the moment in between. A wait is
-//! the same one if its [`WaitPosition`] is. Whoever was in the way of a place and no longer is does not get
-//! in its way again, because nobody overtakes (R79): the second look finds a blocker that has been
-//! one all the time.
+//! like a cycle never was one. A cycle counts (R113: deadlock queries are linearizable) when all
+//! its waits are seen a second time, after the last of them was seen first: then all of them were
+//! there at the moment in between. A wait is the same one if its [`WaitPosition`] is. Whoever was
+//! in the way of a place and no longer is does not get in its way again, because nobody overtakes
+//! (R79: no overtaking): the second look finds a blocker that has been one all the time.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;
@@ -22,7 +23,7 @@ use alloc::vec::Vec;
 use crate::path::Namespace;
 use crate::value::OwnerId;
 
-/// The deepest walk (R112).
+/// The deepest walk (R112: depth limit of DetectCycle).
 pub const MAX_DEPTH: u32 = 64;
 
 /// What a walk found (R111).

@@ -1,4 +1,5 @@
-//! What owners are told (R119–R125, E12) and what those who watch see (E8).
+//! What owners are told (R119–R125, E12 event details) and what those who watch see (E8: Watch lock
+//! changes).
 
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Mode};
@@ -9,8 +10,8 @@ use crate::value::{Fence, Holder, OwnerId};
 pub struct Event {
     /// Counts the events of one group, without gaps: how a node notices that it missed some.
     pub sequence: u64,
-    /// Unique and increasing per owner, below 2^53 (R121): the next of the group's [`EventIdStride`] from
-    /// the wall hint in milliseconds × 1024 on, above the last.
+    /// Unique and increasing per owner, below 2^53 (R121: event ids): the next of the group's
+    /// [`EventIdStride`] from the wall hint in milliseconds × 1024 on, above the last.
     pub id: u64,
     /// Who is told.
     pub owner: OwnerId,
@@ -50,14 +51,14 @@ impl EventIdStride {
 /// What an owner is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventKind {
-    /// What it waited for is now its own (R89).
+    /// What it waited for is now its own (R89: GRANT means held now).
     Grant {
         /// At which fence (E12).
         fence: Option<Fence>,
     },
-    /// A hold or a place in line was taken away (R120).
+    /// A hold or a place in line was taken away (R120: sources of events).
     Killed,
-    /// Somebody asks it to let go (R115).
+    /// Somebody asks it to let go (R115: RequestRevoke sends an event).
     Revoke,
 }
 

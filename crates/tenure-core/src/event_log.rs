@@ -1,4 +1,5 @@
-//! The events of the last 30 s, with their numbers (R121, R122).
+//! The events of the last 30 s, with their numbers (R121 event ids, R122 events are always
+//! delivered).
 
 use alloc::vec::Vec;
 

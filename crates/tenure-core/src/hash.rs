@@ -78,7 +78,8 @@ fn mix(mut number: u64) -> u64 {
 }
 
 /// A hash of a request's content, the same on every machine and in every release: what tells whether
-/// a key is used for the same request again (R103). Callers can only fool themselves with it.
+/// a key is used for the same request again (R103: key reuse with other content). Callers can only
+/// fool themselves with it.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint {
     low: u64,

@@ -14,7 +14,8 @@ pub fn covered(ttl: Ttl, cover: u64, new_ttl: Ttl, lease_time: u64) -> bool {
         return new_ttl <= ttl;
     }
     // `cover` must reach the promised end. It never lies further behind the lease's own end than
-    // `COVER_SLACK_MS`, because a renewal never moves that end earlier (R77).
+    // `COVER_SLACK_MS`, because a renewal never moves that end earlier (R77: a renewal never
+    // shortens a lease).
     lease_time.saturating_add(new_ttl.millis()) <= cover
 }
 

@@ -1,7 +1,8 @@
 //! The namespace table: which namespace a path belongs to, under which algorithm (R20–R31).
 //!
 //! The system machine owns the true one; every node routes by a copy. A stale copy is only slow:
-//! a space refuses what was resolved by a table older than a change that concerns it (R32).
+//! a space refuses what was resolved by a table older than a change that concerns it (R32:
+//! re-resolution after policy change).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -22,7 +23,8 @@ pub struct NamespaceTable {
 /// Why the paths of one request have no common route. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unroutable {
-    /// A NEW path with fewer segments than the routing prefix and without an explicit namespace (R30).
+    /// A NEW path with fewer segments than the routing prefix and without an explicit namespace
+    /// (R30: paths above the routing depth).
     TooShort(Path),
     /// Two paths of one acquire in different namespaces (R31).
     Apart {
@@ -36,9 +38,10 @@ pub enum Unroutable {
 /// What setting or deleting a row would mean.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableChangePlan {
-    /// Nothing changes at all: the row is as wanted (R131, R137).
+    /// Nothing changes at all: the row is as wanted (R131 SetNamespacePolicy clears on change, R137
+    /// deleting a missing row).
     Unchanged,
-    /// Only the row: no path gets another namespace or algorithm (R132).
+    /// Only the row: no path gets another namespace or algorithm (R132: creating an equal row).
     RowOnly,
     /// Groups are concerned: freeze, decide, apply.
     Steps(TableChangeSteps),
@@ -67,14 +70,16 @@ pub enum AffectedGroups {
 }
 
 impl TableChangeSteps {
-    /// Whether a live hold in the region refuses the change (R133, R138).
+    /// Whether a live hold in the region refuses the change (R133 route changes need drained paths,
+    /// R138 deleting a row in use).
     pub fn spares_holds(&self) -> bool {
         self.clear == ClearPolicy::Waiters
     }
 }
 
 impl NamespaceTable {
-    /// A table without rows. Both settings are fixed for a cluster's life (R161).
+    /// A table without rows. Both settings are fixed for a cluster's life (R161: settings fixed per
+    /// cluster).
     pub fn new(prefix_segments: usize, default: Algorithm) -> NamespaceTable {
         NamespaceTable {
             rows: BTreeMap::new(),
@@ -104,22 +109,22 @@ impl NamespaceTable {
         self.version
     }
 
-    /// How many segments a fallback namespace has (R22).
+    /// How many segments a fallback namespace has (R22: fallback namespace).
     pub fn prefix_segments(&self) -> usize {
         self.prefix_segments
     }
 
-    /// The algorithm where there is no row (R24).
+    /// The algorithm where there is no row (R24: algorithm of a namespace).
     pub fn default_algorithm(&self) -> Algorithm {
         self.default
     }
 
-    /// The exact row (R136).
+    /// The exact row (R136: GetNamespacePolicy reads one row).
     pub fn row(&self, namespace: &Namespace) -> Option<Algorithm> {
         self.rows.get(namespace).copied()
     }
 
-    /// All rows in byte order (E13).
+    /// All rows in byte order (E13: list namespace policies).
     pub fn rows(&self) -> impl Iterator<Item = (&Namespace, Algorithm)> {
         self.rows.iter().map(|(name, algorithm)| (name, *algorithm))
     }
@@ -137,7 +142,7 @@ impl NamespaceTable {
         self.row(namespace).unwrap_or(self.default)
     }
 
-    /// The namespace of a path (R21, R22).
+    /// The namespace of a path (R21 longest explicit namespace wins, R22).
     pub fn namespace_of(&self, path: &Path) -> Namespace {
         self.explicit(path)
             .cloned()
@@ -213,7 +218,7 @@ impl NamespaceTable {
         Selection::Only(selected)
     }
 
-    /// What one entry of `domains` selects (R127, R128).
+    /// What one entry of `domains` selects (R127 domains are literal names, R128).
     pub fn domain(&self, entry: &Namespace) -> Domain {
         let literal =
             !entry.is_bare() || self.prefix_segments == 0 || self.rows.contains_key(entry);

@@ -16,11 +16,11 @@ use crate::value::{Fence, Holder, OwnerId, Ttl};
 pub struct Applied {
     /// The answer to whoever proposed it.
     pub outcome: Outcome,
-    /// Events for owners, in order. Kept by the space for 30 s (R122).
+    /// Events for owners, in order. Kept by the space for 30 s (R122: events are always delivered).
     pub events: Vec<Event>,
     /// Leases that were set or ended, in order; the leader keeps their deadlines (leases.md).
     pub leases: Vec<LeaseChange>,
-    /// What those who watch see (E8); empty unless somebody does.
+    /// What those who watch see (E8: Watch lock changes); empty unless somebody does.
     pub changes: Vec<LockChange>,
 }
 
@@ -51,14 +51,14 @@ pub enum Outcome {
 /// How an acquire ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {
-    /// Every NEW path is held, the releases are done (R62).
+    /// Every NEW path is held, the releases are done (R62: effect of OK).
     Granted {
-        /// The fence in force: minted, or the supplied one (R70).
+        /// The fence in force: minted, or the supplied one (R70: token in the response).
         fence: Option<Fence>,
     },
-    /// It waits in line; nothing of it has taken effect (R81).
+    /// It waits in line; nothing of it has taken effect (R81: queueing has no effect).
     Queued(Box<Queued>),
-    /// It is in conflict; nothing is stored (R58).
+    /// It is in conflict; nothing is stored (R58: failed acquires change nothing).
     Conflict(Box<Conflict>),
     /// The owner does not hold what it believes to hold; nothing has changed (R58).
     Lost {
@@ -80,7 +80,8 @@ pub struct Queued {
     pub fence: Option<Fence>,
     /// The waiter's number; smaller ones come first.
     pub waiter: u64,
-    /// 1 + the number of earlier waiters that it must wait for, counted up to 1000 (E4).
+    /// 1 + the number of earlier waiters that it must wait for, counted up to 1000 (E4: blocker and
+    /// queue position).
     pub position: u32,
 }
 
@@ -115,7 +116,8 @@ pub struct Blocker {
 /// Why a command was not evaluated. Nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// Resolved by an older table: resolve again with at least this version (R32).
+    /// Resolved by an older table: resolve again with at least this version (R32: re-resolution
+    /// after policy change).
     Outdated {
         /// The version of the change that concerns it.
         version: u64,
@@ -125,7 +127,7 @@ pub enum Refusal {
         /// The number of that change.
         change: u64,
     },
-    /// The key was used for a different request (R103).
+    /// The key was used for a different request (R103: key reuse with other content).
     KeyReused,
     /// Some of the paths were moved to this namespace a while ago, so that the key may be known to another
     /// one: ask all of them, then try again.
@@ -133,24 +135,26 @@ pub enum Refusal {
         /// The version of the latest change that moved one of them.
         version: u64,
     },
-    /// No room to remember another answer (R102).
+    /// No room to remember another answer (R102: keyed requests apply once).
     AnswersFull,
-    /// No room in the queue (R85).
+    /// No room in the queue (R85: queue size limit).
     QueueFull,
-    /// No fence is left below the limit in this namespace (R15, R71).
+    /// No fence is left below the limit in this namespace (R15 limit for supplied tokens, R71
+    /// tokens never go back).
     FencesUsedUp,
 }
 
 /// An OK renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// Somebody asked the owner to let go (R93).
+    /// Somebody asked the owner to let go (R93: revoke flag in Renew).
     pub asked: bool,
-    /// The lease's birth: a replay is answered OK only while this very lease lives (R105).
+    /// The lease's birth: a replay is answered OK only while this very lease lives (R105: replays
+    /// report present truth).
     pub born: u64,
 }
 
-/// How a break ended (E9).
+/// How a break ended (E9: Break one hold).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakOutcome {
     /// The hold is gone and its owner got KILLED.
@@ -161,7 +165,7 @@ pub enum BreakOutcome {
     Refused(Refusal),
 }
 
-/// How a withdrawal ended (E5).
+/// How a withdrawal ended (E5: refuse on deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Withdrawn {
     /// It waited and does not any more.
@@ -175,7 +179,7 @@ pub enum Withdrawn {
     Gone,
 }
 
-/// What a frozen region holds (R133, R138).
+/// What a frozen region holds (R133 route changes need drained paths, R138 deleting a row in use).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreezeReport {
     /// A live hold in the region (the first one by path, then owner), if there is one.
@@ -214,7 +218,8 @@ pub enum LeaseChange {
         /// Its new epoch.
         epoch: u64,
     },
-    /// A logged renewal: `deadline = reading + ttl`, or the deadline that it has if that is later (R77).
+    /// A logged renewal: `deadline = reading + ttl`, or the deadline that it has if that is later
+    /// (R77: a renewal never shortens a lease).
     Renewed {
         /// Which lease.
         lease: LeaseNumber,

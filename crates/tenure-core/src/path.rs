@@ -1,4 +1,5 @@
-//! Paths and namespaces, parsed once at the door (R1–R6, R11, R20).
+//! Paths and namespaces, parsed once at the door (R1–R6, R11 namespace strings, R20 which paths a
+//! namespace contains).
 //!
 //! A path is `handler:/a/b/c`. Behind these types there is no `&str` that is really a path.
 
@@ -9,8 +10,8 @@ use crate::byte_search::{find, until_slash};
 use crate::segment::Segments;
 use crate::value::Invalid;
 
-/// `handler:/a/b`, known to be well formed (R1–R4). Compared byte by byte (R5).
-/// Cheap to clone: the text is shared.
+/// `handler:/a/b`, known to be well formed (R1–R4). Compared byte by byte (R5: paths compare byte
+/// by byte). Cheap to clone: the text is shared.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
     text: Arc<str>,
@@ -168,7 +169,8 @@ impl Namespace {
         Ok(Namespace(text.into()))
     }
 
-    /// The fallback namespace of a path: handler and first `prefix_segments` segments (R22).
+    /// The fallback namespace of a path: handler and first `prefix_segments` segments (R22:
+    /// fallback namespace).
     pub fn fallback(path: &Path, prefix_segments: usize) -> Namespace {
         Namespace(Namespace::fallback_name(path, prefix_segments).into())
     }

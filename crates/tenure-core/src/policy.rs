@@ -71,16 +71,18 @@ pub enum Reason {
     DescendantReadLocked,
     /// All permits of the path are taken.
     SemaphoreFull,
-    /// An earlier waiter is in the way (R79).
+    /// An earlier waiter is in the way (R79: no overtaking).
     Queued,
     /// The namespace's algorithm does not know this mode.
     ReadLocksDisabled,
-    /// The supplied fence is not above the stored one; `current` is the stored one, or the floor (R68, R72).
+    /// The supplied fence is not above the stored one; `current` is the stored one, or the floor
+    /// (R68 caller-supplied tokens, R72 token retention and floors).
     StaleFence {
         /// What the path has.
         current: Fence,
     },
-    /// No permits were named (`None`), or another number than the path's capacity (R50, R51).
+    /// No permits were named (`None`), or another number than the path's capacity (R50 semaphores
+    /// need permits, R51 the first acquire fixes capacity).
     InvalidPermits {
         /// The path's capacity, where there is one.
         capacity: Option<NonZeroU32>,
@@ -105,7 +107,8 @@ impl Reason {
     }
 }
 
-/// A reason that names a blocker, as a client may repeat it in `IsBlocking` and `SetWaitEdge` (R110).
+/// A reason that names a blocker, as a client may repeat it in `IsBlocking` and `SetWaitEdge`
+/// (R110: reasons that can block).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum BlockReason {
     /// See [`Reason::AncestorLocked`].
@@ -124,7 +127,8 @@ pub enum BlockReason {
     Queued,
 }
 
-/// What an owner believed to hold and does not (R55, R56, R90, R105).
+/// What an owner believed to hold and does not (R55 HELD needs a live lease, R56 HELD checks per
+/// mode, R90 Renew with domains, R105 replays report present truth).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {
     /// No live lease in the namespace.

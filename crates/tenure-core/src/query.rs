@@ -28,13 +28,15 @@ pub struct LeaseView<'a> {
     pub cover: u64,
     /// Changes whenever the lease is set; never repeats in a space.
     pub epoch: u64,
-    /// Its first epoch: tells whether this is still the lease that was renewed (R105).
+    /// Its first epoch: tells whether this is still the lease that was renewed (R105: replays
+    /// report present truth).
     pub born: u64,
-    /// The lease time until which it counts that somebody asked the owner to let go (R93, R116); zero if nobody did.
+    /// The lease time until which it counts that somebody asked the owner to let go (R93 revoke
+    /// flag in Renew, R116 revoke marker); zero if nobody did.
     pub asked_until: u64,
 }
 
-/// All that is known of one path (R141).
+/// All that is known of one path (R141: InspectPath shows one path).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// Its writer.
@@ -64,7 +66,7 @@ pub struct HeldLock {
     pub fence: Option<Fence>,
 }
 
-/// An owner's holds in the selected namespaces (R142).
+/// An owner's holds in the selected namespaces (R142: ListOwnerLocks lists live holds).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerLocks {
     /// Whether it has a lease there.
@@ -73,7 +75,8 @@ pub struct OwnerLocks {
     pub locks: Vec<HeldLock>,
 }
 
-/// Where a scan of all holds goes on (R143). Good for any replica of the space.
+/// Where a scan of all holds goes on (R143: DumpLocks pages through all holds). Good for any
+/// replica of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DumpCursor(pub u64);
 
@@ -86,7 +89,7 @@ pub struct DumpPage {
     pub next: Option<DumpCursor>,
 }
 
-/// Whether a fence is the one in force (R73).
+/// Whether a fence is the one in force (R73: AssertFencing checks owner and token).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FenceCheck {
     /// It is.
@@ -117,7 +120,7 @@ pub struct WaiterView {
     pub holder: Option<Holder>,
 }
 
-/// Why an acquire would not be granted now (E7).
+/// Why an acquire would not be granted now (E7: Explain a lock request).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explanation {
     /// The namespace that decides.
@@ -126,15 +129,17 @@ pub struct Explanation {
     pub algorithm: Algorithm,
     /// What the acquire would be answered; `None` if it would be granted.
     pub conflict: Option<Conflict>,
-    /// Those who hold something that is in the way, in the order of R45 and R46.
+    /// Those who hold something that is in the way, in the order of R45 (order of conflict reasons)
+    /// and R46 (smallest owner or path reported).
     pub blockers: Vec<Blocker>,
     /// Those who came earlier and are in the way, in order.
     pub ahead: Vec<WaiterView>,
-    /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4).
+    /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4: blocker and queue
+    /// position).
     pub position: u32,
 }
 
-/// Whom one waiter of an owner waits for (E5).
+/// Whom one waiter of an owner waits for (E5: refuse on deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitsFor {
     /// Where it waits.
@@ -163,8 +168,8 @@ pub struct Counts {
     pub claims: u64,
     /// Waiters.
     pub waiters: u64,
-    /// Remembered fences of paths that nobody holds (R72).
+    /// Remembered fences of paths that nobody holds (R72: token retention and floors).
     pub marks: u64,
-    /// Remembered answers (R102).
+    /// Remembered answers (R102: keyed requests apply once).
     pub answers: u64,
 }

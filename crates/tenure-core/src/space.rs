@@ -69,19 +69,22 @@ pub const FIRST_RULES: u32 = 1;
 /// How much a space keeps. Part of its state: the same on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceLimits {
-    /// Fences of paths that nobody holds; beyond it the longest idle becomes its namespace's floor (R72).
+    /// Fences of paths that nobody holds; beyond it the longest idle becomes its namespace's floor
+    /// (R72: token retention and floors).
     pub marks: u32,
     /// Namespaces with nothing left but a floor; beyond it the longest idle is folded into the space's floor (R72).
     pub idle_namespaces: u32,
-    /// Floors of moved regions; beyond it the oldest is folded into the space's floor (R71).
+    /// Floors of moved regions; beyond it the oldest is folded into the space's floor (R71: tokens
+    /// never go back).
     pub region_floors: u32,
-    /// Remembered answers; beyond it keyed requests are refused (R102).
+    /// Remembered answers; beyond it keyed requests are refused (R102: keyed requests apply once).
     pub answers: u32,
-    /// Idle semaphore capacities; beyond it the longest idle is forgotten (R52).
+    /// Idle semaphore capacities; beyond it the longest idle is forgotten (R52: when capacity is
+    /// forgotten).
     pub capacities: u32,
-    /// NEW paths that may wait in one namespace (R85).
+    /// NEW paths that may wait in one namespace (R85: queue size limit).
     pub waiting_paths: u32,
-    /// Events kept for 30 s (R122); beyond it the oldest goes.
+    /// Events kept for 30 s (R122: events are always delivered); beyond it the oldest goes.
     pub events: u32,
 }
 
@@ -128,7 +131,7 @@ pub struct Space {
     epoch: u64,
     // Waiters up to this number are older than that order: a grant of one is a new birth.
     order_from: u64,
-    // The highest fence minted below `Fence::DRIVEN` (R75).
+    // The highest fence minted below `Fence::DRIVEN` (R75: IncrFencingToken always grows).
     minted: u64,
     // Leases of more than a minute.
     long_leases: u32,
@@ -226,8 +229,8 @@ impl Space {
         }
     }
 
-    /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
-    /// after `new` and after a snapshot was read.
+    /// Gives its events the ids of a lane (R121: event ids). It belongs to the group, not to its
+    /// state: set it after `new` and after a snapshot was read.
     pub fn number_events(&mut self, stride: EventIdStride) {
         self.events.stride = stride;
     }
@@ -371,7 +374,8 @@ impl Space {
         self.wake_waiters();
     }
 
-    /// From now on `apply` tells what those who watch see (E8). Volatile: no part of the state.
+    /// From now on `apply` tells what those who watch see (E8: Watch lock changes). Volatile: no
+    /// part of the state.
     pub fn watch(&mut self) {
         self.watching = true;
     }

@@ -35,11 +35,11 @@ use crate::query::EventsAfter;
 use crate::space::FIRST_RULES;
 use crate::value::{Fence, OwnerId, Stamp, Ttl};
 
-/// Remembered answers; beyond it keyed calls are refused (R102).
+/// Remembered answers; beyond it keyed calls are refused (R102: keyed requests apply once).
 const ANSWERS: u32 = 65_536;
 /// Events kept for 30 s; beyond it the oldest goes.
 const EVENTS: u32 = 65_536;
-/// Wait edges; beyond it the one that ends first goes. They are advisory (R107).
+/// Wait edges; beyond it the one that ends first goes. They are advisory (R107: wait edges).
 const EDGES: usize = 65_536;
 
 /// The machine of the system group.
@@ -75,8 +75,8 @@ impl System {
         }
     }
 
-    /// Gives its events the ids of a lane (R121). It belongs to the group, not to its state: set it
-    /// after `new` and after a snapshot was read.
+    /// Gives its events the ids of a lane (R121: event ids). It belongs to the group, not to its
+    /// state: set it after `new` and after a snapshot was read.
     pub fn number_events(&mut self, stride: EventIdStride) {
         self.events.stride = stride;
     }
@@ -175,7 +175,7 @@ impl System {
             .map(|(edge, _)| edge)
     }
 
-    /// The last global number given out (R75).
+    /// The last global number given out (R75: IncrFencingToken always grows).
     pub fn counter(&self) -> Option<Fence> {
         Fence::from_number(self.counter)
     }

@@ -1,9 +1,9 @@
 //! The tree of paths: where claims are and where waiters wait, with counts of what lies below.
 //!
 //! One arena for all namespaces; each namespace has its own root, so nothing crosses its border
-//! (R23). A child is found by hash of (parent, segment). A node lives as long as something is at it
-//! or below it. What most nodes do not have (several claims, waiters) is in an [`NodeExtra`] aside, so
-//! that a plain held path costs one small node.
+//! (R23: namespaces never conflict). A child is found by hash of (parent, segment). A node lives as
+//! long as something is at it or below it. What most nodes do not have (several claims, waiters) is
+//! in an [`NodeExtra`] aside, so that a plain held path costs one small node.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

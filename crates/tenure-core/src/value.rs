@@ -16,21 +16,22 @@ use crate::byte_search::find;
 pub enum Invalid {
     /// A lock path that breaks R1–R4; the text says which part.
     Path(&'static str),
-    /// A namespace string that breaks R11; the text says which part.
+    /// A namespace string that breaks R11 (namespace strings); the text says which part.
     Namespace(&'static str),
-    /// An owner id that is empty, longer than 1024 bytes, or contains U+0000 (R7).
+    /// An owner id that is empty, longer than 1024 bytes, or contains U+0000 (R7: owner ids).
     Owner,
-    /// A ttl outside 1 ms … 7 days (R8).
+    /// A ttl outside 1 ms … 7 days (R8: range of ttl_ms).
     Ttl(u64),
-    /// A queue ttl above 7 days (R9).
+    /// A queue ttl above 7 days (R9: range of queue_ttl_ms).
     QueueTtl(u64),
-    /// An idempotency key longer than 1024 bytes, or with U+0000 (R10).
+    /// An idempotency key longer than 1024 bytes, or with U+0000 (R10: idempotency key syntax).
     Key,
-    /// A caller-supplied fencing token of 2^52 or more (R15).
+    /// A caller-supplied fencing token of 2^52 or more (R15: limit for supplied tokens).
     Fence(u64),
-    /// A holder description of more than 4 KiB (E3).
+    /// A holder description of more than 4 KiB (E3: holder description).
     Holder(usize),
-    /// More entries than one request may have (R13, R18).
+    /// More entries than one request may have (R13 list length limits, R18 AcquireStream is one
+    /// acquire).
     Count {
         /// How many there were.
         found: usize,
@@ -174,7 +175,8 @@ impl Fence {
     pub const SUPPLIED_END: u64 = 1 << 52;
     /// Minted fences are below this, so that JSON numbers can hold them (R71).
     pub const MINTED_END: u64 = 1 << 53;
-    /// Only a supplied fence can bring a namespace here; such a one is never spread to others (R72, R75).
+    /// Only a supplied fence can bring a namespace here; such a one is never spread to others (R72
+    /// token retention and floors, R75 IncrFencingToken always grows).
     pub const DRIVEN: u64 = 1 << 51;
 
     /// A caller-supplied fence: zero or less on the wire means "mint one", so it is absent.
@@ -207,7 +209,8 @@ impl fmt::Display for Fence {
     }
 }
 
-/// A caller's idempotency key (R10, R102). An empty one on the wire means none, so it is absent.
+/// A caller's idempotency key (R10, R102 keyed requests apply once). An empty one on the wire means
+/// none, so it is absent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Key(Box<str>);
 
@@ -258,6 +261,7 @@ impl Holder {
 pub struct Stamp {
     /// Lease time: milliseconds since the group's birth, kept by its leader. Never goes back.
     pub time: u64,
-    /// The leader's wall clock in Unix milliseconds. Serves event ids (R121) and nothing else.
+    /// The leader's wall clock in Unix milliseconds. Serves event ids (R121: event ids) and nothing
+    /// else.
     pub wall: u64,
 }

@@ -161,7 +161,7 @@ fn class(error: Error) -> String {
 }
 
 /// Poll interval of Tenure: longer than any test waits, so that every reaction is caused by an
-/// event (K42).
+/// event (K42: watch and poll).
 const NEVER: Duration = Duration::from_secs(3600);
 
 /// Poll intervals of the original, a thousand times faster than its defaults, because tests wait

@@ -59,7 +59,8 @@ impl fmt::Debug for Token {
     }
 }
 
-/// Returns 16 random hex digits for names of private files (K17, K26).
+/// Returns 16 random hex digits for names of private files (K17 publish in one step, K26 rename,
+/// compare, then unlink).
 pub(crate) fn random_suffix() -> String {
     format!("{:016x}", u64::from_be_bytes(random_bytes()))
 }
@@ -218,7 +219,7 @@ impl Identity {
     }
 
     /// Parses a block. A member of the wrong type, or a pid out of range, counts as missing (K15
-    /// (records without a block)).
+    /// records without a block (records without a block)).
     pub fn from_json(block: &Map<String, Value>) -> Identity {
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| block.get(key).and_then(Value::as_u64);

@@ -142,8 +142,8 @@ pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Ve
     }
 }
 
-/// Returns the verdict from pid and start time alone (K12, K13, K16). The caller knows that the pid
-/// belongs to our PID namespace.
+/// Returns the verdict from pid and start time alone (K12, K13 zombie processes, K16 permission
+/// denied means alive). The caller knows that the pid belongs to our PID namespace.
 pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
     match presence(pid, start) {
         Presence::Running => Verdict::Alive(Proof::Process),
@@ -318,7 +318,7 @@ mod tests {
         );
     }
 
-    /// K14, K9, K3: another namespace or missing members prove nothing.
+    /// K14, K9 (missing identity members), K3: another namespace or missing members prove nothing.
     #[test]
     fn another_namespace_is_unknown() {
         let place = place();

@@ -289,8 +289,8 @@ mod tests {
         assert_eq!(place.read().as_deref(), Some("dead"));
     }
 
-    /// K22, K23, K25: the file was replaced before the comparison. Even with equal bytes it is
-    /// another file and stays.
+    /// K22, K23 (read through that descriptor), K25: the file was replaced before the comparison.
+    /// Even with equal bytes it is another file and stays.
     #[test]
     fn a_replaced_record_is_left_alone() {
         let place = place();
@@ -359,7 +359,8 @@ mod tests {
         assert_eq!(names.len(), 2);
     }
 
-    /// X24, K25: a forced removal removes the file that was shown, locked or not, and no later one.
+    /// X24 (break an exclusive lock), K25: a forced removal removes the file that was shown, locked
+    /// or not, and no later one.
     #[test]
     fn force_removes_what_was_shown() {
         let place = place();

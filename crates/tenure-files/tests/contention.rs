@@ -27,8 +27,8 @@ fn run(kinds: &[&str], blows: KillPlan, sections: u64) -> Evidence {
     evidence
 }
 
-/// U4–U6, U10, U14: without a crash no process deletes a lock by name, and both kinds exclude each
-/// other.
+/// U4–U6, U10 (acquire an upload lock), U14: without a crash no process deletes a lock by name, and
+/// both kinds exclude each other.
 #[test]
 fn uploads_of_tenure_and_the_original_exclude_each_other() {
     let kinds = [
@@ -45,10 +45,10 @@ fn uploads_of_tenure_and_the_original_exclude_each_other() {
     assert_eq!(evidence.counter, evidence.finished);
 }
 
-/// K26, K34: after a crash the original deletes by name the lock that it found dead, even if it is
-/// a live lock by then. That cannot be prevented, but every Tenure holder that loses its lock this
-/// way detects it. Tenure itself never does this: every holder that another one finds inside is a
-/// Tenure holder that lost its lock.
+/// K26 (rename, compare, then unlink), K34: after a crash the original deletes by name the lock
+/// that it found dead, even if it is a live lock by then. That cannot be prevented, but every
+/// Tenure holder that loses its lock this way detects it. Tenure itself never does this: every
+/// holder that another one finds inside is a Tenure holder that lost its lock.
 #[test]
 fn uploads_robbed_by_the_original_are_noticed() {
     let kinds = [
@@ -78,8 +78,8 @@ fn uploads_robbed_by_the_original_are_noticed() {
     );
 }
 
-/// X10, X15, X20: with the gate, tools and server cycles never work at the same time, also when
-/// they are killed and stopped.
+/// X10 (ask once per cycle), X15 (exclusion between tools), X20: with the gate, tools and server
+/// cycles never work at the same time, also when they are killed and stopped.
 #[test]
 fn tools_and_cycles_exclude_each_other() {
     let kinds = [

@@ -57,7 +57,8 @@ fn original_record(who: &str, pid: u32) -> String {
     }
 }
 
-/// K10, K12: the pid of a killed holder was reused. The new process is alive; the holder is not.
+/// K10 (prove life by flock), K12: the pid of a killed holder was reused. The new process is alive;
+/// the holder is not.
 #[test]
 fn a_reused_pid_is_not_the_holder() {
     for who in ALL {
@@ -104,7 +105,8 @@ fn two_containers_exclude_each_other() {
     }
 }
 
-/// K8, K10: after a rename the host is still the machine on which the holder runs or died.
+/// K8 (compare host names), K10: after a rename the host is still the machine on which the holder
+/// runs or died.
 #[test]
 fn a_renamed_host_changes_nothing() {
     let renamed = [
@@ -141,8 +143,8 @@ fn another_users_holder_is_waited_for() {
     }
 }
 
-/// K11, K24: after a reboot the lock is dead. A process that wrongly assumes a reboot cannot take
-/// the lock of a live holder, because the removal needs the flock.
+/// K11 (a different boot id), K24: after a reboot the lock is dead. A process that wrongly assumes
+/// a reboot cannot take the lock of a live holder, because the removal needs the flock.
 #[test]
 fn a_changed_boot_id_frees_only_dead_locks() {
     let temp_boot = tempfile::tempdir().unwrap();
@@ -163,8 +165,9 @@ fn a_changed_boot_id_frees_only_dead_locks() {
     }
 }
 
-/// K6, K12, K31: one side sees the directory through FUSE, the other directly. FUSE does not pass
-/// the flock through, so neither side claims or trusts one; the process table decides.
+/// K6 (the tenure block), K12, K31: one side sees the directory through FUSE, the other directly.
+/// FUSE does not pass the flock through, so neither side claims or trusts one; the process table
+/// decides.
 #[test]
 fn a_directory_seen_through_fuse_is_one_directory() {
     for who in ALL {
@@ -325,7 +328,7 @@ fn a_full_disk_is_an_error_and_leaves_nothing() {
     }
 }
 
-/// A read-only disk: `Io`; a dead lock on it stays, and a server skips (X9).
+/// A read-only disk: `Io`; a dead lock on it stays, and a server skips (X9: skip when in doubt).
 #[test]
 fn a_read_only_disk_is_an_error() {
     for who in ALL {
@@ -362,7 +365,7 @@ fn a_dead_lock_in_a_sticky_directory_is_an_error_at_once() {
     }
 }
 
-/// K17, K18: a reader sees no record or a complete one, never a part.
+/// K17 (publish in one step), K18: a reader sees no record or a complete one, never a part.
 #[test]
 fn a_reader_never_sees_half_a_record() {
     for who in ALL {
@@ -392,7 +395,7 @@ fn a_reader_never_sees_half_a_record() {
 }
 
 /// K36: a forked copy of a handle does nothing in the child; the parent's still works. The same
-/// holds for a server's cycle and its gate (X20).
+/// holds for a server's cycle and its gate (X20: the gate file).
 #[test]
 fn a_forked_handle_is_inert() {
     for who in ["exclusive", "upload", "server"] {

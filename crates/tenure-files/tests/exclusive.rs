@@ -71,7 +71,8 @@ impl ExclusiveFixture {
 
 const SOON: Wait = Wait::For(Duration::from_millis(50));
 
-/// X1, X2, X6: the record that a tool writes, its place and its mode.
+/// X1 (exclusive lock file), X2 (exclusive record fields), X6: the record that a tool writes, its
+/// place and its mode.
 #[test]
 fn a_tool_writes_a_complete_record() {
     let fixture = ExclusiveFixture::new();
@@ -110,7 +111,8 @@ fn a_tool_writes_a_complete_record() {
     assert!(!fixture.lock().exists(), "a dropped guard releases");
 }
 
-/// X8, K8, K15, K16: only a process that is known not to exist on this host is dead.
+/// X8 (dead holder on this host), K8 (compare host names), K15 (records without a block), K16: only
+/// a process that is known not to exist on this host is dead.
 #[test]
 fn only_a_missing_process_of_this_host_is_dead() {
     let (alive, dead) = (LiveProcess::spawn(), i64::from(dead_pid()));
@@ -164,7 +166,8 @@ fn the_log_names_the_cycle() {
     assert_eq!(line, "Removed stale lock (other), proceeding with import");
 }
 
-/// X7, X9, K26: a dead lock that cannot be removed is skipped, with its holder and the reason.
+/// X7, X9 (skip when in doubt), K26: a dead lock that cannot be removed is skipped, with its holder
+/// and the reason.
 #[test]
 fn a_dead_lock_that_cannot_be_removed_is_skipped() {
     let fixture = ExclusiveFixture::new();
@@ -213,7 +216,8 @@ fn a_lock_counts_from_the_next_cycle_on() {
     guard.release().unwrap();
 }
 
-/// X11, X8: Tenure removes a dead lock that the original server would skip forever.
+/// X11 (fault of the original), X8: Tenure removes a dead lock that the original server would skip
+/// forever.
 #[test]
 fn a_dead_tools_lock_is_removed_where_the_original_skips_for_ever() {
     let fixture = ExclusiveFixture::new();
@@ -223,7 +227,7 @@ fn a_dead_tools_lock_is_removed_where_the_original_skips_for_ever() {
     Actor::spawn(&["original-server"], fixture.dir()).says("proceed");
 }
 
-/// X12.4: with foreign process ids a missing process proves nothing.
+/// X12 (order of exclusive tests).4: with foreign process ids a missing process proves nothing.
 #[test]
 fn foreign_pids_are_not_judged() {
     let fixture = ExclusiveFixture::new();
@@ -235,7 +239,7 @@ fn foreign_pids_are_not_judged() {
     assert!(fixture.lock().exists());
 }
 
-/// X14, X15: two tools exclude each other, in one process and between two.
+/// X14 (acquire as a tool), X15: two tools exclude each other, in one process and between two.
 #[test]
 fn tools_exclude_each_other() {
     let fixture = ExclusiveFixture::new();
@@ -332,8 +336,8 @@ fn a_record_that_stays_malformed_is_refused() {
     assert!(fixture.lock().exists());
 }
 
-/// X15, X16, K34: an original overwrites or deletes the lock; the holder detects it immediately,
-/// without a call of `check`.
+/// X15, X16 (hold an exclusive lock), K34: an original overwrites or deletes the lock; the holder
+/// detects it immediately, without a call of `check`.
 #[test]
 fn an_originals_interference_is_noticed() {
     for interference in ["overwrite", "delete"] {
@@ -392,7 +396,7 @@ fn a_killed_originals_lock_is_taken_over() {
     waiter.says("held");
 }
 
-/// X16, K33, K10: the heartbeat is written in place, and the flock stays held.
+/// X16, K33 (heartbeat in place), K10: the heartbeat is written in place, and the flock stays held.
 #[test]
 fn a_holder_beats_and_keeps_the_kernel_lock() {
     let fixture = ExclusiveFixture::new();
@@ -561,7 +565,7 @@ fn a_running_cycle_can_be_seen() {
     assert!(!inspect(fixture.dir()).unwrap().cycle_is_running);
 }
 
-/// X22, X23: `check` without removal reports what a server would do.
+/// X22 (exclusive address and verbs), X23: `check` without removal reports what a server would do.
 #[test]
 fn a_dry_run_removes_nothing() {
     let fixture = ExclusiveFixture::new();

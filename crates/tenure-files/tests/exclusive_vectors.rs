@@ -134,7 +134,11 @@ impl VectorFixture {
     }
 }
 
-/// X2, X3, X4, X5, X7, X8, X12.2, X12.3, X12.4, X13, K8, K12, K14, K15: the server's decision.
+/// X2 (exclusive record fields), X3 (exclusive record syntax), X4 (start time format), X5
+/// (exclusive record size limit), X7 (answers of should_skip), X8 (dead holder on this host), X12
+/// (order of exclusive tests).2, X12.3, X12.4, X13 (reclaim and proceed), K8 (compare host names),
+/// K12 (ask the kernel for the process), K14 (a different PID namespace), K15: the server's
+/// decision.
 #[test]
 fn the_server_answers_as_the_table_says() {
     let machine = TestMachine::new();

@@ -142,8 +142,8 @@ fn one_at_a_time_both_sides_keep_each_other_out() {
     }
 }
 
-/// S19.3: an original that was killed is proven dead and replaced, without waiting for its age; a
-/// stopped one is not.
+/// S19 (order of sidecar tests).3: an original that was killed is proven dead and replaced, without
+/// waiting for its age; a stopped one is not.
 #[test]
 fn a_killed_original_is_replaced() {
     for version in [G1, G2, G3, NEWEST] {
@@ -163,8 +163,8 @@ fn a_killed_original_is_replaced() {
     }
 }
 
-/// S11, S24: with heartbeats, a Tenure lock older than the stale time is not stale for any
-/// generation.
+/// S11 (no creation date with heartbeats), S24: with heartbeats, a Tenure lock older than the stale
+/// time is not stale for any generation.
 #[test]
 fn a_beating_lock_is_never_stale_for_an_original() {
     let fixture = OriginalFixture::new();
@@ -425,7 +425,7 @@ impl Contest {
         assert!(log.iter().any(|line| line.starts_with("original")));
         assert!(log.iter().any(|line| line.starts_with("tenure")));
         // A Tenure process that is killed between the two steps of a removal leaves a private file
-        // (K20).
+        // (K20: remove leftover private files).
         let later = Clock::fixed(SystemTime::now() + Duration::from_secs(120));
         let cleaned = leftovers(&Dir::open(fixture.temp.path()).unwrap(), later).unwrap();
         assert!(
@@ -512,7 +512,7 @@ fn g3_with_approved_removal() {
 }
 
 /// S23: G1 deletes locks by name; double holds are counted, and every Tenure process that lost its
-/// lock detects it (K34).
+/// lock detects it (K34: detect a lost lock).
 #[test]
 fn g1_robs_and_is_noticed() {
     Contest {

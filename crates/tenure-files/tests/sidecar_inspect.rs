@@ -1,4 +1,5 @@
-//! Inspecting and breaking sidecar locks (S30, K30, C16).
+//! Inspecting and breaking sidecar locks (S30 sidecar address and verbs, K30 keep files that are no
+//! records, C16 details of codes and break).
 
 #![allow(
     clippy::unwrap_used,
@@ -76,7 +77,8 @@ fn looking_names_the_holder_and_changes_nothing() {
     assert!(lock.modified_ago.unwrap() >= Duration::from_secs(600));
 }
 
-/// S22, S30: each kind of guard is recognized; `break --guard` removes an unlocked one.
+/// S22 (guards of crashed reclaimers), S30: each kind of guard is recognized; `break --guard`
+/// removes an unlocked one.
 #[test]
 fn guards_are_shown_and_taken_down() {
     let fixture = InspectFixture::new();

@@ -168,7 +168,8 @@ fn die_in_the_guarded_section(target: &Path) {
     let _ = Manager::new("reclaimer").acquire(&options);
 }
 
-/// S22, K27: a reclaimer that dies at any step under the guard does not block other processes.
+/// S22 (guards of crashed reclaimers), K27: a reclaimer that dies at any step under the guard does
+/// not block other processes.
 #[test]
 fn a_reclaimer_that_dies_blocks_nobody() {
     for point in ["guard made", "dead removed", "reclaimed"] {
@@ -332,8 +333,8 @@ fn inherit(target: &Path) {
     sleeper.wait().unwrap(); // This process is killed long before.
 }
 
-/// K38, K10: while a child has the locked descriptor, no process takes over, although the holder
-/// itself was killed; when the child exits, a waiter is woken.
+/// K38 (inherit the locked descriptor), K10: while a child has the locked descriptor, no process
+/// takes over, although the holder itself was killed; when the child exits, a waiter is woken.
 #[test]
 fn an_inherited_descriptor_keeps_the_lock() {
     let fixture = ProcessFixture::new();

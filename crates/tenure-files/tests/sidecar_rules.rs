@@ -78,8 +78,8 @@ fn the_retry_budget_is_kept() {
     held.release().unwrap();
 }
 
-/// S15: the same owner nests, and only the last release removes the file (S26); another owner of
-/// the same manager waits, and so does one without.
+/// S15: the same owner nests, and only the last release removes the file (S26: sidecar release);
+/// another owner of the same manager waits, and so does one without.
 #[test]
 fn only_the_same_owner_may_nest() {
     let fixture = SidecarFixture::new();
@@ -171,8 +171,8 @@ fn a_release_wakes_a_waiting_thread() {
     );
 }
 
-/// S16.4: a guard that appears after we published is waited for. If our file was removed meanwhile,
-/// we try again; if it still exists, we hold the lock.
+/// S16 (one acquisition attempt).4: a guard that appears after we published is waited for. If our
+/// file was removed meanwhile, we try again; if it still exists, we hold the lock.
 #[test]
 fn the_second_look_waits_for_a_late_guard() {
     for survives in [true, false] {
@@ -242,8 +242,8 @@ fn a_place_that_cannot_hold_files_is_an_error_at_once() {
     assert_eq!(class(manager("x").acquire(&options)), Class::NotFound);
 }
 
-/// S24, K33: the heartbeat changes counter and modification time; a waiter that goes by age never
-/// finds the lock stale.
+/// S24 (heartbeat and peer staleness), K33: the heartbeat changes counter and modification time; a
+/// waiter that goes by age never finds the lock stale.
 #[test]
 fn the_heart_beats() {
     let fixture = SidecarFixture::new();
@@ -270,7 +270,7 @@ fn the_heart_beats() {
     held.release().unwrap();
 }
 
-/// S25, K34: an event reveals the loss of a lock, without a call of `check`.
+/// S25 (verify a held lock), K34: an event reveals the loss of a lock, without a call of `check`.
 #[test]
 fn the_heart_notices_a_loss() {
     let fixture = SidecarFixture::new();
@@ -366,7 +366,8 @@ fn guards_release_in_every_way() {
     assert!(!fixture.lock.exists());
 }
 
-/// S29: the fixed texts carry the normalized target, and the message names the holder (K5).
+/// S29: the fixed texts carry the normalized target, and the message names the holder (K5: content
+/// of user messages).
 #[test]
 fn errors_speak_like_the_original() {
     let fixture = SidecarFixture::new();
@@ -430,8 +431,8 @@ fn fences_grow_with_every_acquisition() {
     assert_eq!(fixture.names(), [".tenure-fence"]);
 }
 
-/// K26, S21: a name too long for the private names of a removal can be locked, released and
-/// reclaimed like any other.
+/// K26 (rename, compare, then unlink), S21: a name too long for the private names of a removal can
+/// be locked, released and reclaimed like any other.
 #[test]
 fn a_long_name_can_be_given_back() {
     let temp = SidecarFixture::new();

@@ -174,7 +174,8 @@ fn vector(name: &str, living: &LiveProcess) -> Vec<u8> {
     }
 }
 
-/// S7–S9, S11, S19, K10–K15, K30, K46: every file of the table.
+/// S7–S9, S11 (no creation date with heartbeats), S19 (order of sidecar tests), K10–K15, K30 (keep
+/// files that are no records), K46: every file of the table.
 #[test]
 fn every_vector_is_decided_as_the_table_says() {
     let living = LiveProcess::new();
@@ -295,7 +296,8 @@ fn what_is_not_a_file_is_refused_at_once() {
     assert_eq!(peer_code(Class::Stale), Some("file_lock_stale"));
 }
 
-/// S16.1, S3: a guard without a lock blocks the acquisition, whatever file type it has.
+/// S16 (one acquisition attempt).1, S3: a guard without a lock blocks the acquisition, whatever
+/// file type it has.
 #[test]
 fn a_foreign_guard_keeps_us_out() {
     let fixture = VectorFixture::new();

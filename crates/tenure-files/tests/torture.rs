@@ -30,7 +30,7 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// K10, K22–K27, S15–S22.
+/// K10 (prove life by flock), K22–K27, S15–S22.
 #[test]
 fn sidecar_locks_survive_kill_and_stop() {
     torture("sidecar");
@@ -74,8 +74,8 @@ fn torture(who: &str) {
     );
 }
 
-/// K42, S22: how long a waiter needs to get the lock of a killed holder. Measured and printed;
-/// other tests show that an event wakes the waiter.
+/// K42 (watch and poll), S22: how long a waiter needs to get the lock of a killed holder. Measured
+/// and printed; other tests show that an event wakes the waiter.
 #[test]
 fn takeover_is_measured() {
     let _alone = alone();

@@ -33,7 +33,7 @@ fn a_locker_needs_its_directory() {
     assert_eq!(error.class(), Class::NotFound);
 }
 
-/// U4, U5: the record that Tenure writes.
+/// U4 (pid on the first line), U5: the record that Tenure writes.
 #[test]
 fn the_record_is_a_pid_and_one_line() {
     let fixture = UploadFixture::new();
@@ -59,7 +59,8 @@ fn the_record_is_a_pid_and_one_line() {
     assert!(fixture.names().is_empty());
 }
 
-/// U7, K30: a purpose that makes the record too large is refused before any file is touched.
+/// U7 (upload record size limit), K30: a purpose that makes the record too large is refused before
+/// any file is touched.
 #[test]
 fn a_record_stays_within_its_limit() {
     let fixture = UploadFixture::new();
@@ -109,7 +110,8 @@ fn zero_times_are_defaults_or_refused() {
     assert_eq!(wait, Wait::For(Duration::from_secs(20)));
 }
 
-/// U10.3, K42: an event, not a poll, lets a waiter take over from a killed holder.
+/// U10 (acquire an upload lock).3, K42: an event, not a poll, lets a waiter take over from a killed
+/// holder.
 #[test]
 fn a_killed_holders_lock_is_taken_over() {
     let fixture = UploadFixture::new();
@@ -144,7 +146,8 @@ fn threads_are_inside_one_at_a_time() {
     assert!(fixture.names().is_empty(), "{:?}", fixture.names());
 }
 
-/// U13.1: a record without read permission counts as held by an unknown holder.
+/// U13 (order of upload tests).1: a record without read permission counts as held by an unknown
+/// holder.
 #[test]
 fn an_unreadable_record_is_held() {
     let fixture = UploadFixture::new();
@@ -170,7 +173,7 @@ fn another_users_holder_is_alive() {
     Actor::spawn_as(OTHER_USER, &["try", "original-upload"], fixture.dir()).says("ok");
 }
 
-/// U18, K33: the heartbeat is written in place.
+/// U18 (heartbeat of upload locks), K33: the heartbeat is written in place.
 #[test]
 fn a_holder_beats() {
     let fixture = UploadFixture::new();
@@ -184,7 +187,8 @@ fn a_holder_beats() {
     guard.release().unwrap();
 }
 
-/// U20, U23, K36: a lost lock cannot be released, and no file is touched; a dropped guard releases.
+/// U20 (release without a hold), U23 (library interface), K36: a lost lock cannot be released, and
+/// no file is touched; a dropped guard releases.
 #[test]
 fn a_lost_lock_is_noticed_and_left_alone() {
     let fixture = UploadFixture::new();

@@ -16,7 +16,8 @@ use common::{LiveProcess, OTHER_USER, TestMachine, dead_pid, eventually};
 use tenure_files::error::Class;
 use tenure_files::upload::{FileLocker, UploadLocker, UploadReleaseRequest, UploadTimes, Wait};
 
-/// U8, U14, U15: a hand-over between two Tenure processes needs two events and no poll.
+/// U8 (duration of a hand-over), U14 (make a release request), U15: a hand-over between two Tenure
+/// processes needs two events and no poll.
 #[test]
 fn a_holder_in_another_process_hears_the_request_and_hands_over() {
     let fixture = UploadFixture::new();
@@ -33,7 +34,8 @@ fn a_holder_in_another_process_hears_the_request_and_hands_over() {
     waiter.says("held");
 }
 
-/// U10.5, U16: at the deadline the class is `Timeout`, and the waiter removes its request.
+/// U10 (acquire an upload lock).5, U16: at the deadline the class is `Timeout`, and the waiter
+/// removes its request.
 #[test]
 fn a_waiter_that_gives_up_takes_its_request_with_it() {
     let fixture = UploadFixture::new();
@@ -260,7 +262,8 @@ fn a_holder_may_refuse() {
     guard.release().unwrap();
 }
 
-/// U11, U12: threads of one process exclude each other and send requests in memory, without files.
+/// U11 (upload locks within one process), U12: threads of one process exclude each other and send
+/// requests in memory, without files.
 #[test]
 fn threads_ask_each_other_through_memory() {
     let fixture = UploadFixture::new();

@@ -119,7 +119,10 @@ fn id(text: &str) -> UploadId {
 
 const OLD: Duration = Duration::from_secs(60);
 
-/// U4, U5, U6, U7, U13.1–U13.4, K11, K12, K14, K15, K16: the decision of a requester.
+/// U4 (pid on the first line), U5 (the tenure line), U6 (accepted first lines), U7 (upload record
+/// size limit), U13 (order of upload tests).1–U13.4, K11 (a different boot id), K12 (ask the kernel
+/// for the process), K14 (a different PID namespace), K15 (records without a block), K16: the
+/// decision of a requester.
 #[test]
 fn a_newcomer_decides_as_the_table_says() {
     assert_eq!(

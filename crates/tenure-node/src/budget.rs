@@ -1,4 +1,4 @@
-//! Backpressure: how much may wait, in a group and on the node (R151).
+//! Backpressure: how much may wait, in a group and on the node (R151: backpressure per group).
 //!
 //! Beyond it the answer is an immediate "busy", which is certain to have changed nothing. Endings
 //! (`Expire`, `Tick`) are exempt: a full group must still let go of what is over.

@@ -37,7 +37,7 @@ impl Clock {
         self.now_ms
     }
 
-    /// For event ids only (R121).
+    /// For event ids only (R121: event ids).
     pub(crate) fn wall(&self) -> u64 {
         self.wall
     }

@@ -23,21 +23,22 @@ pub struct Config {
     pub nodes: Vec<NodeId>,
 }
 
-/// Fixed at a cluster's birth and checked by the driver against the data directory and peers (R161).
+/// Fixed at a cluster's birth and checked by the driver against the data directory and peers (R161:
+/// settings fixed per cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// How many groups hold locks; one more is the system group.
     pub group_count: u32,
-    /// How many segments a fallback namespace has (R22).
+    /// How many segments a fallback namespace has (R22: fallback namespace).
     pub prefix_segments: usize,
-    /// The algorithm of namespaces without a row (R24).
+    /// The algorithm of namespaces without a row (R24: algorithm of a namespace).
     pub default_algorithm: Algorithm,
 }
 
 /// How much may wait and be kept.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Operations that may wait in one group on this node (R151).
+    /// Operations that may wait in one group on this node (R151: backpressure per group).
     pub group_inflight: usize,
     /// Operations and calls that may wait on this node.
     pub node_inflight: usize,

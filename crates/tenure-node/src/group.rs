@@ -283,7 +283,7 @@ impl Group {
         at.map_or(0, |at| (at + self.id.0 as usize) % voters.len())
     }
 
-    /// How much waits here, for the budget (R151).
+    /// How much waits here, for the budget (R151: backpressure per group).
     pub(crate) fn load(&self) -> usize {
         self.batch.len() + self.proposed_commands + self.lead.load()
     }
@@ -912,7 +912,8 @@ impl Group {
     }
 }
 
-/// Where an acquire is decided, to say what is left of the lease in its way (E4).
+/// Where an acquire is decided, to say what is left of the lease in its way (E4: blocker and queue
+/// position).
 fn decided_in(command: &Command) -> Option<Namespace> {
     match command {
         Command::Acquire(acquire) => Some(acquire.route.namespace.clone()),

@@ -34,13 +34,15 @@ pub(crate) enum GroupOp {
 }
 
 impl GroupOp {
-    /// Whether an operation whose answer was lost may be sent again (R106): whether a second application,
-    /// however late, does nothing that the first has not done. Each arm says why.
+    /// Whether an operation whose answer was lost may be sent again (R106: forwarding is at most
+    /// once): whether a second application, however late, does nothing that the first has not done.
+    /// Each arm says why.
     pub(crate) fn may_repeat(&self) -> bool {
         match self {
             // Changes nothing.
             GroupOp::Read(_) => true,
-            // Never moves a deadline earlier (R77); a late copy may keep a lease for longer, not end it sooner.
+            // Never moves a deadline earlier (R77: a renewal never shortens a lease); a late copy
+            // may keep a lease for longer, not end it sooner.
             GroupOp::Renew(_) => true,
             GroupOp::Command(command) => match command {
                 // Each names its change, and a space takes each step of a change once.
@@ -94,49 +96,50 @@ impl GroupOp {
 /// What can be read from one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupQuery {
-    /// Whether these fences are in force, in order (R73).
+    /// Whether these fences are in force, in order (R73: AssertFencing checks owner and token).
     Assert {
         owner: OwnerId,
         fence: Fence,
         paths: Vec<(Route, Path)>,
     },
-    /// R141.
+    /// R141 (InspectPath shows one path).
     Inspect { route: Route, path: Path },
-    /// R109.
+    /// R109 (IsBlocking checks a named conflict).
     Blocking {
         route: Route,
         owner: OwnerId,
         path: Path,
         reason: BlockReason,
     },
-    /// E7.
+    /// E7 (Explain a lock request).
     Explain {
         route: Route,
         owner: OwnerId,
         path: Path,
         mode: Mode,
     },
-    /// R143.
+    /// R143 (DumpLocks pages through all holds).
     Dump {
         after: Option<DumpCursor>,
         page: u32,
     },
-    /// The edge that an owner's client has set (R107).
+    /// The edge that an owner's client has set (R107: wait edges).
     Edge { owner: OwnerId },
     /// The namespace table, if it is newer than this.
     Table { known: Option<u64> },
     /// A policy change under way.
     Change { change: u64 },
-    /// R136.
+    /// R136 (GetNamespacePolicy reads one row).
     Policy { namespace: Namespace },
-    /// E13.
+    /// E13 (list namespace policies).
     Policies { after: Option<Namespace>, page: u32 },
-    /// The birth of an owner's lease, if it has one and still has all that it had (R105).
+    /// The birth of an owner's lease, if it has one and still has all that it had (R105: replays
+    /// report present truth).
     Born {
         namespace: Namespace,
         owner: OwnerId,
     },
-    /// Nothing but the round (R145).
+    /// Nothing but the round (R145: Health needs a working quorum).
     Nothing,
     /// What is known of a key, and by which rules the system group goes. Since rules 2.
     Claimed { claim: Box<KeyClaim> },
@@ -153,7 +156,8 @@ pub(crate) enum QueryResult {
     Blocking(bool),
     Explain {
         explanation: Explanation,
-        /// What is left of each blocker's lease, as the leader knows it (E4).
+        /// What is left of each blocker's lease, as the leader knows it (E4: blocker and queue
+        /// position).
         left: Vec<Option<u64>>,
     },
     Dump(DumpPage),
@@ -204,7 +208,7 @@ pub(crate) enum GroupOpResult {
     /// It has certainly not happened and never will: this is not the leader. On the leader's own
     /// node the operation comes back through [`Turn::returned`](crate::group::StepContext) instead.
     NotHere { leader: Option<ReplicaId> },
-    /// It has certainly not happened: too much waits already (R151).
+    /// It has certainly not happened: too much waits already (R151: backpressure per group).
     Busy,
     /// It may have happened, or may still happen.
     Unknown,

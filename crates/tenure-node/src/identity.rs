@@ -3,7 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU32;
 
-/// A node of the cluster, by the number in its name (R162).
+/// A node of the cluster, by the number in its name (R162: node ids).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(NonZeroU32);
 
@@ -84,7 +84,8 @@ impl fmt::Display for ReplicaId {
     }
 }
 
-/// A Raft group: `0 … group_count − 1` hold locks, `group_count` is the system group (R160).
+/// A Raft group: `0 … group_count − 1` hold locks, `group_count` is the system group (R160: groups
+/// and placement).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId(pub u32);
 
@@ -103,6 +104,6 @@ pub struct Mark(pub u64);
 pub struct StepTime {
     /// A clock that never goes back while the process runs, in milliseconds.
     pub monotonic_ms: u64,
-    /// Unix milliseconds. Serves event ids (R121) and nothing else.
+    /// Unix milliseconds. Serves event ids (R121: event ids) and nothing else.
     pub wall_ms: u64,
 }

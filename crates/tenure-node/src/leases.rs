@@ -45,7 +45,8 @@ struct LeaseSlot {
     renewals: u32,
 }
 
-/// `renewed` says whether the lease was renewed without an entry since it was set (R122).
+/// `renewed` says whether the lease was renewed without an entry since it was set (R122: events are
+/// always delivered).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LeaseState {
     Running {
@@ -167,8 +168,9 @@ impl Leases {
         }
     }
 
-    /// A covered renewal, confirmed and decided. The later deadline counts (R77): this may be a late copy of
-    /// a renewal that was answered long ago, and for longer since.
+    /// A covered renewal, confirmed and decided. The later deadline counts (R77: a renewal never
+    /// shortens a lease): this may be a late copy of a renewal that was answered long ago, and for
+    /// longer since.
     pub(crate) fn renew(&mut self, lease: LeaseNumber, deadline: u64) {
         let LeaseState::Running {
             deadline: before, ..

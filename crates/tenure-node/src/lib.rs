@@ -119,15 +119,15 @@ pub enum Input {
         /// Which call.
         id: RequestId,
     },
-    /// Somebody wants the events of an owner (R119). A stream may be for many, for
-    /// each of them once in its incarnation.
+    /// Somebody wants the events of an owner (R119: Subscribe delivers from now on). A stream may
+    /// be for many, for each of them once in its incarnation.
     Subscribe {
         /// Where they go.
         id: StreamId,
         /// Whose events.
         owner: OwnerId,
     },
-    /// Somebody wants to see the changes under a prefix (E8).
+    /// Somebody wants to see the changes under a prefix (E8: Watch lock changes).
     Watch {
         /// Its name, not in use.
         id: StreamId,
@@ -178,7 +178,7 @@ pub enum Input {
         /// The mark.
         mark: Mark,
     },
-    /// A write or sync failed. The node is over (R145).
+    /// A write or sync failed. The node is over (R145: Health needs a working quorum).
     WriteFailed {
         /// What happened.
         why: String,
@@ -295,7 +295,7 @@ pub enum ChangeRefused {
     /// Another change is under way.
     #[error("another change of this group is under way")]
     Busy,
-    /// A learner has not caught up yet (R165).
+    /// A learner has not caught up yet (R165: pace of membership changes).
     #[error("the learner has not caught up yet")]
     Behind,
     /// The node to be added is not known to have the rules that the group applies by.
@@ -325,7 +325,7 @@ pub enum WatchEvent {
 pub enum Channel {
     /// Everything that somebody waits for.
     Main,
-    /// Snapshots: large, patient, with flow control of its own (R170).
+    /// Snapshots: large, patient, with flow control of its own (R170: large transfers complete).
     Bulk,
 }
 

@@ -197,7 +197,7 @@ impl Node {
         Some(machine)
     }
 
-    /// Which ids a group's events have (R121).
+    /// Which ids a group's events have (R121: event ids).
     fn channel(&self, id: GroupId) -> EventIdStride {
         EventIdStride::new(id.0, self.config.cluster.group_count + 1)
     }

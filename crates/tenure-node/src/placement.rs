@@ -1,4 +1,5 @@
-//! Where things are: namespace to group and group to nodes, by rendezvous hashing (R160).
+//! Where things are: namespace to group and group to nodes, by rendezvous hashing (R160: groups and
+//! placement).
 //!
 //! Fixed for a cluster's incarnation: these functions must never give another answer.
 

@@ -151,9 +151,10 @@ impl Recovery {
         }
     }
 
-    /// For an operator who knows that the other voters are lost for good (R164): whatever this log
-    /// holds counts as decided, and this member alone goes on with it. What the lost ones decided
-    /// without it is gone, so the numbers it gives out must be raised afterwards ([`crate::lift`]).
+    /// For an operator who knows that the other voters are lost for good (R164: replication
+    /// factor): whatever this log holds counts as decided, and this member alone goes on with it.
+    /// What the lost ones decided without it is gone, so the numbers it gives out must be raised
+    /// afterwards ([`crate::lift`]).
     pub fn take_over(&mut self, me: ReplicaId) {
         self.groups.retain(|_, opened| !opened.found.is_blank());
         for opened in self.groups.values_mut() {

@@ -17,22 +17,22 @@ use crate::GroupId;
 /// One call of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientRequest {
-    /// Acquire and AcquireStream (R60, E1–E5).
+    /// Acquire and AcquireStream (R60 acquire is atomic, E1–E5).
     Acquire(AcquireRequest),
-    /// Release (R97).
+    /// Release (R97: Release drops listed holds).
     Release(ReleaseRequest),
-    /// ReleaseAll (R100).
+    /// ReleaseAll (R100: ReleaseAll drops everything).
     ReleaseAll {
         /// Whose.
         owner: OwnerId,
-        /// In which namespaces; none means everywhere (R126).
+        /// In which namespaces; none means everywhere (R126: selection by domains).
         domains: Vec<Namespace>,
         /// Whether the wait edge goes too.
         edge: WaitEdge,
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// Renew (R90, R91).
+    /// Renew (R90 Renew with domains, R91 Renew without domains).
     Renew {
         /// Whose leases.
         owner: OwnerId,
@@ -43,30 +43,30 @@ pub enum ClientRequest {
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// ForceRelease (R101).
+    /// ForceRelease (R101: ForceRelease always notifies the victim).
     ForceRelease {
         /// Who loses everything.
         victim: OwnerId,
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// AssertFencing (R73).
+    /// AssertFencing (R73: AssertFencing checks owner and token).
     AssertFencing {
         /// Who claims to be the writer.
         owner: OwnerId,
-        /// At which fence; absent only if there are no paths (R14).
+        /// At which fence; absent only if there are no paths (R14: AssertFencing needs a token).
         fence: Option<Fence>,
         /// Of which paths.
         paths: Vec<Path>,
     },
-    /// DetectCycle (R111).
+    /// DetectCycle (R111: DetectCycle walks wait edges).
     DetectCycle {
         /// Where the walk starts.
         start: OwnerId,
-        /// How deep it may go; zero means the default (R112).
+        /// How deep it may go; zero means the default (R112: depth limit of DetectCycle).
         max_depth: u32,
     },
-    /// IsBlocking (R109).
+    /// IsBlocking (R109: IsBlocking checks a named conflict).
     IsBlocking {
         /// The path in conflict.
         path: Path,
@@ -75,12 +75,12 @@ pub enum ClientRequest {
         /// Why.
         reason: BlockReason,
     },
-    /// IncrFencingToken (R75).
+    /// IncrFencingToken (R75: IncrFencingToken always grows).
     IncrFencingToken {
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// SetWaitEdge (R107).
+    /// SetWaitEdge (R107: wait edges).
     SetWaitEdge {
         /// Who waits.
         owner: OwnerId,
@@ -93,45 +93,45 @@ pub enum ClientRequest {
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// ClearWaitEdge (R108).
+    /// ClearWaitEdge (R108: ClearWaitEdge always succeeds).
     ClearWaitEdge {
         /// Who waited.
         owner: OwnerId,
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// IsOwnerAlive (R118).
+    /// IsOwnerAlive (R118: IsOwnerAlive includes waiters).
     IsOwnerAlive {
         /// Who.
         owner: OwnerId,
         /// In which namespaces; none means everywhere.
         domains: Vec<Namespace>,
     },
-    /// RequestRevoke (R115).
+    /// RequestRevoke (R115: RequestRevoke sends an event).
     RequestRevoke {
         /// Who is asked.
         owner: OwnerId,
     },
-    /// InspectPath (R141).
+    /// InspectPath (R141: InspectPath shows one path).
     InspectPath {
         /// Which path.
         path: Path,
     },
-    /// ListOwnerLocks (R142).
+    /// ListOwnerLocks (R142: ListOwnerLocks lists live holds).
     ListOwnerLocks {
         /// Whose.
         owner: OwnerId,
         /// In which namespaces; none means everywhere.
         domains: Vec<Namespace>,
     },
-    /// DumpLocks (R143).
+    /// DumpLocks (R143: DumpLocks pages through all holds).
     DumpLocks {
         /// Where to go on; empty at the start.
         cursor: Vec<u8>,
         /// How many entries at most; zero means 64.
         page: u32,
     },
-    /// SetNamespacePolicy (R131).
+    /// SetNamespacePolicy (R131: SetNamespacePolicy clears on change).
     SetNamespacePolicy {
         /// Whose row.
         namespace: Namespace,
@@ -140,26 +140,26 @@ pub enum ClientRequest {
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// GetNamespacePolicy (R136).
+    /// GetNamespacePolicy (R136: GetNamespacePolicy reads one row).
     GetNamespacePolicy {
         /// Whose row.
         namespace: Namespace,
     },
-    /// DeleteNamespacePolicy (R137, R138).
+    /// DeleteNamespacePolicy (R137 deleting a missing row, R138 deleting a row in use).
     DeleteNamespacePolicy {
         /// Whose row.
         namespace: Namespace,
         /// Makes it apply at most once.
         key: Option<Key>,
     },
-    /// ListNamespacePolicies (E13).
+    /// ListNamespacePolicies (E13: list namespace policies).
     ListNamespacePolicies {
         /// Rows behind this name.
         after: Option<Namespace>,
         /// How many at most; zero means 64.
         page: u32,
     },
-    /// Health (R145).
+    /// Health (R145: Health needs a working quorum).
     Health,
     /// A read of nothing, confirmed by a round of this group's leader: for those who look at the
     /// leader's state afterwards (backups).
@@ -167,7 +167,7 @@ pub enum ClientRequest {
         /// Which group.
         group: GroupId,
     },
-    /// Explain (E7).
+    /// Explain (E7: Explain a lock request).
     Explain {
         /// What would be acquired.
         path: Path,
@@ -176,7 +176,7 @@ pub enum ClientRequest {
         /// By whom.
         owner: OwnerId,
     },
-    /// Break (E9). Actor and reason are the audit log's business, at the edge.
+    /// Break (E9: Break one hold). Actor and reason are the audit log's business, at the edge.
     Break {
         /// The path whose hold ends.
         path: Path,
@@ -204,9 +204,9 @@ pub struct AcquireRequest {
     pub fence: Option<Fence>,
     /// Makes it apply at most once.
     pub key: Option<Key>,
-    /// What to do where the answer would be "queued" (E1, E2).
+    /// What to do where the answer would be "queued" (E1, E2 ask blockers to release).
     pub wait: WaitMode,
-    /// Who this owner is, for people (E3).
+    /// Who this owner is, for people (E3: holder description).
     pub holder: Option<Holder>,
     /// Whether a wait that closes a cycle is refused (E5).
     pub deadlock: Deadlock,
@@ -228,7 +228,7 @@ pub struct ReleaseRequest {
     pub owner: OwnerId,
     /// Which holds, or places in line.
     pub holds: Vec<Hold>,
-    /// Whether the wait edge goes too (R98).
+    /// Whether the wait edge goes too (R98: Release and the wait edge).
     pub edge: WaitEdge,
     /// Makes it apply at most once.
     pub key: Option<Key>,
@@ -299,7 +299,7 @@ pub enum Answer {
 pub enum AcquireAnswer {
     /// Held.
     Granted {
-        /// Where; `None` for an empty request (R61).
+        /// Where; `None` for an empty request (R61: empty acquire).
         namespace: Option<Namespace>,
         /// The fence in force.
         fence: Option<Fence>,
@@ -308,7 +308,7 @@ pub enum AcquireAnswer {
     Queued {
         /// What is in the way.
         conflict: Box<Conflict>,
-        /// What is left of the blocker's lease (E4).
+        /// What is left of the blocker's lease (E4: blocker and queue position).
         lease_left_ms: Option<u64>,
         /// The fence reserved.
         fence: Option<Fence>,
@@ -338,7 +338,7 @@ pub enum AcquireAnswer {
 pub enum RenewAnswer {
     /// Extended.
     Renewed {
-        /// Somebody asked the owner to let go (R93).
+        /// Somebody asked the owner to let go (R93: revoke flag in Renew).
         asked: bool,
     },
     /// Something is gone.
@@ -375,10 +375,12 @@ pub enum Failure {
     /// Refused, and always will be; nothing has changed.
     #[error("{0}")]
     InvalidArgument(String),
-    /// The policy or routing changed under an acquire twice in a row; nothing has changed: retry (R32).
+    /// The policy or routing changed under an acquire twice in a row; nothing has changed: retry
+    /// (R32: re-resolution after policy change).
     #[error("the namespace policy changed under this request twice: try again")]
     Aborted,
-    /// The state does not allow it (R133, R138); nothing has changed.
+    /// The state does not allow it (R133 route changes need drained paths, R138); nothing has
+    /// changed.
     #[error("{0}")]
     FailedPrecondition(String),
     /// A limit; nothing has changed.
@@ -398,7 +400,8 @@ pub enum Failure {
     DeadlineExceeded,
 }
 
-/// Said to who gave a key where no more answers can be remembered (R102).
+/// Said to who gave a key where no more answers can be remembered (R102: keyed requests apply
+/// once).
 const ANSWERS_FULL: &str = "too many answers are remembered: try again later, or without a key";
 
 impl Failure {

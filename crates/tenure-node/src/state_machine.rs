@@ -65,7 +65,7 @@ impl StateMachine {
         }
     }
 
-    /// Its events have the ids of this lane (R121).
+    /// Its events have the ids of this lane (R121: event ids).
     pub(crate) fn number_events(&mut self, channel: EventIdStride) {
         match self {
             StateMachine::Space(space) => space.number_events(channel),
@@ -159,7 +159,8 @@ impl StateMachine {
     }
 }
 
-/// The table version that a query needs, if one of its paths was resolved by an older one (R25).
+/// The table version that a query needs, if one of its paths was resolved by an older one (R25:
+/// policy rows are durable).
 fn outdated(space: &Space, query: &GroupQuery) -> Option<u64> {
     match query {
         GroupQuery::Assert { paths, .. } => paths

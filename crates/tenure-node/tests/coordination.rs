@@ -317,8 +317,8 @@ fn policy_is_set_once(cluster: fn() -> Cluster) {
     }
 }
 
-/// R91, R151: a group that is too busy for a renewal at the moment in which it arrives is asked again. An
-/// answer of OK means that every lease was extended.
+/// R91 (Renew without domains), R151: a group that is too busy for a renewal at the moment in which
+/// it arrives is asked again. An answer of OK means that every lease was extended.
 #[test]
 fn a_busy_group_is_not_left_out_of_a_renewal() {
     let limits = Limits {
@@ -594,7 +594,8 @@ fn force_release(who: &str, with: &str) -> ClientRequest {
     }
 }
 
-/// R101, R102: KILLED comes once for a key, and what the victim acquires after it is not killed by a late try.
+/// R101 (ForceRelease always notifies the victim), R102: KILLED comes once for a key, and what the
+/// victim acquires after it is not killed by a late try.
 #[test]
 fn a_keyed_kill_ends_what_it_was_meant_for() {
     let mut cluster = trio_and_a_guest();

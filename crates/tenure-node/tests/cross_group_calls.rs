@@ -96,7 +96,8 @@ fn a_forwarded_command_is_applied_once_although_frames_repeat() {
     }
 }
 
-/// R91, R126–R130: owner-wide calls reach every group, with and without `domains`.
+/// R91 (Renew without domains), R126–R130: owner-wide calls reach every group, with and without
+/// `domains`.
 #[test]
 fn owner_wide_calls_reach_every_group() {
     let mut cluster = trio();
@@ -154,7 +155,8 @@ fn nothing_there_needs_every_group() {
     assert_eq!(answer, Some(Err(Failure::DeadlineExceeded)));
 }
 
-/// R101, R115, R116, R120: killing and asking reach the owner and its locks.
+/// R101 (ForceRelease always notifies the victim), R115 (RequestRevoke sends an event), R116
+/// (revoke marker), R120: killing and asking reach the owner and its locks.
 #[test]
 fn killing_and_asking() {
     let mut cluster = trio();
@@ -200,8 +202,8 @@ fn events(cluster: &Cluster, at: usize, stream: StreamId) -> Vec<EventKind> {
         .collect()
 }
 
-/// R119, R122: a grant reaches subscribers on any node, also one that subscribes after it, and
-/// also when the leader that made it died.
+/// R119 (Subscribe delivers from now on), R122: a grant reaches subscribers on any node, also one
+/// that subscribes after it, and also when the leader that made it died.
 #[test]
 fn grants_reach_subscribers_on_any_node() {
     let mut cluster = trio();
@@ -547,7 +549,8 @@ fn keyed_calls_apply_once() {
     );
 }
 
-/// R131, R133, R136–R138: rows, what they clear, and what refuses them.
+/// R131 (SetNamespacePolicy clears on change), R133 (route changes need drained paths), R136–R138:
+/// rows, what they clear, and what refuses them.
 #[test]
 fn policies_change_with_all_groups() {
     let mut cluster = trio();
@@ -667,7 +670,8 @@ fn a_policy_change_interrupted_anywhere_is_finished() {
     }
 }
 
-/// R31 and R30 are refused by the true table, not by a copy.
+/// R31 (one namespace per acquire) and R30 (paths above the routing depth) are refused by the true
+/// table, not by a copy.
 #[test]
 fn unroutable_requests_are_refused() {
     let mut cluster = trio();

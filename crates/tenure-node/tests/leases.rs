@@ -54,8 +54,8 @@ fn one_node_is_a_cluster() {
     );
 }
 
-/// R74, R76: a lone node answers a read by looking, in the turn that brings it; but not while an end
-/// that it has proposed is not durable.
+/// R74 (AssertFencing is linearizable), R76: a lone node answers a read by looking, in the turn
+/// that brings it; but not while an end that it has proposed is not durable.
 #[test]
 fn a_lone_node_answers_reads_at_once_unless_something_ends() {
     let mut cluster = Cluster::new(1, 4);
@@ -96,7 +96,8 @@ fn elsewhere(at: usize) -> usize {
     (at + 1) % 3
 }
 
-/// R78, R95: a lease ends one ttl after the last renewal, and the next in line has the lock.
+/// R78 (lease expiry and end), R95: a lease ends one ttl after the last renewal, and the next in
+/// line has the lock.
 #[test]
 fn a_lease_ends_by_itself_and_the_waiter_is_granted() {
     let mut cluster = Cluster::new(3, 1);
@@ -192,8 +193,8 @@ fn a_restarted_node_gives_the_full_ttl_again() {
     assert_eq!(cluster.holder(0, "t:/a"), None);
 }
 
-/// R113, R144, "a leader that was deposed and does not know": it can confirm nothing, so it answers
-/// nothing.
+/// R113 (deadlock queries are linearizable), R144 (inspection is linearizable), "a leader that was
+/// deposed and does not know": it can confirm nothing, so it answers nothing.
 #[test]
 fn a_deposed_leader_renews_nothing_and_reads_nothing() {
     let mut cluster = Cluster::new(3, 1);
@@ -396,7 +397,8 @@ fn a_shorter_renewal_does_not_shorten() {
     }
 }
 
-/// R84, step 7: a place in line ends by the stamp of a tick; who lapsed is never granted.
+/// R84 (pending entry lifetime), step 7: a place in line ends by the stamp of a tick; who lapsed is
+/// never granted.
 #[test]
 fn a_lapsed_waiter_is_not_granted() {
     let mut cluster = Cluster::new(1, 1);
@@ -488,8 +490,8 @@ fn acquire_two(who: &str, paths: [&str; 2], ttl: u64) -> AcquireRequest {
     both
 }
 
-/// E9, R90: an owner that is broken out of one of two holds, while no stream is open, hears of it when it
-/// renews: a lease does not confirm a hold that it no longer has.
+/// E9 (Break one hold), R90: an owner that is broken out of one of two holds, while no stream is
+/// open, hears of it when it renews: a lease does not confirm a hold that it no longer has.
 #[test]
 fn a_renewal_tells_an_owner_that_was_broken_out_of_one_of_two_holds() {
     use tenure_core::outcome::BreakOutcome;

@@ -59,8 +59,9 @@ fn trio() -> Cluster {
     cluster
 }
 
-/// R145, R151: heartbeats need no disk, so followers cannot see that a leader's disk hangs. The leader
-/// can: it hands over, and clients are answered through every node, the slow one included.
+/// R145 (Health needs a working quorum), R151: heartbeats need no disk, so followers cannot see
+/// that a leader's disk hangs. The leader can: it hands over, and clients are answered through
+/// every node, the slow one included.
 #[test]
 fn a_leader_whose_disk_hangs_hands_over() {
     let mut cluster = trio();

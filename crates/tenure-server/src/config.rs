@@ -5,8 +5,9 @@
 //! ```
 //!
 //! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
-//! `PATHLOCKD_<KEY>` (R180, every key is accepted; R182, zero configuration). Keys without a
-//! meaning for this daemon are accepted, ignored and logged once.
+//! `PATHLOCKD_<KEY>` (R180 every key is accepted, every key is accepted; R182 zero configuration,
+//! zero configuration). Keys without a meaning for this daemon are accepted, ignored and logged
+//! once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -19,8 +20,8 @@ pub use raw::{ConfigError, ConfigMistake, Effective, RawSettings, ValueOrigin};
 
 /// Keys of the wire-compatible daemon without a meaning here (R180): its storage engine and gossip;
 /// election timing, which is fixed by the node's protocol and equal on all nodes; garbage
-/// collection, because expiry here is driven by deadlines, not by scans (R95, expiry is noticed in
-/// time).
+/// collection, because expiry here is driven by deadlines, not by scans (R95 expiry is noticed in
+/// time, expiry is noticed in time).
 const WITHOUT_MEANING: &[&str] = &[
     "gossip_foca_periodic",
     "gossip_manual_gossip_interval_ms",
@@ -67,12 +68,13 @@ pub struct Config {
 pub struct NodeConfig {
     /// The name; it ends in the node's number.
     pub name: String,
-    /// Trailing digits of the name plus one (R162, node ids).
+    /// Trailing digits of the name plus one (R162 node ids, node ids).
     pub id: u64,
-    /// Fixed for the lifetime of the cluster, checked at start and against peers (R161, settings
-    /// fixed per cluster).
+    /// Fixed for the lifetime of the cluster, checked at start and against peers (R161 settings
+    /// fixed per cluster, settings fixed per cluster).
     pub fixed: FixedConfig,
-    /// Maximum number of waiting commands per group (R151, backpressure per group).
+    /// Maximum number of waiting commands per group (R151 backpressure per group, backpressure per
+    /// group).
     pub max_inflight_per_group: u64,
 }
 
@@ -81,9 +83,9 @@ pub struct NodeConfig {
 pub struct FixedConfig {
     /// Number of lock groups.
     pub group_count: u64,
-    /// Number of path segments of the fallback namespace (R22).
+    /// Number of path segments of the fallback namespace (R22: fallback namespace).
     pub routing_prefix_segments: usize,
-    /// Algorithm of namespaces without a policy row (R24).
+    /// Algorithm of namespaces without a policy row (R24: algorithm of a namespace).
     pub default_algorithm: Algorithm,
 }
 
@@ -92,7 +94,8 @@ pub struct FixedConfig {
 pub struct DiskConfig {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Whether an answer waits for fsync (R152, acknowledged means durable).
+    /// Whether an answer waits for fsync (R152 acknowledged means durable, acknowledged means
+    /// durable).
     pub sync: SyncConfig,
     /// Log entries of a group between two snapshots.
     pub snapshot_entries: u64,
@@ -112,7 +115,7 @@ pub enum SyncConfig {
 /// Cluster membership and placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Whether this node creates a cluster (R167, bootstrap decision).
+    /// Whether this node creates a cluster (R167 bootstrap decision, bootstrap decision).
     pub start: BootstrapConfig,
     /// Gossip addresses of other nodes, `host:port`.
     pub seeds: Vec<String>,
@@ -134,7 +137,8 @@ pub struct ClusterConfig {
     pub gossip_send_queue: u64,
     /// Voters per group; odd.
     pub replication_factor: u64,
-    /// Shared secret with which peers authenticate each other (R168, internal authentication).
+    /// Shared secret with which peers authenticate each other (R168 internal authentication,
+    /// internal authentication).
     pub token: Option<Secret>,
     /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
@@ -193,7 +197,8 @@ pub struct TransportConfig {
     pub zero_rtt: ZeroRtt,
     /// Events kept per owner for clients that reconnect.
     pub web_event_log_capacity: u64,
-    /// Events that a subscriber may lag behind (R123, slow subscribers are closed).
+    /// Events that a subscriber may lag behind (R123 slow subscribers are closed, slow subscribers
+    /// are closed).
     pub event_buffer: u64,
     /// Time limit of one call.
     pub request_timeout_ms: u64,

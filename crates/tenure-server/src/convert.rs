@@ -16,20 +16,20 @@ use tenure_wire::v1;
 
 use crate::status::{Code, Failure};
 
-/// Maximum number of entries of one request (R13, list length limits).
+/// Maximum number of entries of one request (R13 list length limits, list length limits).
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
-/// Parses an owner id (R7).
+/// Parses an owner id (R7: owner ids).
 pub(crate) fn owner(text: &str) -> Result<OwnerId, Failure> {
     Ok(OwnerId::new(text)?)
 }
 
-/// Parses a lease time (R8, range of `ttl_ms`).
+/// Parses a lease time (R8 range of ttl_ms, range of `ttl_ms`).
 pub(crate) fn ttl(millis: u64) -> Result<Ttl, Failure> {
     Ok(Ttl::from_millis(millis)?)
 }
 
-/// Parses an idempotency key (R10). Empty means none.
+/// Parses an idempotency key (R10: idempotency key syntax). Empty means none.
 pub(crate) fn key(text: &str) -> Result<Option<Key>, Failure> {
     Ok(Key::new(text)?)
 }
@@ -41,7 +41,7 @@ pub(crate) fn path(text: &str) -> Result<Path, Failure> {
     })
 }
 
-/// Parses a namespace (R11).
+/// Parses a namespace (R11: namespace strings).
 pub(crate) fn namespace(text: &str) -> Result<Namespace, Failure> {
     Namespace::parse(text).map_err(|invalid| {
         Failure::new(Code::InvalidArgument, format!("{invalid}: {}", shown(text)))
@@ -64,7 +64,8 @@ pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
     }
 }
 
-/// Parses the list of namespaces that selects domains (R13; R126, selection by domains).
+/// Parses the list of namespaces that selects domains (R13; R126 selection by domains, selection by
+/// domains).
 pub(crate) fn domains(texts: &[String]) -> Result<Vec<Namespace>, Failure> {
     count(texts.len(), MAX_ENTRIES)?;
     texts.iter().map(|text| namespace(text)).collect()
@@ -77,7 +78,7 @@ fn unknown(what: &str, number: i32) -> Failure {
     )
 }
 
-/// Parses a mode (R12, unknown enum numbers are refused).
+/// Parses a mode (R12 unknown enum numbers are refused, unknown enum numbers are refused).
 pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     match v1::Mode::try_from(number) {
         Ok(v1::Mode::Write) => Ok(Mode::Write),
@@ -87,7 +88,8 @@ pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     }
 }
 
-/// Returns the number of a mode, for clients that know all three (E6, shared lock on a subtree).
+/// Returns the number of a mode, for clients that know all three (E6 shared lock on a subtree,
+/// shared lock on a subtree).
 pub(crate) fn mode_number(mode: Mode) -> i32 {
     match mode {
         Mode::Write => v1::Mode::Write,
@@ -185,7 +187,8 @@ pub(crate) fn hold_enums(
     Ok(())
 }
 
-/// Parses a reason. Only reasons with a blocker are accepted (R110, reasons that can block).
+/// Parses a reason. Only reasons with a blocker are accepted (R110 reasons that can block, reasons
+/// that can block).
 pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
     match v1::ReasonCode::try_from(number) {
         Ok(v1::ReasonCode::AncestorLocked) => Ok(BlockReason::AncestorLocked),
@@ -241,8 +244,8 @@ pub(crate) fn fence_number(fence: Option<Fence>) -> i64 {
     fence.map_or(0, |fence| i64::try_from(fence.number()).unwrap_or(i64::MAX))
 }
 
-/// Parses a holder description (E3). Labels are sorted, because the decoded map has a random order
-/// and equal requests must have equal content.
+/// Parses a holder description (E3: holder description). Labels are sorted, because the decoded map
+/// has a random order and equal requests must have equal content.
 pub(crate) fn holder(wire: v1::Holder) -> Result<Holder, Failure> {
     let bytes = wire.encoded_len();
     if bytes > Holder::MAX_BYTES {
@@ -270,7 +273,7 @@ pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
     }
 }
 
-/// Converts a blocker to the wire type (E4, blocker and queue position).
+/// Converts a blocker to the wire type (E4 blocker and queue position, blocker and queue position).
 pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::Blocker {
     v1::Blocker {
         owner: blocker.owner.as_str().to_owned(),
@@ -283,7 +286,7 @@ pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::
     }
 }
 
-/// Converts an event to the wire type, with Tenure's details (E12, event details).
+/// Converts an event to the wire type, with Tenure's details (E12 event details, event details).
 pub(crate) fn event_out(event: &Event) -> v1::Event {
     let (kind, fence) = match event.kind {
         EventKind::Grant { fence } => (v1::EventType::Grant, fence),

@@ -1,8 +1,8 @@
 //! Daemon: starts and stops a node with its transports.
 //!
 //! Start-up order: the data directory, then every port, then "ready". Errors occur before the first
-//! client is served. Shutdown order (R169, shutdown within 10 s): stop accepting, end streams,
-//! finish running calls, stop the node.
+//! client is served. Shutdown order (R169 shutdown within 10 s, shutdown within 10 s): stop
+//! accepting, end streams, finish running calls, stop the node.
 
 use std::future::Future;
 use std::net::SocketAddr;
@@ -49,8 +49,8 @@ pub enum DaemonError {
     /// The node's number is out of range.
     #[error("node_id ends in {0}: the largest is 4294967294")]
     NodeId(u64),
-    /// The cluster refuses this node because its settings differ (R161, settings fixed per
-    /// cluster).
+    /// The cluster refuses this node because its settings differ (R161 settings fixed per cluster,
+    /// settings fixed per cluster).
     #[error("this node does not fit in the cluster: {0}")]
     Excluded(String),
     /// `raft_addr` is not a host and a port.
@@ -144,8 +144,8 @@ impl Daemon {
 }
 
 /// Starts the node and waits until it is part of a cluster. From then on it serves clients, even
-/// without replicas of its own (R167, bootstrap decision). While it waits, the operator can run
-/// `tenure cluster init` to make it create a cluster.
+/// without replicas of its own (R167 bootstrap decision, bootstrap decision). While it waits, the
+/// operator can run `tenure cluster init` to make it create a cluster.
 async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;

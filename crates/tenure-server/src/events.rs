@@ -3,8 +3,8 @@
 //! While an SSE client is attached to an owner, and for 30 s after the last one disconnects, this
 //! node keeps the owner's most recent events. A client that reconnects with `Last-Event-ID` gets
 //! the events it missed. GRANT events are never replayed from this buffer: only the node knows
-//! whether a grant still stands, and it repeats a standing GRANT to every new subscription (R122,
-//! events are always delivered).
+//! whether a grant still stands, and it repeats a standing GRANT to every new subscription (R122
+//! events are always delivered, events are always delivered).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -32,8 +32,8 @@ const MEMORY: Duration = Duration::from_secs(30);
 #[derive(Clone)]
 pub struct EventHub {
     node: Handle,
-    /// Events that a subscriber may lag behind before its stream is closed (R123, slow subscribers
-    /// are closed).
+    /// Events that a subscriber may lag behind before its stream is closed (R123 slow subscribers
+    /// are closed, slow subscribers are closed).
     buffer: usize,
     /// Events kept per owner.
     capacity: usize,
@@ -53,8 +53,8 @@ struct OwnerEvents {
     departures: u64,
 }
 
-/// Events in the order of arrival. Ids of different groups follow their leaders' clocks (R121,
-/// event ids), so a smaller id does not mean an older event.
+/// Events in the order of arrival. Ids of different groups follow their leaders' clocks (R121 event
+/// ids, event ids), so a smaller id does not mean an older event.
 #[derive(Default)]
 struct RecentEvents(VecDeque<Event>);
 
@@ -252,7 +252,7 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
     }
 }
 
-/// Streams the changes under a prefix, numbered from 1 (E8).
+/// Streams the changes under a prefix, numbered from 1 (E8: Watch lock changes).
 pub fn watch(
     node: &Handle,
     prefix: Namespace,

@@ -1,5 +1,5 @@
-//! Session stream: many operations in flight on one gRPC stream (E10). Rules and results are those
-//! of unary calls.
+//! Session stream: many operations in flight on one gRPC stream (E10: Session stream). Rules and
+//! results are those of unary calls.
 //!
 //! ```text
 //!   requests ──▶ parse ──▶ CallBatch ──▶ node ──▶ answers, events ──▶ responses
@@ -49,7 +49,7 @@ pub(crate) struct SessionContext {
     pub(crate) telemetry: Telemetry,
     /// Time limit of one operation.
     pub(crate) timeout: Duration,
-    /// Resolves when the daemon stops (R169, shutdown within 10 s).
+    /// Resolves when the daemon stops (R169 shutdown within 10 s, shutdown within 10 s).
     pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 

@@ -502,8 +502,8 @@ fn version_of(file: &File, bytes: &[u8]) -> std::io::Result<Version> {
     )))
 }
 
-/// Collects every file below `dir`, except private files of Tenure (K17, K26 (rename, compare, then
-/// unlink)).
+/// Collects every file below `dir`, except private files of Tenure (K17 publish in one step, K26
+/// (rename, compare, then unlink)).
 fn collect(dir: &Path, prefix: &str, keys: &mut Vec<ObjectKey>) -> std::io::Result<()> {
     for entry in std::fs::read_dir(dir)? {
         let entry = entry?;

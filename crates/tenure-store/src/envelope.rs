@@ -393,7 +393,7 @@ mod tests {
         }
     }
 
-    /// P38, K40: the counter is a number or an error.
+    /// P38 (repository fence counter), K40: the counter is a number or an error.
     #[test]
     fn a_counter_is_read_or_refused() {
         assert_eq!(

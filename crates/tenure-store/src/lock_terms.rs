@@ -1,5 +1,6 @@
-//! Lock settings and their validation: ttl, refresh interval, clock skew, settle time (P15, P16,
-//! P26, P28).
+//! Lock settings and their validation: ttl, refresh interval, clock skew, settle time (P15 expired
+//! records, P16 allowed lease times, P26 (levels of conditional writes), P28 (acquire the exclusive
+//! lock)).
 //!
 //! [`LockSettings`] is what a caller requests. [`LockTerms`] is the result for a store whose
 //! abilities are known. Only [`LockSettings::terms`] creates a `LockTerms`, so its values always

@@ -1,4 +1,5 @@
-//! Staleness: decides whether a lock object is held or may be removed (P15, P20–P24).
+//! Staleness: decides whether a lock object is held or may be removed (P15 expired records,
+//! P20–P24).
 //!
 //! ```text
 //! no date ─────────────────▶ held (P15)        expired ──▶ within the skew ──▶ held (P21)

@@ -183,7 +183,7 @@ mod tests {
         );
     }
 
-    /// P8: texts that are not time stamps. P15 then treats the lock as held.
+    /// P8: texts that are not time stamps. P15 (expired records) then treats the lock as held.
     #[test]
     fn nothing_else_is_a_time_stamp() {
         for text in [

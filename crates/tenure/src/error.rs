@@ -75,7 +75,8 @@ impl Error {
         }
     }
 
-    /// Returns the exit code of a command that fails with this error: C2 (exit codes), C15, C16.
+    /// Returns the exit code of a command that fails with this error: C2 (exit codes), C15 (exit
+    /// code follows the decision), C16 (details of codes and break).
     pub fn exit_code(&self) -> u8 {
         match self {
             Error::Busy(_) => 75,

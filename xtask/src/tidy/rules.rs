@@ -88,7 +88,7 @@ fn may_cite(path: &str) -> bool {
     text && !path.contains("/vectors/")
 }
 
-/// Parses lines of the form `crate: R1-R4 R7`.
+/// Parses lines of the form `crate: R1-R4 R7 (owner ids)`.
 fn parse(text: &str) -> (BTreeMap<String, BTreeSet<String>>, Vec<String>) {
     let mut assigned: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut complaints = Vec::new();

@@ -35,7 +35,7 @@ pub(crate) enum OnDeath {
     Wait,
 }
 
-/// Whether the child inherits the locked descriptor: K38.
+/// Whether the child inherits the locked descriptor: K38 (inherit the locked descriptor).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Descriptor {
     Inherited,

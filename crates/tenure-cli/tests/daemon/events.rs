@@ -257,7 +257,7 @@ fn streams_want_a_sensible_query() {
     assert_eq!(daemon.post("/v1/events/sse", &json!({})).0, 405);
 }
 
-/// E8 over SSE: what is there first, then every change.
+/// E8 (Watch lock changes) over SSE: what is there first, then every change.
 #[test]
 fn changes_can_be_watched_over_sse() {
     let data = tempfile::tempdir().unwrap();

@@ -233,7 +233,8 @@ impl Load {
             client.at = (client.at + 1) % client.nodes.len();
             self.checkers.count("kept");
         }
-        // R102, R105: a repeat under its key is answered as the first was.
+        // R102 (keyed requests apply once), R105: a repeat under its key is answered as the first
+        // was.
         for one in kept.iter().rev().take(50) {
             let again = request(&one.owner, &one.path, v1::Mode::Write, KEPT_TTL_MS);
             let answer = client.acquire(again, 5).await.unwrap();

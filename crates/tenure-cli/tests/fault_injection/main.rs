@@ -36,7 +36,8 @@ fn setting(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// Three nodes (R163 to R166, R152): no lock is granted twice, and nothing acknowledged is lost.
+/// Three nodes (R163 any node serves any client to R166 draining a node, R152 acknowledged means
+/// durable): no lock is granted twice, and nothing acknowledged is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn three_nodes_under_faults() {
     let seconds = setting("TENURE_TRIAL_SECONDS", 120);

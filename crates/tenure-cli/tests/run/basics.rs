@@ -82,7 +82,7 @@ fn exit_codes() {
     );
 }
 
-/// C1, C16: busy with `-n` is 75, timed out is 124, `-E` replaces both.
+/// C1 (options of run), C16: busy with `-n` is 75, timed out is 124, `-E` replaces both.
 #[test]
 fn busy_codes() {
     let dir = TempDir::new().unwrap();
@@ -296,7 +296,7 @@ fn killing_the_keeper_ends_the_tree() {
     assert_eq!(code(&dir, &["-n", "f", "--", "true"]), Some(0));
 }
 
-/// C5, C14: a lost lock stops the command, with 120.
+/// C5 (stop before the lease ends), C14: a lost lock stops the command, with 120.
 #[test]
 fn a_lost_lock_stops_the_command() {
     let dir = TempDir::new().unwrap();

@@ -1,4 +1,5 @@
-//! Exit codes (C2, C15, C16) and their messages.
+//! Exit codes (C2 exit codes, C15 exit code follows the decision, C16 details of codes and break)
+//! and their messages.
 
 use std::fs;
 use std::process::Stdio;

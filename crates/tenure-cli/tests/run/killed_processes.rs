@@ -1,4 +1,5 @@
-//! SIGKILL to the wrapper and to the supervisor, in every phase (C4, C17).
+//! SIGKILL to the wrapper and to the supervisor, in every phase (C4 keeper and process group, C17
+//! after SIGKILL).
 
 use std::process::Stdio;
 

@@ -1,4 +1,5 @@
-//! Loss of a lock in every phase of a run (C5, C14). A lock file is lost by interference.
+//! Loss of a lock in every phase of a run (C5 stop before the lease ends, C14 lost before the end).
+//! A lock file is lost by interference.
 
 use std::fs;
 

@@ -1,4 +1,5 @@
-//! Signals: which process gets which (C3), and the exit code after a signal (C2).
+//! Signals: which process gets which (C3: environment of the child), and the exit code after a
+//! signal (C2: exit codes).
 
 use super::shell::{RunFixture, TENURE, eventually, is_alive, signal, state};
 

@@ -1,4 +1,5 @@
-//! Job control on a real terminal (C19), and the progress line (C9).
+//! Job control on a real terminal (C19: job control on terminals), and the progress line (C9:
+//! progress while waiting).
 //!
 //! The expected text is never part of the typed text, because the terminal echoes that.
 
@@ -48,7 +49,7 @@ fn control_c_goes_to_the_command_alone() {
     assert!(place.is_free());
 }
 
-/// C2, C19: a command that dies of Ctrl-C or Ctrl-\ is 128+n.
+/// C2 (exit codes), C19: a command that dies of Ctrl-C or Ctrl-\ is 128+n.
 #[test]
 fn keys_that_kill_the_command() {
     let place = RunFixture::new();
@@ -182,7 +183,8 @@ fn a_pipeline_in_the_foreground() {
     terminal.expect("ready> ");
 }
 
-/// C4, C19: the terminal hangs up: the command gets SIGHUP, and no process is left.
+/// C4 (keeper and process group), C19: the terminal hangs up: the command gets SIGHUP, and no
+/// process is left.
 #[test]
 fn hanging_up_ends_the_command() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! Process trees whose members try to escape (C4).
+//! Process trees whose members try to escape (C4: keeper and process group).
 
 use std::process::{Command, Stdio};
 
@@ -59,8 +59,8 @@ fn a_double_fork_that_stayed_is_waited_for() {
     assert!(place.is_free());
 }
 
-/// C17, K38: children that close every descriptor do not release the lock: the supervisor has it,
-/// too.
+/// C17 (after SIGKILL), K38: children that close every descriptor do not release the lock: the
+/// supervisor has it, too.
 #[test]
 fn children_that_close_what_they_inherit_still_hold() {
     let place = RunFixture::new();

@@ -1,4 +1,4 @@
-//! Addresses (C18) and several locks at once (C6).
+//! Addresses (C18: address grammar) and several locks at once (C6: several locks at once).
 
 use std::fs;
 use std::process::Child;
@@ -136,7 +136,7 @@ fn they_are_lost_as_one() {
     assert!(place.is_free());
 }
 
-/// C17, C6: after SIGKILL of tenure all locks stay held until the tree has ended.
+/// C17 (after SIGKILL), C6: after SIGKILL of tenure all locks stay held until the tree has ended.
 #[test]
 fn all_of_them_outlive_tenure() {
     let place = RunFixture::new();

@@ -1,4 +1,5 @@
-//! `break` and `ask`: commands that change another holder's lock (C10, C16).
+//! `break` and `ask`: commands that change another holder's lock (C10 changes to foreign locks, C16
+//! details of codes and break).
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -127,7 +128,8 @@ fn on_a_terminal_it_asks() {
     holder.end();
 }
 
-/// C1, C10: a release request reaches the holder of an upload, which ends with 121.
+/// C1 (options of run), C10: a release request reaches the holder of an upload, which ends with
+/// 121.
 #[test]
 fn an_upload_gives_way() {
     let place = RunFixture::new();

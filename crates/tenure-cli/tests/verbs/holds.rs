@@ -1,4 +1,4 @@
-//! `lock`, `renew`, `unlock` (C13) and `fence check`.
+//! `lock`, `renew`, `unlock` (C13: holds for scripts) and `fence check`.
 
 use std::fs;
 
@@ -109,7 +109,8 @@ fn taking_a_hold_waits_as_run_does() {
     holder.end();
 }
 
-/// `fence check` uses C3's variables, from any directory: 0 if valid, 120 if not.
+/// `fence check` uses C3 (environment of the child)'s variables, from any directory: 0 if valid,
+/// 120 if not.
 #[test]
 fn a_fence_is_checked_from_inside() {
     let place = RunFixture::new();

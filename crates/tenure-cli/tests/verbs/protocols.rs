@@ -1,4 +1,5 @@
-//! Options of single protocols (C11, C12, C20), and `tenure check`.
+//! Options of single protocols (C11 reclaim policy, C12 data key of a repository, C20 options of
+//! one protocol), and `tenure check`.
 
 use std::fs;
 use std::process::{Command, Stdio};
@@ -196,8 +197,8 @@ fn a_repository_is_sealed_with_a_key() {
     );
 }
 
-/// C13, C16: a hold in a repository is renewed and released by its text form, and broken by its id;
-/// a live one is not broken without an id.
+/// C13 (holds for scripts), C16: a hold in a repository is renewed and released by its text form,
+/// and broken by its id; a live one is not broken without an id.
 #[test]
 fn holds_in_a_repository() {
     let place = RunFixture::new();

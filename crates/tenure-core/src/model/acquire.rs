@@ -1,4 +1,5 @@
-//! Acquire and queue of the model: conflict check, queueing, grants (R40–R89, E1, E2, E4).
+//! Acquire and queue of the model: conflict check, queueing, grants (R40–R89, E1 try without
+//! waiting, E2 ask blockers to release, E4 blocker and queue position).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -764,7 +765,8 @@ impl Model {
             .map(|capacity| capacity.permits)
     }
 
-    /// Returns the floor of a path: its next fence must be above it, whatever is stored (R71, R72).
+    /// Returns the floor of a path: its next fence must be above it, whatever is stored (R71 tokens
+    /// never go back, R72).
     fn floor(&self, namespace: &Namespace, path: &Path) -> u64 {
         let here = self
             .counters

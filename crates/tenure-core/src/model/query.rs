@@ -1,4 +1,6 @@
-//! Queries of the model (R73, R109, R118, R122, R141–R143, E5, E7, E8).
+//! Queries of the model (R73 AssertFencing checks owner and token, R109 IsBlocking checks a named
+//! conflict, R118 IsOwnerAlive includes waiters, R122 events are always delivered, R141–R143, E5
+//! refuse on deadlock, E7 Explain a lock request, E8 Watch lock changes).
 
 use alloc::vec;
 use alloc::vec::Vec;

@@ -88,7 +88,8 @@ impl Space {
     ) -> AcquireOutcome {
         let session = self.sessions.find(namespace, &acquire.owner);
         if let Some(session) = session {
-            // The owner was heard of: no old grant needs to be told again (R122).
+            // The owner was heard of: no old grant needs to be told again (R122: events are always
+            // delivered).
             self.sessions[session].set_grant(None);
         }
         let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
@@ -155,7 +156,8 @@ impl Space {
             let answer = StoredAnswer::Granted(fence);
             self.answers.remember(key, fingerprint, answer, self.time);
         }
-        // A release-only acquire of an owner without a lease has nothing to do (R64).
+        // A release-only acquire of an owner without a lease has nothing to do (R64: inline
+        // releases).
         let idle = session.is_none_or(|session| self.sessions[session].lease.is_none());
         let session = match session {
             Some(session) => session,
@@ -173,7 +175,8 @@ impl Space {
         AcquireOutcome::Granted { fence }
     }
 
-    /// The fence that an acquire's writes get: supplied or minted (R67, R70).
+    /// The fence that an acquire's writes get: supplied or minted (R67 minting a token, R70 token
+    /// in the response).
     fn fence_for(&mut self, namespace: u32, acquire: &Acquire) -> Result<Option<Fence>, Refusal> {
         if acquire.fence.is_some() || !needs_fence(acquire) {
             return Ok(acquire.fence);
@@ -203,7 +206,7 @@ impl Space {
             .waiters
             .get(old)
             .is_some_and(|old| new_pairs(&old.request) == pairs);
-        // A minted fence is kept with the place (R83).
+        // A minted fence is kept with the place (R83: one pending entry per namespace).
         let kept = self
             .waiters
             .get(old)
@@ -226,7 +229,7 @@ impl Space {
             let waiter = &mut self.waiters[old];
             waiter.end = end;
             waiter.fence = fence;
-            // A description stays until another one is sent (E3).
+            // A description stays until another one is sent (E3: holder description).
             let holder = waiter.request.holder.take();
             *waiter.request = acquire;
             waiter.request.holder = waiter.request.holder.take().or(holder);
@@ -304,8 +307,9 @@ impl Space {
         }
     }
 
-    /// Makes an acquire true: claims, lease, then its releases (R62, R64, R69, R77). `parts` are those of
-    /// the waiter that is granted: whoever waits on one waits on the claim from now on.
+    /// Makes an acquire true: claims, lease, then its releases (R62 effect of OK, R64, R69 OK
+    /// stores the token, R77 a renewal never shortens a lease). `parts` are those of the waiter
+    /// that is granted: whoever waits on one waits on the claim from now on.
     pub(super) fn grant(
         &mut self,
         session: u32,
@@ -462,7 +466,8 @@ impl Space {
         }
     }
 
-    /// Answers a repeat by the present state (R105). Changes nothing but that the owner was heard of.
+    /// Answers a repeat by the present state (R105: replays report present truth). Changes nothing
+    /// but that the owner was heard of.
     fn replay(&mut self, acquire: &Acquire, answer: StoredAnswer) -> AcquireOutcome {
         let namespace = self.namespaces.find(&acquire.route.namespace);
         let session = namespace.and_then(|namespace| self.sessions.find(namespace, &acquire.owner));
@@ -543,7 +548,8 @@ impl Space {
         };
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
-            // What satisfied HELD once (R56) satisfies it here; NEW is the very hold it became.
+            // What satisfied HELD once (R56: HELD checks per mode) satisfies it here; NEW is the
+            // very hold it became.
             let kinds: &[ClaimKind] = match (request.state, request.mode) {
                 (RequestKind::Held, _) if semaphore => &[ClaimKind::Write],
                 (RequestKind::Held, Mode::Read) => &[ClaimKind::Read, ClaimKind::Tree],
@@ -581,7 +587,7 @@ impl Space {
     }
 }
 
-/// Whether an acquire's writes get fences (R66).
+/// Whether an acquire's writes get fences (R66: where tokens are stored).
 fn needs_fence(acquire: &Acquire) -> bool {
     acquire.route.algorithm != Algorithm::Semaphore && written_paths(acquire).next().is_some()
 }

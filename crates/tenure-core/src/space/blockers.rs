@@ -1,4 +1,5 @@
-//! Saying what is in the way: the owner and path of R46 and R48, and what people want to know (E4).
+//! Saying what is in the way: the owner and path of R46 (smallest owner or path reported) and R48
+//! (reported path and owner), and what people want to know (E4: blocker and queue position).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -156,7 +157,8 @@ impl Space {
         found
     }
 
-    /// Calls for every claim in the way of an acquire's NEW paths: path by path, in the order of R45 and R46.
+    /// Calls for every claim in the way of an acquire's NEW paths: path by path, in the order of
+    /// R45 (order of conflict reasons) and R46.
     pub(super) fn each_blocker(
         &self,
         requester: Requester<'_>,
@@ -424,7 +426,8 @@ impl Space {
         }
     }
 
-    /// The holder of a path that a break should rather have named: its writer, a permit holder or a reader (E9).
+    /// The holder of a path that a break should rather have named: its writer, a permit holder or a
+    /// reader (E9: Break one hold).
     pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
         let node = node.filter(|node| *node != NONE)?;
         self.foreign_claim(None, node, ClaimKind::Write)
@@ -473,7 +476,8 @@ impl ChildOrSubtree<'_> {
     }
 }
 
-/// The paths that a request wants, to tell which of another's exclude one of them (R44).
+/// The paths that a request wants, to tell which of another's exclude one of them (R44: when two
+/// requests exclude each other).
 struct Footprint<'a> {
     algorithm: Algorithm,
     writes: BTreeSet<&'a str>,

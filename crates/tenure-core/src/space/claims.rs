@@ -34,12 +34,12 @@ impl Claim {
         self.terms.mode()
     }
 
-    /// What it was acquired under (R42).
+    /// What it was acquired under (R42: holds keep their algorithm).
     pub(super) fn algorithm(&self) -> Algorithm {
         self.terms.algorithm()
     }
 
-    /// The stored fence of a write under an exclusive algorithm (R66).
+    /// The stored fence of a write under an exclusive algorithm (R66: where tokens are stored).
     pub(super) fn fence(&self) -> Option<Fence> {
         self.terms.fence()
     }
@@ -68,7 +68,8 @@ impl Space {
         if let Some(there) = self.own_claim(session, node, kind) {
             let before = core::mem::replace(&mut self.claims[there].terms, terms);
             if let (Some(fence), None) = (before.fence(), terms.fence()) {
-                // A write that became a permit (R43): the path's fence must not be forgotten (R71).
+                // A write that became a permit (R43: conflicts between different algorithms): the
+                // path's fence must not be forgotten (R71: tokens never go back).
                 let namespace = self.sessions[session].namespace;
                 let path = self.tree.path(&self.namespaces[namespace].name, node);
                 self.leave_mark(namespace, &path, fence);
@@ -110,10 +111,11 @@ impl Space {
         }
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
-        // It no longer holds all that was granted (R122).
+        // It no longer holds all that was granted (R122: events are always delivered).
         session.set_grant(None);
         let (namespace, waiter) = (session.namespace, session.waiter);
-        // What the owner itself holds decides about its own place in line, too (R79, R88).
+        // What the owner itself holds decides about its own place in line, too (R79 no overtaking,
+        // R88 sweep order and reservation).
         self.mark_pending(waiter);
         self.wake(&claim);
 
@@ -149,7 +151,8 @@ impl Space {
         claims_by_owner.get(&self.sessions[session].owner).copied()
     }
 
-    /// The claim of one kind at a node whose owner is the smallest but not this session's (R46).
+    /// The claim of one kind at a node whose owner is the smallest but not this session's (R46:
+    /// smallest owner or path reported).
     pub(super) fn foreign_claim(
         &self,
         session: Option<u32>,

@@ -1,7 +1,9 @@
-//! The decision: may this acquire be granted now, and if not, what is in the way (R40–R59, R79)?
+//! The decision: may this acquire be granted now, and if not, what is in the way (R40–R59, R79 no
+//! overtaking)?
 //!
 //! Reads only. The order of the checks is the order of R47: what waiting cannot cure, over the whole
-//! list; earlier waiters; then, path by path, claims in the order of R45 and stale fences.
+//! list; earlier waiters; then, path by path, claims in the order of R45 (order of conflict
+//! reasons) and stale fences.
 //!
 //! An owner's own claims never block it. They are in the counts, too, so they are subtracted rather
 //! than looked for: a look would cost as much as the owner holds.
@@ -38,7 +40,8 @@ pub(super) enum BlockingClaim {
 pub(super) enum AcquireDecision {
     /// It may be granted.
     Free,
-    /// It may be granted once its fence is replaced by a newer one (R88).
+    /// It may be granted once its fence is replaced by a newer one (R88: sweep order and
+    /// reservation).
     FreeButStale,
     /// The owner does not hold what it believes to hold.
     Lost {
@@ -81,7 +84,7 @@ pub(super) enum QueuePosition<'a> {
 /// What a fence that is not above the stored one means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StaleFence {
-    /// A conflict (R68).
+    /// A conflict (R68: caller-supplied tokens).
     Conflict,
     /// A waiter gets a newer one (R88).
     Replace,
@@ -352,7 +355,8 @@ impl Space {
         None
     }
 
-    /// Whether all permits of a path are taken, and none of them by this owner (R53).
+    /// Whether all permits of a path are taken, and none of them by this owner (R53: one permit per
+    /// owner).
     fn is_full(&self, session: Option<u32>, node: u32) -> bool {
         let holders = self.count_at(node, ClaimKind::Write);
         if holders == 0 {
@@ -375,7 +379,8 @@ impl Space {
         }
     }
 
-    /// The stored fence, or the floor, that makes a NEW write's fence stale (R68, R72).
+    /// The stored fence, or the floor, that makes a NEW write's fence stale (R68, R72 token
+    /// retention and floors).
     fn stale(
         &self,
         requester: Requester<'_>,

@@ -15,7 +15,8 @@ use crate::value::{Fence, Holder, Key};
 /// How long an answer is remembered.
 pub(crate) const KEPT_MS: u64 = 300_000;
 
-/// A key in its scope (R104). In the order of the fields, so that the namespaces that know a key stand together.
+/// A key in its scope (R104: scope of a key). In the order of the fields, so that the namespaces
+/// that know a key stand together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScopedKey {
     pub(super) call: KeyedCall,
@@ -75,7 +76,7 @@ pub(super) enum KeyLookup {
     New,
     /// The same request was answered so.
     Answered(StoredAnswer),
-    /// It was used for a different request (R103).
+    /// It was used for a different request (R103: key reuse with other content).
     Reused,
     /// It is new, and there is no room (R102).
     Full,

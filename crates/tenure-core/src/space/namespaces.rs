@@ -1,4 +1,5 @@
-//! The namespaces of a space, their counters and floors (R67, R71, R72).
+//! The namespaces of a space, their counters and floors (R67 minting a token, R71 tokens never go
+//! back, R72 token retention and floors).
 //!
 //! A namespace mints from one counter, `high`, which is never below anything stored in it. What is
 //! forgotten leaves a trace below which nothing supplied is accepted: the mark of one path in its
@@ -26,7 +27,7 @@ pub(super) struct NamespaceState {
     pub(super) sessions: u32,
     pub(super) marks: u32,
     pub(super) capacities: u32,
-    /// NEW paths that wait (R85).
+    /// NEW paths that wait (R85: queue size limit).
     pub(super) waiting_paths: u32,
     older: u32,
     newer: u32,

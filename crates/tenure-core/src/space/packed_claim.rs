@@ -1,6 +1,7 @@
 //! What a claim was granted as: its mode, the algorithm and the fence, in eight bytes.
 //!
-//! A fence has 53 bits (R71), so that the two others fit behind it. There is one of these for every lock.
+//! A fence has 53 bits (R71: tokens never go back), so that the two others fit behind it. There is
+//! one of these for every lock.
 
 use core::fmt;
 use core::num::NonZeroU64;

@@ -1,4 +1,5 @@
-//! A space's side of a policy change: freeze, then change or thaw (R131–R140), and outdated routes (R32).
+//! A space's side of a policy change: freeze, then change or thaw (R131–R140), and outdated routes
+//! (R32: re-resolution after policy change).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -63,7 +64,7 @@ pub(super) struct FrozenRegion {
     pub(super) waiters: BTreeSet<(u64, u32)>,
 }
 
-/// The floor of a region whose paths came from elsewhere (R71).
+/// The floor of a region whose paths came from elsewhere (R71: tokens never go back).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RegionFloor {
     pub(super) region: Region,
@@ -210,7 +211,8 @@ impl Space {
         self.clear(&change.region, change.clear);
         self.forget_moved(&change);
         self.unfreeze(change.change);
-        // Only what moves no hold may change routes (R133, R138).
+        // Only what moves no hold may change routes (R133 route changes need drained paths, R138
+        // deleting a row in use).
         if self.rules >= 2 && change.clear == ClearPolicy::Waiters {
             let moved = MovedRegion {
                 end: self.time.saturating_add(KEPT_MS),
@@ -409,7 +411,8 @@ impl Space {
         }
     }
 
-    /// Capacities go with the policy (R52); fences of moved paths become the region's floor (R71).
+    /// Capacities go with the policy (R52: when capacity is forgotten); fences of moved paths
+    /// become the region's floor (R71).
     fn forget_moved(&mut self, change: &ChangePolicy) {
         let region = &change.region;
         let names = &self.namespaces;

@@ -65,7 +65,7 @@ impl Space {
         self.lease_view(number.0, self.sessions.get(number.0)?)
     }
 
-    /// What an unlogged renewal needs: the lease, or why it is lost (R90).
+    /// What an unlogged renewal needs: the lease, or why it is lost (R90: Renew with domains).
     pub fn renewal(
         &self,
         namespace: &Namespace,
@@ -91,12 +91,13 @@ impl Space {
         self.long_leases > 0 || !self.ends.is_empty()
     }
 
-    /// The table version that a read of this path needs, if it was resolved by an older one (R25, R32).
+    /// The table version that a read of this path needs, if it was resolved by an older one (R25
+    /// policy rows are durable, R32 re-resolution after policy change).
     pub fn route_outdated(&self, route: &crate::command::Route, path: &Path) -> Option<u64> {
         self.outdated(route, core::iter::once(path))
     }
 
-    /// All that is known of one path (R141).
+    /// All that is known of one path (R141: InspectPath shows one path).
     pub fn inspect(&self, namespace: &Namespace, path: &Path, now: u64) -> Inspection {
         let Some(namespace) = self.namespaces.find(namespace) else {
             return Inspection::default();
@@ -135,7 +136,7 @@ impl Space {
         found
     }
 
-    /// An owner's holds (R142).
+    /// An owner's holds (R142: ListOwnerLocks lists live holds).
     pub fn owner_locks(&self, owner: &OwnerId, selection: &Selection) -> OwnerLocks {
         let mut found = OwnerLocks::default();
         for session in self.selected_sessions(owner, selection) {
@@ -148,7 +149,8 @@ impl Space {
         found
     }
 
-    /// The next page of all holds (R143): at most `page` of them.
+    /// The next page of all holds (R143: DumpLocks pages through all holds): at most `page` of
+    /// them.
     pub fn dump(&self, after: Option<DumpCursor>, page: usize) -> DumpPage {
         let start = after.map_or(0, |cursor| cursor.0);
         let mut found = DumpPage::default();
@@ -165,7 +167,8 @@ impl Space {
         found
     }
 
-    /// Whether an owner's fence on a path is the one in force (R73).
+    /// Whether an owner's fence on a path is the one in force (R73: AssertFencing checks owner and
+    /// token).
     pub fn assert_fencing(
         &self,
         namespace: &Namespace,
@@ -186,7 +189,8 @@ impl Space {
         }
     }
 
-    /// Whether a conflict that was reported still exists (R109).
+    /// Whether a conflict that was reported still exists (R109: IsBlocking checks a named
+    /// conflict).
     pub fn is_blocking(
         &self,
         namespace: &Namespace,
@@ -208,7 +212,8 @@ impl Space {
                 holds(ClaimKind::Read).is_some() || holds(ClaimKind::Tree).is_some()
             }
             BlockReason::SemaphoreFull => holds(ClaimKind::Write).is_some_and(permit),
-            // A reader of the tree is met as ANCESTOR_LOCKED, too (E6); a permit as a write.
+            // A reader of the tree is met as ANCESTOR_LOCKED, too (E6: shared lock on a subtree); a
+            // permit as a write.
             BlockReason::AncestorLocked => {
                 holds(ClaimKind::Write).is_some() || holds(ClaimKind::Tree).is_some()
             }
@@ -224,7 +229,8 @@ impl Space {
         }
     }
 
-    /// Whether an owner has a lease or a place in line in the selected namespaces (R118).
+    /// Whether an owner has a lease or a place in line in the selected namespaces (R118:
+    /// IsOwnerAlive includes waiters).
     pub fn owner_alive(&self, owner: &OwnerId, selection: &Selection, now: u64) -> bool {
         self.selected_sessions(owner, selection)
             .into_iter()
@@ -239,7 +245,8 @@ impl Space {
         self.sessions.has_owner(owner)
     }
 
-    /// The namespaces here in which an owner has anything, in byte order (R130).
+    /// The namespaces here in which an owner has anything, in byte order (R130: cost of owner-wide
+    /// calls).
     pub fn owner_namespaces(&self, owner: &OwnerId) -> Vec<Namespace> {
         self.selected_sessions(owner, &Selection::All)
             .into_iter()
@@ -251,7 +258,8 @@ impl Space {
             .collect()
     }
 
-    /// Would this acquire succeed now, and if not, why (E7)? A semaphore's permits are taken as right.
+    /// Would this acquire succeed now, and if not, why (E7: Explain a lock request)? A semaphore's
+    /// permits are taken as right.
     pub fn explain(
         &self,
         route: &Route,
@@ -350,7 +358,7 @@ impl Space {
         }
     }
 
-    /// Whom an owner's waiters here wait for (E5).
+    /// Whom an owner's waiters here wait for (E5: refuse on deadlock).
     pub fn waits_for(&self, owner: &OwnerId, now: u64) -> Vec<WaitsFor> {
         let sessions = self.selected_sessions(owner, &Selection::All);
         let waiting = sessions
@@ -402,9 +410,10 @@ impl Space {
         self.events.sequence
     }
 
-    /// The GRANTs that a new subscriber of this owner must still be told (R122), at most one a namespace.
-    /// A renewal without an entry clears one only in the leader's memory: the caller leaves out those
-    /// whose owner renewed since (namespace and `Event::id` tell which).
+    /// The GRANTs that a new subscriber of this owner must still be told (R122: events are always
+    /// delivered), at most one a namespace. A renewal without an entry clears one only in the
+    /// leader's memory: the caller leaves out those whose owner renewed since (namespace and
+    /// `Event::id` tell which).
     pub fn standing_grants(&self, owner: &OwnerId, now: u64) -> Vec<Event> {
         self.selected_sessions(owner, &Selection::All)
             .into_iter()
@@ -422,7 +431,8 @@ impl Space {
             .collect()
     }
 
-    /// The present holds (as `Granted`, by number) and waiters (as `Queued`, in order) under a prefix (E8).
+    /// The present holds (as `Granted`, by number) and waiters (as `Queued`, in order) under a
+    /// prefix (E8: Watch lock changes).
     pub fn watch_snapshot(&self, prefix: &Namespace, now: u64) -> Vec<LockChange> {
         let mut found = Vec::new();
         for (number, claim) in self.claims.iter() {
@@ -464,7 +474,8 @@ impl Space {
         found
     }
 
-    /// The highest fence minted here, driven namespaces left aside (R75).
+    /// The highest fence minted here, driven namespaces left aside (R75: IncrFencingToken always
+    /// grows).
     pub fn highest_minted(&self) -> Option<Fence> {
         Fence::from_number(self.minted)
     }

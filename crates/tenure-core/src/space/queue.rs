@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A waiter stands at the node of each path it wants to take, and in the lines of all nodes above, so
-//! that a newcomer finds those in its way by looking at its own path and the ones above it (R79).
+//! that a newcomer finds those in its way by looking at its own path and the ones above it (R79: no
+//! overtaking).
 //!
 //! Each waiter waits on *one* thing that blocks it: the latest earlier waiter in its way, or a claim.
 //! As long as that thing is there, nothing else can free the waiter, so nothing else looks at it; when
@@ -29,7 +30,7 @@ use crate::slab::NONE;
 use crate::tree::{ClaimKind, NodeRing, PathPosition};
 use crate::value::{Fence, OwnerId};
 
-/// A queued acquire (R81).
+/// A queued acquire (R81: queueing has no effect).
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
     /// Its place: smaller ones come first.
@@ -43,9 +44,9 @@ pub(super) struct Waiter {
     pub(super) parts: Vec<WantedPath>,
     /// What hangs it on the thing that blocks it.
     pub(super) link: u32,
-    /// Whom it has asked to let go (E2).
+    /// Whom it has asked to let go (E2: ask blockers to release).
     pub(super) asked: BTreeSet<OwnerId>,
-    /// The remembered answers that speak of it (R105).
+    /// The remembered answers that speak of it (R105: replays report present truth).
     pub(super) answers: Vec<ScopedKey>,
 }
 
@@ -187,7 +188,8 @@ impl Space {
         }
     }
 
-    /// The lines of those who exclude a wanted path (R44), each with where it stands.
+    /// The lines of those who exclude a wanted path (R44: when two requests exclude each other),
+    /// each with where it stands.
     fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
         let recursive = want.algorithm.is_recursive();

@@ -19,7 +19,7 @@ use crate::tree::ClaimKind;
 use crate::value::{Key, OwnerId};
 
 impl Space {
-    /// R97, R99.
+    /// R97 (Release drops listed holds), R99 (Release cancels a pending entry).
     pub(super) fn release(&mut self, mut release: Release) -> Result<(), Refusal> {
         let paths = release.holds.iter().map(|hold| &hold.path);
         let outdated = self.outdated(&release.route, paths);
@@ -69,7 +69,7 @@ impl Space {
         else {
             return Ok(());
         };
-        // The owner was heard of (R122).
+        // The owner was heard of (R122: events are always delivered).
         self.sessions[session].set_grant(None);
         for hold in release.holds {
             self.sessions[session].forget_taken(&hold.path, hold.mode);
@@ -100,7 +100,8 @@ impl Space {
         self.answers.was_released(key, fingerprint, hold, time)
     }
 
-    /// R100, R101. How many leases or places in line it met.
+    /// R100 (ReleaseAll drops everything), R101 (ForceRelease always notifies the victim). How many
+    /// leases or places in line it met.
     pub(super) fn release_all(&mut self, release: ReleaseAll) -> u64 {
         let ending = match release.cause {
             ReleaseCause::Owner => ClaimEnd::Released,
@@ -153,7 +154,7 @@ impl Space {
         true
     }
 
-    /// A logged renewal (R90, R92).
+    /// A logged renewal (R90 Renew with domains, R92 Renew never revives).
     pub(super) fn renew(&mut self, renew: &RenewLease) -> Result<Renewed, Missing> {
         let (_, session) = self
             .session_of(&renew.namespace, &renew.owner)
@@ -172,7 +173,7 @@ impl Space {
         })
     }
 
-    /// R116. How many leases it marked.
+    /// R116 (revoke marker). How many leases it marked.
     pub(super) fn ask(&mut self, ask: &AskRelease) -> u64 {
         let mut marked = 0;
         for session in self.selected_sessions(&ask.owner, &Selection::All) {
@@ -184,7 +185,7 @@ impl Space {
         marked
     }
 
-    /// E9.
+    /// E9 (Break one hold).
     pub(super) fn break_hold(&mut self, hold: BreakLock) -> BreakOutcome {
         if let Some(version) = self.outdated(&hold.route, core::iter::once(&hold.path)) {
             return BreakOutcome::Refused(Refusal::Outdated { version });
@@ -212,7 +213,7 @@ impl Space {
         BreakOutcome::Broken
     }
 
-    /// E5.
+    /// E5 (refuse on deadlock).
     pub(super) fn withdraw(&mut self, withdraw: &Withdraw) -> Withdrawn {
         let Some((namespace, session)) = self.session_of(&withdraw.namespace, &withdraw.owner)
         else {
@@ -243,7 +244,7 @@ impl Space {
     /// answer LOST from now on, until the owner names this hold in a release or asks for it anew: by then
     /// it knows, or is answered, how the path stands. Naming other paths does not count: an owner that
     /// heard nothing goes on with those, and repeats its place in line. A keyed repeat does not count
-    /// either: it is answered from memory (R105).
+    /// either: it is answered from memory (R105: replays report present truth).
     pub(super) fn take_away(&mut self, claim: u32, path: Path) {
         let Some(there) = self.claims.get(claim) else {
             return;

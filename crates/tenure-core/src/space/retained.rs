@@ -9,7 +9,7 @@ use crate::slab::NONE;
 use crate::tree::ClaimKind;
 use crate::value::Fence;
 
-/// How long an unused capacity is remembered (R52).
+/// How long an unused capacity is remembered (R52: when capacity is forgotten).
 const CAPACITY_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 
 /// How many permits a semaphore path has.
@@ -22,7 +22,7 @@ pub(super) struct Capacity {
 
 impl Space {
     /// Remembers the fence of a path that is no longer held; the longest idle one beyond the limit
-    /// becomes its namespace's floor (R72).
+    /// becomes its namespace's floor (R72: token retention and floors).
     pub(super) fn leave_mark(&mut self, namespace: u32, path: &Path, fence: Fence) {
         let state = &mut self.namespaces[namespace];
         state.marks += 1;
@@ -55,7 +55,8 @@ impl Space {
         }
     }
 
-    /// The stored fence of a path (R66): the writer's, or the one it left. Permits have none.
+    /// The stored fence of a path (R66: where tokens are stored): the writer's, or the one it left.
+    /// Permits have none.
     pub(super) fn stored_fence(
         &self,
         namespace: u32,
@@ -71,7 +72,8 @@ impl Space {
             })
     }
 
-    /// Supplied fences up to this are stale on a path without a stored one (R71, R72).
+    /// Supplied fences up to this are stale on a path without a stored one (R71 tokens never go
+    /// back, R72).
     pub(super) fn fence_floor(&self, namespace: u32, path: &Path) -> u64 {
         let floor = self.namespaces[namespace].floor;
         if self.region_floors.is_empty() {
@@ -90,8 +92,8 @@ impl Space {
         highest
     }
 
-    /// A new fence for these paths, above everything that they and their namespace have had (R67).
-    /// `None` if there is none left.
+    /// A new fence for these paths, above everything that they and their namespace have had (R67:
+    /// minting a token). `None` if there is none left.
     pub(super) fn mint<'a>(
         &mut self,
         namespace: u32,
@@ -111,7 +113,7 @@ impl Space {
         Some(fence)
     }
 
-    /// A path's capacity, if it is fixed (R51).
+    /// A path's capacity, if it is fixed (R51: the first acquire fixes capacity).
     pub(super) fn capacity(&self, namespace: u32, path: &Path) -> Option<NonZeroU32> {
         let name = self.namespaces[namespace].name.rest(path);
         let capacity = self.capacities.get(namespace, name)?;

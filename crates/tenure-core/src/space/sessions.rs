@@ -21,9 +21,9 @@ pub(super) struct Session {
     /// The newest claim; the others follow it.
     pub(super) first_claim: u32,
     pub(super) claims: u32,
-    /// Present while there are claims (R76).
+    /// Present while there are claims (R76: one lease per owner and namespace).
     pub(super) lease: Option<Lease>,
-    /// The place in line, or `NONE` (R83).
+    /// The place in line, or `NONE` (R83: one pending entry per namespace).
     pub(super) waiter: u32,
     rare: Option<Box<RareState>>,
 }
@@ -81,7 +81,7 @@ impl RareState {
 }
 
 impl Session {
-    /// Who the owner is, for people (E3).
+    /// Who the owner is, for people (E3: holder description).
     pub(super) fn holder(&self) -> Option<&Holder> {
         self.rare.as_ref()?.holder.as_deref()
     }
@@ -111,7 +111,8 @@ impl Session {
         self.change(own.is_some(), |rare| rare.own_below = own);
     }
 
-    /// Until when it counts that somebody asked for what the lease protects (R116); zero if nobody did.
+    /// Until when it counts that somebody asked for what the lease protects (R116: revoke marker);
+    /// zero if nobody did.
     pub(super) fn asked_until(&self) -> u64 {
         self.rare.as_ref().map_or(0, |rare| rare.asked_until)
     }
@@ -190,7 +191,8 @@ impl Session {
     }
 }
 
-/// The grant that answered the latest place in line, as long as nothing was heard of the owner since (R122).
+/// The grant that answered the latest place in line, as long as nothing was heard of the owner
+/// since (R122: events are always delivered).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StandingGrant {
     pub(super) waiter: u64,

@@ -17,10 +17,10 @@ use crate::event_log::KEPT_MS;
 use crate::policy::Mode;
 use crate::value::{Fence, OwnerId};
 
-/// How long it counts that somebody asked (R116).
+/// How long it counts that somebody asked (R116: revoke marker).
 pub(super) const ASKED_MS: u64 = 300_000;
 
-/// How many owners are asked at a time (E2).
+/// How many owners are asked at a time (E2: ask blockers to release).
 const ASKED_AT_ONCE: usize = 64;
 
 impl Space {
@@ -115,7 +115,7 @@ impl Space {
         self.settle_session(session);
     }
 
-    /// Removes a waiter that can never be granted, and says so (R88).
+    /// Removes a waiter that can never be granted, and says so (R88: sweep order and reservation).
     fn give_up(&mut self, id: u32) {
         let session = self.waiters[id].session;
         self.tell(session, EventKind::Killed);
@@ -216,7 +216,8 @@ impl Space {
         numbers
     }
 
-    /// Whether any NEW path of a waiter is a given one in a given mode (R99).
+    /// Whether any NEW path of a waiter is a given one in a given mode (R99: Release cancels a
+    /// pending entry).
     pub(super) fn waits_for_hold(&self, id: u32, hold: &crate::command::Hold) -> bool {
         self.waiters.get(id).is_some_and(|waiter| {
             new_requests(&waiter.request)

@@ -18,7 +18,7 @@ pub enum SystemCommand {
         namespace: Namespace,
         /// What it is to become.
         to: Option<Algorithm>,
-        /// Makes the call apply at most once (R103).
+        /// Makes the call apply at most once (R103: key reuse with other content).
         claim: Option<KeyClaim>,
     },
     /// Decides a change by what the frozen groups reported, all of them together.
@@ -33,7 +33,7 @@ pub enum SystemCommand {
         /// The change's number.
         change: u64,
     },
-    /// Records that an owner waits for another (R107).
+    /// Records that an owner waits for another (R107: wait edges).
     SetEdge {
         /// Who waits.
         owner: OwnerId,
@@ -44,14 +44,14 @@ pub enum SystemCommand {
         /// Makes the call apply at most once.
         claim: Option<KeyClaim>,
     },
-    /// Forgets it (R108).
+    /// Forgets it (R108: ClearWaitEdge always succeeds).
     ClearEdge {
         /// Who waited.
         owner: OwnerId,
         /// Makes the call apply at most once.
         claim: Option<KeyClaim>,
     },
-    /// Takes the next global number (R75).
+    /// Takes the next global number (R75: IncrFencingToken always grows).
     Increment {
         /// The highest fence that the groups which could be asked have minted, below [`Fence::DRIVEN`].
         above: Option<Fence>,
@@ -82,14 +82,16 @@ pub enum SystemCommand {
         /// not. Since rules 2.
         plan: Option<ReleasePlan>,
     },
-    /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards (R101).
+    /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards
+    /// (R101: ForceRelease always notifies the victim).
     Kill {
         /// The victim.
         owner: OwnerId,
         /// Reserved with it; completed when the groups have been told.
         claim: Option<KeyClaim>,
     },
-    /// RequestRevoke: the REVOKE event; the groups are told afterwards (R115).
+    /// RequestRevoke: the REVOKE event; the groups are told afterwards (R115: RequestRevoke sends
+    /// an event).
     Ask {
         /// Who is asked.
         owner: OwnerId,
@@ -135,7 +137,7 @@ impl SystemCommand {
 pub struct Edge {
     /// Who is waited for.
     pub blocker: OwnerId,
-    /// Where and why, if the client said so (R16).
+    /// Where and why, if the client said so (R16: SetWaitEdge path and reason).
     pub why: Option<(Path, BlockReason)>,
 }
 
@@ -210,7 +212,7 @@ pub enum KeyWork {
 pub enum ChangeEnd {
     /// It was made.
     Made,
-    /// A live hold was in the way (R133, R138).
+    /// A live hold was in the way (R133 route changes need drained paths, R138).
     Refused {
         /// That hold.
         live: (Path, OwnerId),
@@ -222,7 +224,8 @@ pub enum ChangeEnd {
 pub enum SystemAnswer {
     /// Plain success.
     Done,
-    /// The leases that a renewal extended, and whether somebody asked (R105).
+    /// The leases that a renewal extended, and whether somebody asked (R105: replays report present
+    /// truth).
     Renewed {
         /// Each lease by its birth.
         leases: Vec<(Namespace, u64)>,
@@ -268,7 +271,7 @@ pub enum SystemOutcome {
 pub enum ChangeBegun {
     /// The row is as wanted already.
     Unchanged,
-    /// The row is written; no group is concerned (R132).
+    /// The row is written; no group is concerned (R132: creating an equal row).
     Committed {
         /// The table's version since.
         version: u64,

@@ -125,7 +125,8 @@ impl PendingChanges {
                 Some(live) if underway.steps.spares_holds() => ChangePhase::Refused { live },
                 _ => ChangePhase::Made {
                     version: table.commit(&underway.namespace, underway.to),
-                    // Where no path gets another namespace, its fences go on as they are (R71).
+                    // Where no path gets another namespace, its fences go on as they are (R71:
+                    // tokens never go back).
                     floor: report
                         .highest
                         .filter(|_| underway.steps.reach == AffectedGroups::AllGroups),

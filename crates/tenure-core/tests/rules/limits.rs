@@ -1,5 +1,6 @@
-//! Limits: what a space keeps is bounded, and no bound stops it or loses a lock (R52, R72, R85,
-//! R102, R150).
+//! Limits: what a space keeps is bounded, and no bound stops it or loses a lock (R52 when capacity
+//! is forgotten, R72 token retention and floors, R85 queue size limit, R102 (keyed requests apply
+//! once), R150 (enumeration limits)).
 
 use tenure_core::command::*;
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
@@ -285,7 +286,8 @@ fn release(owner: &OwnerId, path: &Path) -> Command {
     })
 }
 
-/// R122, R150: the events of 30 s in which one lock changed its owner 60,000 times fit into 1.5 MB.
+/// R122 (events are always delivered), R150: the events of 30 s in which one lock changed its owner
+/// 60,000 times fit into 1.5 MB.
 #[test]
 fn many_events_take_little_memory() {
     let path = Path::parse("bench:/1-0/hot").unwrap();

@@ -1,4 +1,5 @@
-//! Every cell of the conflict matrix (R43, R45, E6), for every algorithm that the cell represents.
+//! Every cell of the conflict matrix (R43 conflicts between different algorithms, R45 order of
+//! conflict reasons, E6 shared lock on a subtree), for every algorithm that the cell represents.
 
 use crate::scenario::Scenario;
 

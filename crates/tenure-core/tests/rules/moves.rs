@@ -171,7 +171,8 @@ fn two_parts_of_one_request_in_one_namespace_both_take_effect() {
     assert_eq!(held(&space), ["t:/a/x", "t:/a/y"]);
 }
 
-/// R32, R102: a repeat by an older table is not answered by the part of it that was applied.
+/// R32 (re-resolution after policy change), R102: a repeat by an older table is not answered by the
+/// part of it that was applied.
 #[test]
 fn a_repeat_by_an_older_table_is_refused_while_a_part_of_it_is_left() {
     let mut space = space();

@@ -1,4 +1,5 @@
-//! Queries and events: paging, event order, deadlock walks (R111–R114, R120–R125, R143).
+//! Queries and events: paging, event order, deadlock walks (R111–R114, R120–R125, R143 DumpLocks
+//! pages through all holds).
 
 use tenure_core::deadlock::{Detection, MAX_DEPTH, Walk, WalkStep};
 use tenure_core::event::EventKind;

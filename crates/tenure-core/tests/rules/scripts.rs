@@ -4,8 +4,8 @@
 //! and its expected result: words of the answer, then after commas every event that it causes, and
 //! no other.
 //!
-//! `TENURE_STORY=R68 cargo test -p tenure-core --test rules fences` runs only the stories of
-//! `fences.txt` whose sentence contains `R68`.
+//! `TENURE_STORY=R68 (caller-supplied tokens) cargo test -p tenure-core --test rules fences` runs
+//! only the stories of `fences.txt` whose sentence contains `R68`.
 
 use std::fs;
 use std::path::PathBuf;

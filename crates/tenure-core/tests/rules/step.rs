@@ -105,7 +105,8 @@ pub(crate) struct AcquireStep {
     pub(crate) holder: Option<String>,
     /// Resolved with an older table.
     pub(crate) stale: bool,
-    /// Another algorithm than the table's, as during a policy change (R43).
+    /// Another algorithm than the table's, as during a policy change (R43: conflicts between
+    /// different algorithms).
     pub(crate) algorithm: Option<Algorithm>,
 }
 

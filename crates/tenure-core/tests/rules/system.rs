@@ -1,5 +1,5 @@
-//! The state machine of the system group, compared with a model made of lists (R75, R98, R101–R104,
-//! R107–R115, R131–R139).
+//! The state machine of the system group, compared with a model made of lists (R75 IncrFencingToken
+//! always grows, R98 Release and the wait edge, R101–R104, R107–R115, R131–R139).
 
 use tenure_core::command::{Command, Region, Selection};
 use tenure_core::event::{Event, EventKind};
@@ -620,7 +620,7 @@ impl SizeLimit {
 }
 
 /// R107 (wait edges): an owner has one edge, the newest, until its time is over. R108
-/// (ClearWaitEdge always succeeds): also without an edge.
+/// (ClearWaitEdge always succeeds) (ClearWaitEdge always succeeds): also without an edge.
 #[test]
 fn an_owner_has_one_edge_for_a_time() {
     let mut room = SizeLimit::new();
@@ -806,8 +806,8 @@ fn global_numbers_grow() {
         .0,
     );
     assert!(third > second);
-    // The result must stay usable as a supplied fence (R15, limit for supplied tokens), whatever
-    // was reported or raised.
+    // The result must stay usable as a supplied fence (R15 limit for supplied tokens, limit for
+    // supplied tokens), whatever was reported or raised.
     let driven = Fence::from_number(1 << 52);
     let claim = None;
     let fourth = number(

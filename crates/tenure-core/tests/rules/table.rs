@@ -1,5 +1,5 @@
 //! Reference model of the namespace table: a list of rows, and how it resolves paths (R20–R24,
-//! R133).
+//! R133 (route changes need drained paths)).
 
 use tenure_core::command::{ClearPolicy, Region, Route};
 use tenure_core::path::{Namespace, Path};
@@ -24,7 +24,8 @@ impl Table {
         }
     }
 
-    /// R21, R22: the longest row that contains the path, else the fallback namespace.
+    /// R21 (longest explicit namespace wins), R22: the longest row that contains the path, else the
+    /// fallback namespace.
     pub(crate) fn namespace_of(&self, path: &Path) -> Namespace {
         self.rows
             .iter()

@@ -1,4 +1,5 @@
-//! The namespace table compared with a list of rows (R20–R24, R30, R31, R126–R128, R131–R138).
+//! The namespace table compared with a list of rows (R20–R24, R30 paths above the routing depth,
+//! R31 one namespace per acquire, R126–R128, R131–R138).
 
 use tenure_core::command::{ClearPolicy, Domain, Selection};
 use tenure_core::namespace_table::{AffectedGroups, NamespaceTable, TableChangePlan, Unroutable};
@@ -23,8 +24,8 @@ fn path(text: &str) -> Path {
     Path::parse(text).unwrap()
 }
 
-/// R21 (longest explicit namespace wins), R22, R24: for random rows, every path resolves to the
-/// longest row that contains it.
+/// R21 (longest explicit namespace wins), R22 (fallback namespace), R24: for random rows, every
+/// path resolves to the longest row that contains it.
 #[test]
 fn the_table_resolves_as_a_list_does() {
     let mut rng = Rng::new(11);
@@ -82,7 +83,8 @@ fn acquires_are_routed(table: &NamespaceTable, list: &Table, path: &Path) {
     }
 }
 
-/// R131–R134, R137, R138: the plan of a change, and the paths that it concerns.
+/// R131–R134, R137 (deleting a missing row), R138: the plan of a change, and the paths that it
+/// concerns.
 fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: Option<Algorithm>) {
     let mut after = list.clone();
     after.set(root, to);
@@ -130,7 +132,7 @@ fn a_plan_is_right(table: &NamespaceTable, list: &Table, root: &Namespace, to: O
     }
 }
 
-/// R126, R127, R128: domains are literal namespaces or whole handlers.
+/// R126, R127 (domains are literal names), R128: domains are literal namespaces or whole handlers.
 #[test]
 fn domains_are_taken_literally_or_as_whole_handlers() {
     let table = NamespaceTable::restore(

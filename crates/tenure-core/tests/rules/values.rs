@@ -1,4 +1,5 @@
-//! Validation of values (R1–R11, R15, R20, R22).
+//! Validation of values (R1–R11, R15 limit for supplied tokens, R20 which paths a namespace
+//! contains, R22 fallback namespace).
 
 use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Fence, Invalid, Key, OwnerId, QueueTtl, Ttl};

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   bytes ──parse──▶ ExclusiveRecord   judged by server and tools (X12)
-//!                └─▶ RecordError       skip, and report which kind of damage it is (X7)
+//!                └─▶ RecordError       skip, and report which kind of damage it is (X7: answers of
+//! should_skip)
 //! ```
 //!
 //! The parser accepts what the original accepts: any order, any letter case of field names, unknown

@@ -1,5 +1,5 @@
 //! Paths of a sidecar lock: beside its target, with one name for all spellings of the target (S1
-//! (normalized target)–S4 (aliases of a target)).
+//! normalized target (normalized target)–S4 (aliases of a target)).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};
@@ -146,7 +146,7 @@ mod tests {
         assert!(root.join("a/b").is_dir());
     }
 
-    /// S2, S3: lock and guard names, and a lock path chosen by the caller.
+    /// S2 (lock path), S3: lock and guard names, and a lock path chosen by the caller.
     #[test]
     fn lock_and_guard_stand_beside_the_target() {
         let temp = tempfile::tempdir().unwrap();

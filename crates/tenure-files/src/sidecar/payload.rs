@@ -134,8 +134,8 @@ mod tests {
             .map(|bytes| String::from_utf8(bytes).unwrap())
     }
 
-    /// S5, S6, S10, S12: layout, member order, well-known members, and the trailer made from the
-    /// token.
+    /// S5, S6 (well-known members), S10 (example sidecar record), S12: layout, member order,
+    /// well-known members, and the trailer made from the token.
     #[test]
     fn the_record_is_laid_out_as_the_protocol_says() {
         let caller = payload(json!({"what": "compact", "n": {"a": 1}}));
@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// S19.4: which dates are valid.
+    /// S19 (order of sidecar tests).4: which dates are valid.
     #[test]
     fn dates_are_read_as_the_original_reads_them() {
         let read = |value: Value| created_at(&payload(json!({"createdAt": value})));

@@ -41,7 +41,7 @@ impl UploadFixture {
         self.locker_with(|_| {})
     }
 
-    /// A locker that never polls: every reaction is caused by an event (K42).
+    /// A locker that never polls: every reaction is caused by an event (K42: watch and poll).
     pub(crate) fn locker_with(&self, change: impl FnOnce(&mut Options)) -> FileLocker {
         let mut options = Options {
             durability: Durability::Fast,

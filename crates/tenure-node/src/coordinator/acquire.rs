@@ -1,4 +1,5 @@
-//! Acquire: resolve, place it in its group, and where asked for look for a deadlock (E5).
+//! Acquire: resolve, place it in its group, and where asked for look for a deadlock (E5: refuse on
+//! deadlock).
 
 use tenure_core::command::{Acquire, Command, RequestKind, Withdraw};
 use tenure_core::deadlock::Search;

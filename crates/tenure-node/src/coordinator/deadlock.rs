@@ -1,4 +1,5 @@
-//! Who waits for whom, across groups: DetectCycle (R111) and Explain (E7). Both only read.
+//! Who waits for whom, across groups: DetectCycle (R111: DetectCycle walks wait edges) and Explain
+//! (E7: Explain a lock request). Both only read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -169,7 +170,7 @@ impl Node {
         }
     }
 
-    /// No edge of a client stands: what does the queue say (R107)?
+    /// No edge of a client stands: what does the queue say (R107: wait edges)?
     fn walk_queue(
         &mut self,
         cx: &mut CallContext,

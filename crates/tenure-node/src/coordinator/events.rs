@@ -7,8 +7,9 @@
 //! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
 //! gets what came after, and then everything that is made. Under a new leader it does the same, so
 //! nothing is lost and nothing is told twice. A new subscription is followed by a fan-out for the
-//! GRANT that came before it and still stands (R122): over each group as soon as that group is followed, so
-//! that a group without a leader holds back no event of another.
+//! GRANT that came before it and still stands (R122: events are always delivered): over each group
+//! as soon as that group is followed, so that a group without a leader holds back no event of
+//! another.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

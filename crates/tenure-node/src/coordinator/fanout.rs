@@ -69,21 +69,22 @@ pub(crate) struct Fanout {
 /// What a fan-out does.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FanoutOp {
-    /// Extends every lease of the owner (R91).
+    /// Extends every lease of the owner (R91: Renew without domains).
     Renew(Ttl),
-    /// Gives everything back (R100, R101).
+    /// Gives everything back (R100 ReleaseAll drops everything, R101 ForceRelease always notifies
+    /// the victim).
     ReleaseAll(ReleaseCause),
-    /// Sets the marker of R116.
+    /// Sets the marker of R116 (revoke marker).
     Ask,
-    /// R118.
+    /// R118 (IsOwnerAlive includes waiters).
     Alive,
-    /// R142.
+    /// R142 (ListOwnerLocks lists live holds).
     List,
-    /// Whom these owners wait for (E5).
+    /// Whom these owners wait for (E5: refuse on deadlock).
     WaitsFor { owners: Vec<OwnerId> },
-    /// GRANTs that a new subscriber must still be told (R122).
+    /// GRANTs that a new subscriber must still be told (R122: events are always delivered).
     Grants,
-    /// The highest fence minted (R75).
+    /// The highest fence minted (R75: IncrFencingToken always grows).
     Highest,
     /// In which groups the owner has something, and up to where their orders go. Since rules 2.
     Plan,

@@ -1,4 +1,5 @@
-//! One operation to the leader of its group, wherever that is, at most once (R106, R163).
+//! One operation to the leader of its group, wherever that is, at most once (R106 forwarding is at
+//! most once, R163 any node serves any client).
 //!
 //! ```text
 //!   submit ─▶ led here ─▶ group

@@ -184,7 +184,8 @@ impl Node {
         }
     }
 
-    /// One question a group, about all its paths at once (R73): with the places of these in the list.
+    /// One question a group, about all its paths at once (R73: AssertFencing checks owner and
+    /// token): with the places of these in the list.
     fn assertions(
         &mut self,
         owner: &OwnerId,

@@ -37,7 +37,8 @@ impl Node {
         }
     }
 
-    /// The first path that fails decides (R73): those behind it need not be looked at.
+    /// The first path that fails decides (R73: AssertFencing checks owner and token): those behind
+    /// it need not be looked at.
     fn assert_at_once(
         &mut self,
         owner: &OwnerId,

@@ -1,4 +1,5 @@
-//! Who replicates a group: learners, joint changes, hand-over, removal (R165, R166).
+//! Who replicates a group: learners, joint changes, hand-over, removal (R165 pace of membership
+//! changes, R166 draining a node).
 //!
 //! The driver decides *what* should change; this file sees to it that it is safe: a learner is
 //! promoted only when it has caught up, a joint configuration is left by whoever leads, and a wiped

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! A second attempt under the key does the same work beside the first, or after it. For a renewal that
-//! is harmless: it never shortens a lease (R77). The others end only what the first plan names, by births and
-//! places in line that never come again. So whatever is late, the call has one effect.
+//! is harmless: it never shortens a lease (R77: a renewal never shortens a lease). The others end
+//! only what the first plan names, by births and places in line that never come again. So whatever
+//! is late, the call has one effect.
 
 use std::collections::BTreeMap;
 
@@ -109,7 +110,8 @@ impl OwnerCall {
     }
 }
 
-/// The fingerprint of a keyed request: the same key for another one is refused (R103).
+/// The fingerprint of a keyed request: the same key for another one is refused (R103: key reuse
+/// with other content).
 pub(super) fn claim(
     call: system::SystemCall,
     key: Option<&Key>,
@@ -423,7 +425,8 @@ impl Node {
         CallProgress::Wait
     }
 
-    /// Named namespaces need no sweep: each has its group, and its own round confirms it (R90).
+    /// Named namespaces need no sweep: each has its group, and its own round confirms it (R90:
+    /// Renew with domains).
     fn renew_named(
         &mut self,
         cx: &mut CallContext,

@@ -248,7 +248,8 @@ impl Node {
                     Some(failure) => CallProgress::fail(failure),
                     None => CallProgress::ok(Answer::Done),
                 },
-                // It was refused meanwhile, so that a repeat is evaluated afresh (R102).
+                // It was refused meanwhile, so that a repeat is evaluated afresh (R102: keyed
+                // requests apply once).
                 QueryResult::Claimed { before: None, .. } => self.begin_change(cx, call),
                 QueryResult::Ended(Some(ChangeEnd::Made)) => {
                     self.change_done(cx, call, Ok(Answer::Done))
@@ -263,7 +264,8 @@ impl Node {
         }
     }
 
-    /// The key was reserved under rules 1, which do not say for which change: repeating it converges (R135).
+    /// The key was reserved under rules 1, which do not say for which change: repeating it
+    /// converges (R135: policy changes reach every node).
     fn begin_reserved(&mut self, cx: &mut CallContext, call: &mut PolicyCall) -> CallProgress {
         call.reserved = true;
         self.begin_change(cx, call)

@@ -1,4 +1,4 @@
-//! How a replica that was removed learns of it, and goes (R166).
+//! How a replica that was removed learns of it, and goes (R166: draining a node).
 //!
 //! ```text
 //!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ whoever leads ──▶ "no" ──▶ deleted

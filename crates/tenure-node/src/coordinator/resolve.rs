@@ -1,8 +1,8 @@
 //! Which namespace and which group: the node's copy of the namespace table.
 //!
 //! The copy may be old; that is only slow. An acquire carries what it was resolved with, and a
-//! space refuses one that is older than a change that concerns it (R32). Then the copy is read
-//! anew from the system group, once for everybody who waits.
+//! space refuses one that is older than a change that concerns it (R32: re-resolution after policy
+//! change). Then the copy is read anew from the system group, once for everybody who waits.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -54,7 +54,7 @@ impl NamespaceCache {
         self.loaded
     }
 
-    /// The group of a namespace (R160).
+    /// The group of a namespace (R160: groups and placement).
     pub(crate) fn group_of(&mut self, namespace: &Namespace) -> GroupId {
         if let Some(group) = self.places.get(namespace) {
             return *group;

@@ -1,4 +1,4 @@
-//! Watches: everything that changes under a prefix, without a hole (E8).
+//! Watches: everything that changes under a prefix, without a hole (E8: Watch lock changes).
 //!
 //! A watch is registered with the leader of every group and lives as long as all of them lead and
 //! every word of theirs arrives: each numbers what it says. Anything else closes it; whoever

@@ -162,7 +162,8 @@ impl Leadership {
         }
     }
 
-    /// What is left of the lease of whoever is in an acquire's way (E4).
+    /// What is left of the lease of whoever is in an acquire's way (E4: blocker and queue
+    /// position).
     pub(crate) fn blocker_left(
         &self,
         machine: &StateMachine,
@@ -187,7 +188,8 @@ impl Leadership {
         leading.left(machine, namespace, &blocker.owner, now_ms)
     }
 
-    /// Whether an owner has renewed in the leader's memory since its lease was last set (R122).
+    /// Whether an owner has renewed in the leader's memory since its lease was last set (R122:
+    /// events are always delivered).
     pub(crate) fn renewed_since_set(&self, lease: LeaseNumber) -> bool {
         match self {
             Leadership::Leading(leading) => leading.leases.renewed_since_set(lease),

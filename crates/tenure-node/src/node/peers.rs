@@ -36,7 +36,8 @@ pub(crate) enum Announced {
     Again,
 }
 
-/// Which frames of a peer have been handled: forwarding at most once rests on it (R106).
+/// Which frames of a peer have been handled: forwarding at most once rests on it (R106: forwarding
+/// is at most once).
 #[derive(Debug)]
 struct SeenFrames {
     incarnation: u32,

@@ -12,7 +12,8 @@ use crate::convert;
 use crate::rpc::{Facts, Outcome, SessionOp};
 use crate::status::{Code, Failure};
 
-/// Parses a ForceRelease: drops everything that an owner has (R101, always notifies the victim).
+/// Parses a ForceRelease: drops everything that an owner has (R101 ForceRelease always notifies the
+/// victim, always notifies the victim).
 pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionOp, Failure> {
     let force = ClientRequest::ForceRelease {
         victim: convert::owner(&request.victim_id)?,
@@ -22,14 +23,16 @@ pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionO
     Ok(audited(force, record))
 }
 
-/// Parses a RequestRevoke: asks an owner to release (R115, sends an event).
+/// Parses a RequestRevoke: asks an owner to release (R115 RequestRevoke sends an event, sends an
+/// event).
 pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<SessionOp, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let record = AuditRecord::new("request_revoke", request.owner_id);
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
 }
 
-/// Parses a Break: ends one hold if path, owner and fence still match (E9, Break one hold).
+/// Parses a Break: ends one hold if path, owner and fence still match (E9 Break one hold, Break one
+/// hold).
 pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<SessionOp, Failure> {
     let path = convert::path(&request.path)?;
     let owner = convert::owner(&request.owner_id)?;

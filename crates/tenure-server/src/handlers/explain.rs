@@ -1,4 +1,5 @@
-//! Explain: whether an acquire would succeed now, and what blocks it otherwise (E7).
+//! Explain: whether an acquire would succeed now, and what blocks it otherwise (E7: Explain a lock
+//! request).
 
 use tenure_core::query::WaiterView;
 use tenure_node::{Answer, ClientRequest};

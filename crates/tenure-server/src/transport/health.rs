@@ -1,4 +1,5 @@
-//! Standard gRPC health service (E11): orchestrators use it without knowing Tenure.
+//! Standard gRPC health service (E11: health checking and reflection): orchestrators use it without
+//! knowing Tenure.
 
 use std::pin::Pin;
 use std::time::Duration;

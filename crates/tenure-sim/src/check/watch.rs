@@ -1,8 +1,8 @@
 //! Watch consistency: a watch shows every change in commit order: E8 (Watch lock changes).
 //!
-//! So the changes must be consistent by themselves: no conflicting grants, no overtaking (R79), no
-//! release of what was not held. In the convergence phase the result must also equal what is read,
-//! and a waiter that has timed out must not be granted.
+//! So the changes must be consistent by themselves: no conflicting grants, no overtaking (R79: no
+//! overtaking), no release of what was not held. In the convergence phase the result must also
+//! equal what is read, and a waiter that has timed out must not be granted.
 //!
 //! The order is guaranteed per namespace, so the state is kept per namespace.
 

@@ -1,5 +1,6 @@
-//! Conflict check after our record is written: the part of acquire (P28.4, P28.5, P30.3, P30.4) and
-//! of revive (P34 (revive a lapsed lease)) that closes the races.
+//! Conflict check after our record is written: the part of acquire (P28 acquire the exclusive
+//! lock.4, P28.5, P30 acquire a shared lock.3, P30.4) and of revive (P34 (revive a lapsed lease))
+//! that closes the races.
 //!
 //! Store-buffering pattern: both sides write first and read afterwards, so of two conflicting
 //! clients at least one sees the other. The settle time in between is for originals that read

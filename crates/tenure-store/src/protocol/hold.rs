@@ -1,7 +1,8 @@
 //! Hold: refreshes, conflict checks, lapse, revival and release of a lock (P31–P36).
 //!
 //! ```text
-//!            refreshed in time                    revive: write, then check conflicts (P34)
+//!            refreshed in time                    revive: write, then check conflicts (P34: revive
+//! a lapsed lease)
 //!              ┌────┐                               ┌──────────────────────┐
 //!              ▼    │       80 % of ttl used        │                      ▼
 //!  Acquired ─▶ Held ─┴──────────────────────────▶ Lapsed ──▶ Lost        Held
@@ -151,7 +152,7 @@ impl HoldProcedure {
         } = acquired;
         let sent = own.sent;
         // With a fencing number, the first refresh is due at once, to write it into the record (K39
-        // (fencing number per acquisition)).
+        // fencing number per acquisition (fencing number per acquisition)).
         let refresh_at = match fence {
             Some(_) => sent,
             None => sent + terms.refresh,

@@ -125,7 +125,7 @@ fn decide(mut fake: FakeStore, mode: LockMode) -> Decision {
     }
 }
 
-/// P7–P13, P15, P20–P24: as the exclusive lock, for both modes of request.
+/// P7–P13, P15 (expired records), P20–P24: as the exclusive lock, for both modes of request.
 #[test]
 fn each_vector_is_decided_as_the_table_says() {
     let codec = Codec::plain();
@@ -137,7 +137,7 @@ fn each_vector_is_decided_as_the_table_says() {
     }
 }
 
-/// P11, P24: sealed records with and without the key.
+/// P11 (compression and encryption layers), P24: sealed records with and without the key.
 #[test]
 fn each_sealed_vector_is_decided_as_the_table_says() {
     for &(name, age, with_key, without) in SEALED {
@@ -151,8 +151,8 @@ fn each_sealed_vector_is_decided_as_the_table_says() {
     }
 }
 
-/// P2, P24: under `index/lock.shared/`, a held lock of any name blocks an exclusive request and
-/// never a shared one.
+/// P2 (shared lock keys), P24: under `index/lock.shared/`, a held lock of any name blocks an
+/// exclusive request and never a shared one.
 #[test]
 fn each_vector_blocks_as_a_shared_lock_too() {
     let codec = Codec::plain();
@@ -176,7 +176,7 @@ fn each_vector_blocks_as_a_shared_lock_too() {
     }
 }
 
-/// P4, P24: a parsable `.tmp` counts, one that does not parse is ignored.
+/// P4 (directory stores), P24: a parsable `.tmp` counts, one that does not parse is ignored.
 #[test]
 fn a_half_written_file_is_no_lock_but_a_whole_one_is() {
     let codec = Codec::plain();

@@ -51,7 +51,8 @@ async fn lock(repository: &Repository, mode: LockMode) -> Result<RepositoryGuard
     repository.lock(LockPurpose::new(mode, "prune")).await
 }
 
-/// P3, P26, P35: acquire, hold and release under a prefix, at level 2.
+/// P3 (store key prefix), P26 (levels of conditional writes), P35: acquire, hold and release under
+/// a prefix, at level 2.
 #[tokio::test]
 async fn a_lock_lives_in_a_bucket() {
     let server = S3Server::start();
@@ -106,7 +107,7 @@ async fn the_level_is_probed() {
     }
 }
 
-/// P2, P5: names of originals, with `+` and `:`, are listed, read and removed.
+/// P2 (shared lock keys), P5: names of originals, with `+` and `:`, are listed, read and removed.
 #[tokio::test]
 async fn names_with_plus_and_colon_are_locks() {
     let server = S3Server::start();
@@ -124,8 +125,8 @@ async fn names_with_plus_and_colon_are_locks() {
     assert!(server.object(key).is_none());
 }
 
-/// P22, P23, K45: the age is the store's `Date` minus its `Last-Modified`, whatever our clock
-/// shows.
+/// P22 (evidence of staleness), P23 (live holder, wrong clock), K45: the age is the store's `Date`
+/// minus its `Last-Modified`, whatever our clock shows.
 #[tokio::test]
 async fn age_is_by_the_stores_clock() {
     let server = S3Server::start();

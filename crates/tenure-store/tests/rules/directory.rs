@@ -101,8 +101,8 @@ async fn class(repository: &Repository, mode: LockMode) -> Class {
     lock(repository, mode).await.unwrap_err().class()
 }
 
-/// P4, P7, P35: the record is where originals read it, as readable as theirs, and a release removes
-/// it.
+/// P4 (directory stores), P7 (repository record fields), P35: the record is where originals read
+/// it, as readable as theirs, and a release removes it.
 #[tokio::test]
 async fn a_lock_is_a_file_that_originals_can_read() {
     let place = DirectoryFixture::new();
@@ -135,7 +135,7 @@ async fn a_lock_is_a_file_that_originals_can_read() {
     assert_eq!(place.names("index"), ["lock.tenure"]);
 }
 
-/// P18, P30: shared locks coexist and block an exclusive one.
+/// P18 (conflicting modes), P30: shared locks coexist and block an exclusive one.
 #[tokio::test]
 async fn shared_locks_have_a_file_each() {
     let place = DirectoryFixture::new();
@@ -152,7 +152,8 @@ async fn shared_locks_have_a_file_each() {
     cid.release().await.unwrap();
 }
 
-/// P38, K39: fencing numbers grow, and the number is written into the record.
+/// P38 (repository fence counter), K39: fencing numbers grow, and the number is written into the
+/// record.
 #[tokio::test]
 async fn fences_grow_and_are_written_down() {
     let place = DirectoryFixture::new();
@@ -171,7 +172,7 @@ async fn fences_grow_and_are_written_down() {
     }
 }
 
-/// P31, K21: a refresh is written in place: same file, same length, later date.
+/// P31 (refresh the lease), K21: a refresh is written in place: same file, same length, later date.
 #[test]
 fn a_refresh_keeps_the_file() {
     let place = DirectoryFixture::new();
@@ -221,7 +222,7 @@ fn a_refresh_keeps_the_file() {
     assert_eq!(std::fs::read(place.path(EXCLUSIVE)).unwrap(), theirs);
 }
 
-/// P22, P26: a stale lock is taken over, a live one is not.
+/// P22 (evidence of staleness), P26: a stale lock is taken over, a live one is not.
 #[tokio::test]
 async fn a_stale_lock_is_taken_over() {
     let place = DirectoryFixture::new();
@@ -271,7 +272,8 @@ async fn a_paused_holder_of_this_machine_keeps_its_lock() {
         .unwrap();
 }
 
-/// K28, section 8: an object that is not a regular file is not a lock, and nothing is changed.
+/// K28 (open an existing record), section 8: an object that is not a regular file is not a lock,
+/// and nothing is changed.
 #[tokio::test]
 async fn a_directory_at_the_key_refuses() {
     let place = DirectoryFixture::new();
@@ -300,7 +302,8 @@ async fn a_file_that_is_no_record_stays() {
         std::fs::metadata(place.path(EXCLUSIVE)).unwrap().len(),
         2 << 20
     );
-    // A file that is only too long is judged by its age (P13, P24).
+    // A file that is only too long is judged by its age (P13 repository record size limit, P24
+    // unparsable repository records).
     place.put(EXCLUSIVE, &vec![b'x'; 70_000], 10);
     assert_eq!(
         class(&place.repository(), LockMode::Exclusive).await,
@@ -330,8 +333,9 @@ async fn a_missing_repository_is_not_free() {
     assert_eq!(error.class(), Class::NotFound);
 }
 
-/// P33, P37, K34: a live lock is broken by name although its holder keeps `flock` on it, and the
-/// holder notices at the next check.
+/// P33 (check for conflicts while holding), P37 (break repository locks), K34: a live lock is
+/// broken by name although its holder keeps `flock` on it, and the holder notices at the next
+/// check.
 #[tokio::test]
 async fn a_lock_that_was_broken_is_lost() {
     let place = DirectoryFixture::new();
@@ -476,7 +480,8 @@ async fn a_dropped_guard_gives_back() {
     }
 }
 
-/// P12, P24: sealed records hide the host; clients without the key still see a lock.
+/// P12 (plain records in encrypted repositories), P24: sealed records hide the host; clients
+/// without the key still see a lock.
 #[tokio::test]
 async fn a_sealed_lock_is_a_lock_without_the_key_too() {
     let place = DirectoryFixture::new();
@@ -586,8 +591,8 @@ async fn the_counter_is_never_missing() {
     );
 }
 
-/// P17, P18: simultaneous starts, many rounds at once: never two exclusive holders, never mixed
-/// modes.
+/// P17 (lock per operation), P18: simultaneous starts, many rounds at once: never two exclusive
+/// holders, never mixed modes.
 #[tokio::test]
 async fn simultaneous_starts_exclude_each_other() {
     async fn round(second: LockMode) -> (bool, bool) {

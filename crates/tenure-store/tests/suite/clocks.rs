@@ -1,5 +1,6 @@
-//! Wrong clocks, other ttls, failing refreshes (P20–P23, P32, P34): no takeover before the holder's
-//! lease is used up, and none later than the rules allow.
+//! Wrong clocks, other ttls, failing refreshes (P20–P23, P32 lease limit at 80 percent, P34 revive
+//! a lapsed lease): no takeover before the holder's lease is used up, and none later than the rules
+//! allow.
 
 use std::time::Duration;
 
@@ -112,8 +113,8 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
     }
 }
 
-/// K35, P32, P34: refreshes fail for 50 s. The work stops at 48 s, no other client takes over
-/// before 60 s, and the lock can be revived.
+/// K35 (lease time), P32, P34: refreshes fail for 50 s. The work stops at 48 s, no other client
+/// takes over before 60 s, and the lock can be revived.
 #[tokio::test]
 async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
     for mode in [LockMode::Exclusive, LockMode::Shared] {

@@ -1,4 +1,5 @@
-//! Fault table × each request of acquire, refresh and release (P25, P29, P31, P35).
+//! Fault table × each request of acquire, refresh and release (P25 failed reads are not absence,
+//! P29 unknown write outcome, P31 refresh the lease, P35 repository release).
 //!
 //! One fault affects the n-th request of a lock's life, for every n. A single fault must not lose
 //! the lock, and no failure may leave a record that is not refreshed.

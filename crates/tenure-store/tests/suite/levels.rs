@@ -1,4 +1,5 @@
-//! Abilities of a store are probed, not assumed (P26, P27).
+//! Abilities of a store are probed, not assumed (P26 levels of conditional writes, P27 require
+//! conditional writes).
 
 use tenure_store::{Class, ConditionLevel, Demand, LockPurpose, Options, Repository};
 

@@ -94,7 +94,7 @@ impl Contender {
     }
 }
 
-/// P28, P30: two conflicting processes never both hold.
+/// P28 (acquire the exclusive lock), P30: two conflicting processes never both hold.
 #[test]
 fn separate_processes_never_both_hold() {
     if let Ok(told) = std::env::var(CHILD) {

@@ -260,7 +260,8 @@ fn ask() {
     );
 }
 
-/// C10, C16: a live hold is broken only with force, and only if it is the named one.
+/// C10 (changes to foreign locks), C16: a live hold is broken only with force, and only if it is
+/// the named one.
 #[test]
 fn broken() {
     with_every_backend(
@@ -295,7 +296,8 @@ fn broken() {
     );
 }
 
-/// K39, R67: every exclusive holder has a larger fence than the one before it.
+/// K39 (fencing number per acquisition), R67: every exclusive holder has a larger fence than the
+/// one before it.
 #[test]
 fn fence() {
     with_every_backend(

@@ -69,7 +69,8 @@ fn a_hold_survives_the_loss_of_its_node() {
     guard.release().unwrap();
 }
 
-/// P1, P2: grants survive `kill -9` of the daemon; holds and the queue continue.
+/// P1 (exclusive lock key), P2: grants survive `kill -9` of the daemon; holds and the queue
+/// continue.
 #[test]
 fn holds_and_waiters_survive_a_restart() {
     let mut daemon = Daemon::start();
@@ -316,7 +317,8 @@ fn a_hold_that_was_broken_while_no_connection_stood_is_lost() {
     kept.check().unwrap();
 }
 
-/// R90, E9: the lease of the other holds continues once the daemon has the release of the lost one.
+/// R90 (Renew with domains), E9: the lease of the other holds continues once the daemon has the
+/// release of the lost one.
 #[test]
 fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     let daemon = Daemon::start();

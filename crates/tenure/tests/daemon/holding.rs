@@ -153,7 +153,8 @@ fn a_release_request_is_handed_over_directly() {
     });
 }
 
-/// R50 to R54, E6: permits and shared trees in namespaces that have them; both without a fence.
+/// R50 (semaphores need permits) to R54 (permits have no token), E6: permits and shared trees in
+/// namespaces that have them; both without a fence.
 #[test]
 fn permits_and_trees() {
     let daemon = Daemon::start();

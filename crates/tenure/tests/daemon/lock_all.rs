@@ -217,8 +217,8 @@ fn the_patience_is_one_for_all() {
     assert_eq!(holders(&amy, "t:/x/a"), 0);
 }
 
-/// R50, R54: only semaphores have permits. In other namespaces the daemon ignores `permits`, so a
-/// client that asks for one of five would get an exclusive lock.
+/// R50 (semaphores need permits), R54: only semaphores have permits. In other namespaces the daemon
+/// ignores `permits`, so a client that asks for one of five would get an exclusive lock.
 #[test]
 fn permits_are_refused_where_there_are_none() {
     let daemon = Daemon::start();

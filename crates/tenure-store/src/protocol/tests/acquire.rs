@@ -1,5 +1,5 @@
-//! Acquire: which requests succeed, and that refused ones leave nothing in the store (P18, P19,
-//! P28–P30).
+//! Acquire: which requests succeed, and that refused ones leave nothing in the store (P18
+//! conflicting modes, P19 waiting for the repository, P28–P30).
 
 use super::super::Procedure;
 use super::super::fake_store::{FakeStore, StoreFault};
@@ -312,8 +312,8 @@ fn stale_shared_locks_are_swept() {
         let mut fake = FakeStore::new(level);
         fake.original(shared_key(), 1200, -600);
         fake.acquire(LockMode::Exclusive, "amy").unwrap();
-        // Without conditional deletes it stays, because its holder may revive it (P34). Found by
-        // the model with four processes at level 1.
+        // Without conditional deletes it stays, because its holder may revive it (P34: revive a
+        // lapsed lease). Found by the model with four processes at level 1.
         let left = if level == ConditionLevel::Deletes {
             1
         } else {

@@ -1,4 +1,4 @@
-//! Break: removes the shown locks and nothing else (P37).
+//! Break: removes the shown locks and nothing else (P37: break repository locks).
 
 use super::super::fake_store::{FakeStore, StoreFault};
 use super::super::{BreakLocks, BreakTarget, Insist};
@@ -33,7 +33,8 @@ fn a_break_removes_what_was_shown() {
     }
 }
 
-/// C16, P37: breaking a live lock raises the fencing number, which excludes its holder.
+/// C16 (details of codes and break), P37: breaking a live lock raises the fencing number, which
+/// excludes its holder.
 #[test]
 fn breaking_a_live_lock_raises_the_fence() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

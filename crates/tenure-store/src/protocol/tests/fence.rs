@@ -1,4 +1,5 @@
-//! Fencing numbers grow, and each is given out once (P38, K40).
+//! Fencing numbers grow, and each is given out once (P38 repository fence counter, K40 fence
+//! counter file).
 
 use super::super::fake_store::FakeStore;
 use super::super::{AcquireRefusal, OpBody};

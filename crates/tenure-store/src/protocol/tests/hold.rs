@@ -1,4 +1,4 @@
-//! Hold: refreshes, lapse, intruders and release (P31–P33, P35).
+//! Hold: refreshes, lapse, intruders and release (P31–P33, P35 repository release).
 
 use super::super::Procedure;
 use super::super::fake_store::{FakeStore, StoreFault};
@@ -55,7 +55,8 @@ fn a_holder_refreshes_and_looks() {
     }
 }
 
-/// K39, P38: the fencing number is written into the record soon, and the length stays the same.
+/// K39 (fencing number per acquisition), P38: the fencing number is written into the record soon,
+/// and the length stays the same.
 #[test]
 fn the_fence_gets_into_the_record() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

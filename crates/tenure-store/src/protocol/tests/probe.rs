@@ -1,4 +1,5 @@
-//! Ability probe: detects each kind of store (P26, P36).
+//! Ability probe: detects each kind of store (P26 levels of conditional writes, P36 stores with
+//! object versions).
 
 use super::super::fake_store::{FakeStore, StoreFault};
 use super::super::{Abilities, OpBody, Probe};

@@ -1,4 +1,4 @@
-//! Revival of a lapsed lock (P34).
+//! Revival of a lapsed lock (P34: revive a lapsed lease).
 
 use super::super::Procedure;
 use super::super::fake_store::FakeStore;
@@ -145,7 +145,8 @@ fn a_lapsed_lock_that_was_taken_is_lost() {
     assert_eq!(*amy.status(), HoldStatus::Lost(LossCause::Expired));
 }
 
-/// P32, P34: a response that arrives after the lapse does not revive the lock.
+/// P32 (lease limit at 80 percent), P34: a response that arrives after the lapse does not revive
+/// the lock.
 #[test]
 fn a_late_answer_revives_nothing() {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);

@@ -1,4 +1,4 @@
-//! Staleness: the effect of each kind of evidence (P20–P23, K45).
+//! Staleness: the effect of each kind of evidence (P20–P23, K45 age of files and objects).
 
 use super::super::ListLocks;
 use super::super::fake_store::FakeStore;
@@ -16,7 +16,8 @@ fn verdict(fake: &mut FakeStore) -> Staleness {
     listing(fake).remove(0).verdict
 }
 
-/// P20, P21, P22 a: unexpired, within the skew, old enough; each exactly at its limit.
+/// P20, P21 (clock skew allowance), P22 (evidence of staleness) a: unexpired, within the skew, old
+/// enough; each exactly at its limit.
 #[test]
 fn a_lock_is_stale_after_skew_and_ttl() {
     for (age, left, want) in [
@@ -102,7 +103,8 @@ fn a_pause_is_no_watching() {
     assert_eq!((first, second), (Duration::ZERO, seconds(30)));
 }
 
-/// P22 c: a dead process is evidence; a live one that keeps `flock` is the opposite (K24).
+/// P22 c: a dead process is evidence; a live one that keeps `flock` is the opposite (K24: lock
+/// before removal).
 #[test]
 fn a_dead_holder_is_evidence() {
     for (liveness, stale) in [

@@ -12,7 +12,8 @@
 //! - A process may pause for any time before its request takes effect, which is not counted. It may
 //!   also pause before it reads a result and between a result and its next request (`stands`).
 //! - A crash is a process that never continues: every prefix of a run is explored, and the process
-//!   counts as a holder until its lease ends. `deaths` adds crashes that others can detect (P22 c).
+//!   counts as a holder until its lease ends. `deaths` adds crashes that others can detect (P22
+//! evidence of staleness c).
 //! - A response may be lost, with or without the effect of the request (`losses`).
 //!
 //! # Why the state space is finite and small enough
@@ -125,7 +126,8 @@ fn in_full<T>(full_bound: T, ordinary: T) -> T {
     if full() { full_bound } else { ordinary }
 }
 
-/// P28, P31, P34, P35 at level 2, without a bound on time, with detectable deaths.
+/// P28 (acquire the exclusive lock), P31 (refresh the lease), P34 (revive a lapsed lease), P35
+/// (repository release) at level 2, without a bound on time, with detectable deaths.
 #[test]
 fn two_exclusives_for_ever() {
     holds(Scenario {
@@ -140,7 +142,7 @@ fn two_exclusives_for_ever() {
     });
 }
 
-/// P30 against P28.
+/// P30 (acquire a shared lock) against P28.
 #[test]
 fn exclusive_and_shared() {
     let ticks = Times::AtMost(in_full(4, 3));
@@ -290,7 +292,8 @@ fn clocks_that_differ() {
     });
 }
 
-/// P26 level 1: unconditional deletes that take effect less than 12 s after they are sent.
+/// P26 (levels of conditional writes) level 1: unconditional deletes that take effect less than 12
+/// s after they are sent.
 #[test]
 fn deletes_without_conditions() {
     let level = Scenario {

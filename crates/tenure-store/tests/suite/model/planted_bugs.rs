@@ -42,7 +42,8 @@ fn hole_2_exclusive_and_shared() {
     });
 }
 
-/// P31, P32: it sees that its lock was replaced, stops refreshing, and continues to work.
+/// P31 (refresh the lease), P32: it sees that its lock was replaced, stops refreshing, and
+/// continues to work.
 #[test]
 fn hole_3_works_on_without_the_lock() {
     let slow = Scenario {
@@ -127,7 +128,7 @@ fn hole_5_a_clock_that_is_ahead() {
     });
 }
 
-/// P24, P25: a failed read counts as "free".
+/// P24 (unparsable repository records), P25: a failed read counts as "free".
 #[test]
 fn hole_6_unreadable_is_free() {
     let lossy = Scenario {

@@ -60,7 +60,7 @@ pub(crate) enum Judge {
     Deletes,
 }
 
-/// Whether responses contain the store's time (K45).
+/// Whether responses contain the store's time (K45: age of files and objects).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum StoreClock {
     Shown,
@@ -109,8 +109,9 @@ pub(crate) struct Scenario {
     pub(crate) stands: Times,
     /// Number of lost responses, with or without the effect of the request.
     pub(crate) losses: u8,
-    /// Whether processes may die on the machine of the others, which can detect it (P22 c). A
-    /// process that dies on another machine is one that never continues, which is always explored.
+    /// Whether processes may die on the machine of the others, which can detect it (P22 evidence of
+    /// staleness c). A process that dies on another machine is one that never continues, which is
+    /// always explored.
     pub(crate) deaths: bool,
     /// Whether each process starts only while the previous one holds. Then there are no races, and
     /// a fault has another cause.

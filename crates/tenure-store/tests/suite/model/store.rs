@@ -83,7 +83,7 @@ pub(crate) type Listed = [u8; SLOTS];
 /// The result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Got {
-    /// The lock, and whether its owner is known to be dead (P22 c).
+    /// The lock, and whether its owner is known to be dead (P22 evidence of staleness c).
     Lock(Thing, bool),
     Fence(u8),
     Absent,

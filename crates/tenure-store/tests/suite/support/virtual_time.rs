@@ -205,7 +205,7 @@ impl<'a> Process<'a> {
         self.drive(hold).await
     }
 
-    /// Tries to revive a lapsed lock (P34).
+    /// Tries to revive a lapsed lock (P34: revive a lapsed lease).
     pub(crate) async fn revive(&self, hold: &mut HoldProcedure) -> HoldStatus {
         hold.revive();
         loop {

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use super::fault::FaultKind;
 use super::wire::{Condition, HttpRequest, HttpResponse, Listed};
 
-/// How the store handles condition headers (P26).
+/// How the store handles condition headers (P26: levels of conditional writes).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Conditions {
     /// Honored on PUT and DELETE: level 2.

@@ -168,7 +168,7 @@ fn query(text: &str) -> Option<BTreeMap<String, String>> {
         .collect()
 }
 
-/// Percent-decoding as in S3: a bare `+` is a blank, in paths too (P5).
+/// Percent-decoding as in S3: a bare `+` is a blank, in paths too (P5: special characters in keys).
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
