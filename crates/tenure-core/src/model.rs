@@ -34,7 +34,7 @@ use crate::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
 use conflict::WantedAccess;
 
 /// How long answers and release requests are remembered: R102 (keyed requests apply once), R116
-/// (revoke marker) (revoke marker).
+/// (revoke marker).
 const REMEMBERED_MS: u64 = 300_000;
 /// How long events and unclaimed grants are kept: R122 (events are always delivered).
 const KEPT_MS: u64 = 30_000;
@@ -591,7 +591,7 @@ impl Model {
     }
 
     /// Freezes a region and reports what it holds: R133 (route changes need drained paths), R138
-    /// (deleting a row in use) (deleting a row in use).
+    /// (deleting a row in use).
     fn freeze(&mut self, freeze: &Freeze) -> FreezeReport {
         self.settle(freeze.settled);
         let known = self
@@ -839,7 +839,7 @@ impl Model {
     }
 
     /// Drops holds of an owner in a namespace, and the lease together with the last hold: R78
-    /// (lease expiry and end) (lease expiry and end).
+    /// (lease expiry and end).
     fn drop_holds(
         &mut self,
         namespace: &Namespace,

@@ -104,7 +104,7 @@ impl Guard {
     }
 
     /// Returns the hold on disk if the lock is a file: path, descriptor and heartbeat. See K38
-    /// (inherit the locked descriptor) (inherit the locked descriptor).
+    /// (inherit the locked descriptor).
     pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
         self.held().file()
     }

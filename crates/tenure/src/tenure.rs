@@ -108,7 +108,7 @@ impl Tenure {
     }
 
     /// Returns a builder for several locks that are acquired all or none, in a fixed order: C6
-    /// (several locks at once) (several locks at once).
+    /// (several locks at once).
     ///
     /// # Errors
     ///

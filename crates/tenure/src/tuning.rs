@@ -30,7 +30,7 @@ pub struct FileTuning {
     /// Whether the lock must survive a power failure.
     pub durability: Durability,
     /// Trusts a pid without a host name. Set it only if no containers share the directory: S19
-    /// (order of sidecar tests) (order of sidecar tests).
+    /// (order of sidecar tests).
     pub trust_pid: bool,
     /// Pids in records may belong to other containers with the same host name: X12 (order of
     /// exclusive tests), U13 (order of upload tests).
@@ -70,7 +70,7 @@ pub struct ExclusiveTuning {
     /// The version of the tool, for the record.
     pub holder_version: Option<String>,
     /// The time to wait before the lock counts as held, for servers without a gate file: X19
-    /// (settle time for servers) (settle time for servers).
+    /// (settle time for servers).
     pub settle: Duration,
     /// Whether to wait for running cycles of the server.
     pub quiesce: Quiesce,

@@ -270,7 +270,7 @@ impl RunCommand {
     }
 
     /// Returns the exit code of a lock that was not acquired. `-E` replaces 75 and 124, C16
-    /// (details of codes and break) (details of codes and break); with `-q` there is no message.
+    /// (details of codes and break); with `-q` there is no message.
     fn not_had(&self, error: Error) -> Result<u8, CommandFailure> {
         let is_busy = error.is_busy();
         let mut failed = CommandFailure::from(error);

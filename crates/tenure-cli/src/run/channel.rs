@@ -33,7 +33,7 @@ pub(crate) enum SupervisorCommand {
     /// descriptors of lock files: K38 (inherit the locked descriptor).
     Start(SupervisorTask, Variables),
     /// Forward this signal: TERM, INT, HUP and QUIT to the process group, others to the child: C3
-    /// (environment of the child) (environment of the child).
+    /// (environment of the child).
     Signal(i32),
     /// Continue a stopped process group.
     Continue,

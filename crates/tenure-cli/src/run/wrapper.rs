@@ -102,7 +102,7 @@ pub(crate) struct ChildStart<'a> {
 }
 
 /// The leases of all locks. The earliest deadline counts, because the locks are lost together: C6
-/// (several locks at once) (several locks at once).
+/// (several locks at once).
 #[derive(Default)]
 struct HeldLeases(BTreeMap<usize, ChildLease>);
 

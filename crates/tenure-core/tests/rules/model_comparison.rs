@@ -27,7 +27,7 @@ pub(crate) struct ModelPair {
     /// Whether the space runs without comparison, because it has limits and the model has none.
     alone: bool,
     /// Whether algorithms are mixed in one namespace, which only the conflict check supports: R43
-    /// (conflicts between different algorithms) (conflicts between different algorithms).
+    /// (conflicts between different algorithms).
     pub(crate) mixed: bool,
 }
 

@@ -620,7 +620,7 @@ impl SizeLimit {
 }
 
 /// R107 (wait edges): an owner has one edge, the newest, until its time is over. R108
-/// (ClearWaitEdge always succeeds) (ClearWaitEdge always succeeds): also without an edge.
+/// (ClearWaitEdge always succeeds): also without an edge.
 #[test]
 fn an_owner_has_one_edge_for_a_time() {
     let mut room = SizeLimit::new();

@@ -44,7 +44,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(30);
 /// Time limit for the head of an HTTP/1 request, also for the next request on an open connection.
 const HEAD: Duration = Duration::from_secs(30);
 /// Time that open connections have to finish when the daemon stops; part of the 10 s of R169
-/// (shutdown within 10 s) (shutdown within 10 s).
+/// (shutdown within 10 s).
 const FAREWELL: Duration = Duration::from_secs(6);
 
 /// Settings of the web port's TCP listener.
