@@ -1169,51 +1169,6 @@ fn one_group_behind() -> Cluster {
     cluster
 }
 
-fn rules_of(cluster: &Cluster, group: GroupId) -> Option<u32> {
-    let leader = cluster.leader(group)?;
-    Some(status(cluster, leader, group)?.rules)
-}
-
-/// R102: a plan is kept for attempts that come later, so it names what it ends. In a group by the first rules
-/// nothing can be named: the plan waits for the newer ones.
-#[test]
-fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
-    for cut_after in 1..12 {
-        let mut cluster = one_group_behind();
-        let what = (0..50)
-            .map(|number| format!("t:/{number}"))
-            .find(|name| placement::group_of(&ns(name), 2) == GroupId(0))
-            .unwrap();
-        granted(&cluster.acquire(1, acquire("amy", &what, 60_000)));
-        cluster.lost.clear();
-        cluster.ask(0, release_all("amy", "k1"));
-        cluster.run(cut_after);
-        cluster.cut(0, 1);
-        let second = cluster.ask(2, release_all("amy", "k1"));
-        cluster.run(300);
-        // The guest is back, so that the first group follows.
-        cluster.start(3);
-        for at in 0..3 {
-            cluster.input(at, Input::PeerUp { node: node_id(4) });
-        }
-        assert_eq!(cluster.wait(2, second), Ok(Answer::Done));
-        granted(&cluster.acquire(2, acquire("amy", &what, 60_000)));
-        let late = std::mem::take(&mut cluster.lost);
-        cluster.heal();
-        for (from, to, bytes) in late {
-            if (from, to) == (node_id(1), node_id(2)) {
-                cluster.input(1, Input::Frame { from, bytes });
-            }
-        }
-        cluster.run(3_000);
-        assert_eq!(
-            cluster.holder(2, &what).as_deref(),
-            Some("amy"),
-            "cut after {cut_after} ms"
-        );
-    }
-}
-
 /// A repeated operation that is refused does not tell what became of the first copy: the call must not say that
 /// nothing happened.
 #[test]
@@ -1326,4 +1281,49 @@ fn a_call_that_comes_before_the_rules_are_known_is_planned_all_the_same() {
     let node = cluster.test_nodes[0].member.node;
     cluster.input(3, Input::PeerDown { node });
     a_late_first_attempt_ends_nothing_new(&mut cluster, first);
+}
+
+fn rules_of(cluster: &Cluster, group: GroupId) -> Option<u32> {
+    let leader = cluster.leader(group)?;
+    Some(status(cluster, leader, group)?.rules)
+}
+
+/// R102: a plan is kept for attempts that come later, so it names what it ends. In a group by the first rules
+/// nothing can be named: the plan waits for the newer ones.
+#[test]
+fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
+    for cut_after in 1..12 {
+        let mut cluster = one_group_behind();
+        let what = (0..50)
+            .map(|number| format!("t:/{number}"))
+            .find(|name| placement::group_of(&ns(name), 2) == GroupId(0))
+            .unwrap();
+        granted(&cluster.acquire(1, acquire("amy", &what, 60_000)));
+        cluster.lost.clear();
+        cluster.ask(0, release_all("amy", "k1"));
+        cluster.run(cut_after);
+        cluster.cut(0, 1);
+        let second = cluster.ask(2, release_all("amy", "k1"));
+        cluster.run(300);
+        // The guest is back, so that the first group follows.
+        cluster.start(3);
+        for at in 0..3 {
+            cluster.input(at, Input::PeerUp { node: node_id(4) });
+        }
+        assert_eq!(cluster.wait(2, second), Ok(Answer::Done));
+        granted(&cluster.acquire(2, acquire("amy", &what, 60_000)));
+        let late = std::mem::take(&mut cluster.lost);
+        cluster.heal();
+        for (from, to, bytes) in late {
+            if (from, to) == (node_id(1), node_id(2)) {
+                cluster.input(1, Input::Frame { from, bytes });
+            }
+        }
+        cluster.run(3_000);
+        assert_eq!(
+            cluster.holder(2, &what).as_deref(),
+            Some("amy"),
+            "cut after {cut_after} ms"
+        );
+    }
 }
