@@ -317,8 +317,8 @@ fn policy_is_set_once(cluster: fn() -> Cluster) {
     }
 }
 
-/// R91 (Renew without domains), R151: a group that is too busy for a renewal at the moment in which
-/// it arrives is asked again. An answer of OK means that every lease was extended.
+/// R91, R151: a group that is too busy for a renewal at the moment in which it arrives is asked again. An
+/// answer of OK means that every lease was extended.
 #[test]
 fn a_busy_group_is_not_left_out_of_a_renewal() {
     let limits = Limits {
@@ -594,8 +594,7 @@ fn force_release(who: &str, with: &str) -> ClientRequest {
     }
 }
 
-/// R101 (ForceRelease always notifies the victim), R102: KILLED comes once for a key, and what the
-/// victim acquires after it is not killed by a late try.
+/// R101, R102: KILLED comes once for a key, and what the victim acquires after it is not killed by a late try.
 #[test]
 fn a_keyed_kill_ends_what_it_was_meant_for() {
     let mut cluster = trio_and_a_guest();
@@ -1170,51 +1169,6 @@ fn one_group_behind() -> Cluster {
     cluster
 }
 
-fn rules_of(cluster: &Cluster, group: GroupId) -> Option<u32> {
-    let leader = cluster.leader(group)?;
-    Some(status(cluster, leader, group)?.rules)
-}
-
-/// R102: a plan is kept for attempts that come later, so it names what it ends. In a group by the first rules
-/// nothing can be named: the plan waits for the newer ones.
-#[test]
-fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
-    for cut_after in 1..12 {
-        let mut cluster = one_group_behind();
-        let what = (0..50)
-            .map(|number| format!("t:/{number}"))
-            .find(|name| placement::group_of(&ns(name), 2) == GroupId(0))
-            .unwrap();
-        granted(&cluster.acquire(1, acquire("amy", &what, 60_000)));
-        cluster.lost.clear();
-        cluster.ask(0, release_all("amy", "k1"));
-        cluster.run(cut_after);
-        cluster.cut(0, 1);
-        let second = cluster.ask(2, release_all("amy", "k1"));
-        cluster.run(300);
-        // The guest is back, so that the first group follows.
-        cluster.start(3);
-        for at in 0..3 {
-            cluster.input(at, Input::PeerUp { node: node_id(4) });
-        }
-        assert_eq!(cluster.wait(2, second), Ok(Answer::Done));
-        granted(&cluster.acquire(2, acquire("amy", &what, 60_000)));
-        let late = std::mem::take(&mut cluster.lost);
-        cluster.heal();
-        for (from, to, bytes) in late {
-            if (from, to) == (node_id(1), node_id(2)) {
-                cluster.input(1, Input::Frame { from, bytes });
-            }
-        }
-        cluster.run(3_000);
-        assert_eq!(
-            cluster.holder(2, &what).as_deref(),
-            Some("amy"),
-            "cut after {cut_after} ms"
-        );
-    }
-}
-
 /// A repeated operation that is refused does not tell what became of the first copy: the call must not say that
 /// nothing happened.
 #[test]
@@ -1327,6 +1281,51 @@ fn a_call_that_comes_before_the_rules_are_known_is_planned_all_the_same() {
     let node = cluster.test_nodes[0].member.node;
     cluster.input(3, Input::PeerDown { node });
     a_late_first_attempt_ends_nothing_new(&mut cluster, first);
+}
+
+fn rules_of(cluster: &Cluster, group: GroupId) -> Option<u32> {
+    let leader = cluster.leader(group)?;
+    Some(status(cluster, leader, group)?.rules)
+}
+
+/// R102: a plan is kept for attempts that come later, so it names what it ends. In a group by the first rules
+/// nothing can be named: the plan waits for the newer ones.
+#[test]
+fn a_plan_names_what_it_ends_also_while_a_group_is_behind() {
+    for cut_after in 1..12 {
+        let mut cluster = one_group_behind();
+        let what = (0..50)
+            .map(|number| format!("t:/{number}"))
+            .find(|name| placement::group_of(&ns(name), 2) == GroupId(0))
+            .unwrap();
+        granted(&cluster.acquire(1, acquire("amy", &what, 60_000)));
+        cluster.lost.clear();
+        cluster.ask(0, release_all("amy", "k1"));
+        cluster.run(cut_after);
+        cluster.cut(0, 1);
+        let second = cluster.ask(2, release_all("amy", "k1"));
+        cluster.run(300);
+        // The guest is back, so that the first group follows.
+        cluster.start(3);
+        for at in 0..3 {
+            cluster.input(at, Input::PeerUp { node: node_id(4) });
+        }
+        assert_eq!(cluster.wait(2, second), Ok(Answer::Done));
+        granted(&cluster.acquire(2, acquire("amy", &what, 60_000)));
+        let late = std::mem::take(&mut cluster.lost);
+        cluster.heal();
+        for (from, to, bytes) in late {
+            if (from, to) == (node_id(1), node_id(2)) {
+                cluster.input(1, Input::Frame { from, bytes });
+            }
+        }
+        cluster.run(3_000);
+        assert_eq!(
+            cluster.holder(2, &what).as_deref(),
+            Some("amy"),
+            "cut after {cut_after} ms"
+        );
+    }
 }
 
 /// R102: a late attempt asks all groups for its key and waits for the last answer. Meanwhile another attempt is
