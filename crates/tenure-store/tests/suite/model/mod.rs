@@ -13,7 +13,7 @@
 //!   also pause before it reads a result and between a result and its next request (`stands`).
 //! - A crash is a process that never continues: every prefix of a run is explored, and the process
 //!   counts as a holder until its lease ends. `deaths` adds crashes that others can detect (P22
-//! evidence of staleness c).
+//!   evidence of staleness, case c).
 //! - A response may be lost, with or without the effect of the request (`losses`).
 //!
 //! # Why the state space is finite and small enough
