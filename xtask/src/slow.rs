@@ -72,6 +72,21 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "models",
+        shows: "every interleaving of the replicated protocols, larger bounds",
+        environment: &[("TENURE_MODELS", "full")],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-models",
+            "--",
+            "--nocapture",
+            "--test-threads",
+            "1",
+        ],
+    },
+    Part {
         name: "speed",
         shows: "the daemon beside etcd, Redis and ZooKeeper",
         environment: &[],

@@ -14,6 +14,8 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Only `durable.rs` uses the log: it maps write batches to its items.
     ("tenure-node", &["tenure-core", "tenure-log"]),
     ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    // The models of calls over several groups run the state machine itself.
+    ("tenure-models", &["tenure-core"]),
     (
         "tenure-cluster",
         &["tenure-node", "tenure-log", "tenure-core"],
