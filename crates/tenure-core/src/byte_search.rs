@@ -1,4 +1,6 @@
-//! Looking for a byte in a text, eight bytes in one step: paths are short, and looked at often.
+//! SWAR byte search: finds a byte in a string, eight bytes per step.
+//!
+//! Paths are short and parsed often, so the search needs no set-up cost.
 
 /// How many bytes there are before the first slash, or the end.
 pub(crate) fn until_slash(bytes: &[u8]) -> usize {

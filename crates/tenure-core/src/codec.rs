@@ -1,12 +1,12 @@
-//! The bytes of commands, outcomes and snapshots: one place, versioned, bounded.
+//! Binary encoding of commands, outcomes and snapshots: versioned and bounded.
 //!
 //! Every top-level record starts with a version byte ([`to_bytes`], [`from_bytes`]). Numbers are
-//! LEB128, texts and lists carry their length in front. A reader checks each length against what is
-//! left before it allocates, so hostile bytes cost no more memory than they have themselves.
-//! Values are checked again by their constructors: a decoder is a door like any other.
+//! LEB128; strings and lists carry a length prefix. A reader checks each length against the remaining
+//! input before it allocates, so hostile input never costs more memory than its own size. Decoded
+//! values pass through the same constructors as client input, which validate them again.
 //!
-//! A newer release reads what an older one wrote: fields are added behind a new version number,
-//! never moved.
+//! A newer release reads what an older one wrote: new fields are added behind a new version number
+//! and existing fields never move.
 
 use alloc::boxed::Box;
 use alloc::string::String;

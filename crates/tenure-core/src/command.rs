@@ -1,7 +1,7 @@
-//! What goes into a [`Space`](crate::space::Space): one closed enum of all that can change it.
+//! Commands: one closed enum of every input that changes a [`Space`](crate::space::Space).
 //!
-//! A command is one entry of a group's log (or one of several in it). Values are valid by
-//! construction; what depends on the state is decided by `apply`, identically on every replica.
+//! A command is one entry of a group's log, or one of several in it. Values are valid by
+//! construction; whatever depends on the state is decided by `apply`, identically on every replica.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

@@ -1,20 +1,21 @@
-//! Who waits for whom: the walks for cycles, as steps over any source of edges.
+//! Deadlock detection: cycle searches over a wait-for graph, written as sans-I/O state machines.
 //!
-//! Neither walk knows where edges come from. [`Walk`] follows one edge an owner: the one that its
+//! Neither search knows where edges come from. [`Walk`] follows one edge per owner: the one that its
 //! client has set, or one that the queues know (R111: DetectCycle walks wait edges). [`Search`]
 //! follows every edge that the queues know, in rounds, so that one message per node and round is
 //! enough (E5: refuse on deadlock). Both only read (R114: DetectCycle changes nothing).
 //!
 //! ```text
-//! loop { match walk.next() { Step::Ask(owner) => walk.answer(edge of owner), Step::Done(found) => … } }
+//! loop { match walk.next() { WalkStep::Ask(owner) => walk.answer(edge of owner), WalkStep::Done(found) => … } }
 //! ```
 //!
-//! Edges are read one after the other, so a wait may be over when the next one begins, and what looks
-//! like a cycle never was one. A cycle counts (R113: deadlock queries are linearizable) when all
-//! its waits are seen a second time, after the last of them was seen first: then all of them were
-//! there at the moment in between. A wait is the same one if its [`WaitPosition`] is. Whoever was
-//! in the way of a place and no longer is does not get in its way again, because nobody overtakes
-//! (R79: no overtaking): the second look finds a blocker that has been one all the time.
+//! Edges are read one after the other. A wait may end before the next edge is read, so a cycle found
+//! in one pass may never have existed. A cycle counts (R113: deadlock queries are linearizable) only
+//! if all its waits are seen a second time, after the last of them was seen for the first time: then
+//! all of them existed at the moment in between. Two observations are of the same wait if their
+//! [`WaitPosition`] is equal. A blocker that has stopped blocking a queue position cannot block it
+//! again, because later requests do not overtake (R79: no overtaking). So a blocker that is found in
+//! both passes has blocked the whole time.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec;

@@ -1,4 +1,4 @@
-//! What owners are told (R119–R125, E12 event details) and what those who watch see (E8: Watch lock
+//! Events for owners (R119–R125, E12 event details) and changes for watchers (E8: Watch lock
 //! changes).
 
 use crate::path::{Namespace, Path};

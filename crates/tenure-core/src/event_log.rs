@@ -1,4 +1,4 @@
-//! The events of the last 30 s, with their numbers (R121 event ids, R122 events are always
+//! Event log: the events of the last 30 s with their ids (R121 event ids, R122 events are always
 //! delivered).
 
 use alloc::vec::Vec;

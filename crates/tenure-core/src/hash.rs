@@ -1,8 +1,9 @@
-//! The keyed hash of the engine's tables.
+//! Keyed hash function for the engine's hash tables.
 //!
-//! Hash tables are used for lookups only: nothing is ever read out of one in its order. So the key
-//! does not show, and each process may have its own random one; without it, somebody who sends paths
-//! cannot make them collide. Multiply, fold the 128 bits, go on: two multiplications for a short text.
+//! Hash tables serve lookups only; their iteration order is never used. So the key has no visible
+//! effect, and each process may use its own random key. With a random key a client that chooses paths
+//! cannot provoke collisions. The function multiplies, folds the 128-bit product and continues: two
+//! multiplications for a short string.
 
 /// Keys the hash tables of one process. It never shows in any answer and need not be the same on
 /// all replicas: give a random one where clients are not trusted, so that nobody can aim at collisions.

@@ -1,10 +1,11 @@
-//! A table of things remembered about paths, the longest idle of which can be dropped.
+//! Hash table of facts about paths, with an eviction queue of idle entries.
 //!
-//! A path is known here by its namespace's number and what follows the namespace's name: mostly so
-//! short that it needs no memory of its own.
+//! Retained fences and semaphore capacities are stored here. An *idle* entry is in the eviction
+//! queue, ordered by the time at which it became idle. That order follows from the log, so every
+//! replica evicts the same entry.
 //!
-//! Fence marks and semaphore capacities live here. An entry that is *idle* stands in line for being
-//! dropped, in the order in which entries became idle: an order of history, hence the same everywhere.
+//! The key is the namespace's number and the part of the path after the namespace's name. That part
+//! is mostly short enough to need no heap memory.
 
 use hashbrown::HashTable;
 

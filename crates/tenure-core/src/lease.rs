@@ -1,4 +1,4 @@
-//! Leases as numbers (leases.md): the pure part of what the leader decides.
+//! Lease arithmetic (leases.md): the leader's lease decisions as pure functions.
 
 use crate::value::Ttl;
 

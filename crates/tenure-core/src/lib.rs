@@ -1,22 +1,22 @@
-//! The rules of Tenure: who holds what, who waits, who is next.
+//! Deterministic state machines of Tenure: the lock rules, without I/O.
 //!
-//! Two deterministic machines, [`Space`](space) for the locks of one group and the system machine
-//! for what spans groups. Commands go in with a [`Stamp`](value::Stamp), outcomes and events come out. There is
-//! no I/O here, no clock, no thread and no randomness, and no input makes it panic.
+//! There are two: [`Space`](space) holds the locks of one group, and the system machine holds the state that
+//! spans groups. Commands go in with a [`Stamp`](value::Stamp); outcomes and events come out. The
+//! crate has no I/O, no clock, no threads and no randomness, and no input makes it panic.
 //!
-//! | to learn about | read |
+//! | topic | module |
 //! |---|---|
 //! | paths, namespaces, ids and numbers that are valid by construction | [`path`], [`value`] |
-//! | algorithms, modes and the reasons for a refusal | [`policy`] |
+//! | algorithms, modes and conflict reasons | [`policy`] |
 //! | which namespace a path belongs to | [`namespace_table`] |
-//! | what goes in | [`command`] |
-//! | what comes out | [`outcome`], [`event`] |
-//! | what can be asked without changing anything | [`query`] |
+//! | commands (input) | [`command`] |
+//! | outcomes and events (output) | [`outcome`], [`event`] |
+//! | read-only queries | [`query`] |
 //! | the locks of one group | [`space`] |
-//! | what spans groups | [`system`] |
-//! | the pure part of what a leader decides about leases | [`lease`] |
-//! | who waits for whom | [`deadlock`] |
-//! | bytes | [`codec`] |
+//! | state that spans groups | [`system`] |
+//! | lease arithmetic of the leader | [`lease`] |
+//! | deadlock detection | [`deadlock`] |
+//! | binary encoding | [`codec`] |
 
 #![no_std]
 

@@ -1,8 +1,8 @@
-//! The namespace table: which namespace a path belongs to, under which algorithm (R20–R31).
+//! Namespace table: maps a path to its namespace and algorithm by longest match (R20–R31).
 //!
-//! The system machine owns the true one; every node routes by a copy. A stale copy is only slow:
-//! a space refuses what was resolved by a table older than a change that concerns it (R32:
-//! re-resolution after policy change).
+//! The system machine owns the authoritative table; every node routes by a copy. A stale copy costs
+//! only a retry: a space refuses a request that was resolved by a table older than a change that
+//! concerns it (R32: re-resolution after policy change).
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

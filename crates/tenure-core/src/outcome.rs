@@ -1,7 +1,7 @@
-//! What comes out of a [`Space`](crate::space::Space): answers as values.
+//! Outcomes: the results of commands applied to a [`Space`](crate::space::Space), as values.
 //!
-//! "Somebody else holds it" is not an error, it is the answer. Wire codes, HTTP status, exit codes
-//! and texts are functions of these enums, at the edges.
+//! A conflict is a regular outcome, not an error. Wire codes, HTTP statuses, exit codes and messages
+//! are derived from these enums at the edges of the system.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

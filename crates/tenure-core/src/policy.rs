@@ -1,4 +1,4 @@
-//! Algorithms, modes and reasons: the words in which a conflict is stated (R40–R48).
+//! Algorithms, lock modes and conflict reasons (R40–R48).
 
 use core::num::NonZeroU32;
 

@@ -1,8 +1,8 @@
-//! What a [`Space`](crate::space::Space) answers without changing anything.
+//! Read-only queries of a [`Space`](crate::space::Space): the types of their results.
 //!
-//! Queries take the leader's lease time as `now`: a waiter whose time has come is void in every
-//! answer, whether or not the entry that removes it was applied already (leases.md). Leases have no
-//! end here; they live until their `Expire` is applied.
+//! Queries take the leader's lease time as `now`. A waiter whose time is over is absent from every
+//! result, whether or not the entry that removes it was applied already (leases.md). Leases do not
+//! end by `now`; they live until their `Expire` is applied.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! Segments: the names of nodes, and the way from a path to them.
+//! Path segments: the names of tree nodes, and the iterator from a path to its segments.
 
 use alloc::boxed::Box;
 

@@ -1,8 +1,9 @@
-//! An arena with stable numbers: values keep their number until they are removed.
+//! Slab (arena) with stable indices: a value keeps its number until it is removed.
 //!
-//! It grows by chunks, so that growing never copies what is there and never doubles the memory. Freed
-//! numbers are used again, last freed first: the numbers are a function of the history, hence the same
-//! on every replica as long as a snapshot keeps them (it does for claims, whose numbers are cursors).
+//! The slab grows by chunks, so growth never copies existing values and never doubles the memory.
+//! Freed numbers are reused, last freed first. So the numbers are a function of the history and equal
+//! on every replica as long as a snapshot keeps them. Snapshots do so for claims, whose numbers are
+//! paging cursors.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

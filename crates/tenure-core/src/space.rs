@@ -1,16 +1,16 @@
-//! The lock state machine of one group: commands in, outcomes and events out.
+//! Lock state machine of one group: commands in, outcomes and events out.
 //!
 //! ```text
-//!             ┌ conflict.rs: may it be granted, and if not, what is in the way?
-//! acquire.rs ─┼ claims.rs: who holds what, in the tree with its counts
-//!             └ queue.rs: who waits, and on what ──▶ wake.rs: who is next when something goes
-//! release.rs, policy_change.rs: what gives back or takes away
-//! queries.rs: what can be asked      snapshot.rs, restore.rs: all of it as bytes      check.rs: what must hold
+//!             ┌ conflict.rs: conflict check; names the blocker
+//! acquire.rs ─┼ claims.rs: claims in the path tree and its counts
+//!             └ queue.rs: waiters and their blockers ──▶ wake.rs: grants waiters after a change
+//! release.rs, policy_change.rs: end claims, leases and waiters
+//! queries.rs: read-only queries      snapshot.rs, restore.rs: encoding of the state      check.rs: invariants
 //! ```
 //!
 //! There is no clock here: time is a number that comes with each entry, and leases end only by
-//! `Expire`. What else ends by its time is void in every lookup from then on, and removed by the
-//! entries that follow.
+//! `Expire`. Everything else with a time limit is ignored by lookups once its time is over, and
+//! removed by later entries.
 
 mod acquire;
 mod blockers;

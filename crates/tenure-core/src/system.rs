@@ -1,15 +1,15 @@
-//! The second machine: what spans groups. One system group runs it.
+//! State machine of the system group: the state that spans groups.
 //!
-//! It keeps the namespace table and the changes of it that are under way, the wait edges that
-//! clients set, the global counter, the answers of cluster-wide calls, and the KILLED and REVOKE
-//! events of ForceRelease and RequestRevoke.
+//! It keeps the namespace table and its pending changes, the wait edges that clients set, the global
+//! counter, the answers of cluster-wide calls, and the KILLED and REVOKE events of ForceRelease and
+//! RequestRevoke.
 //!
 //! ```text
 //! Begin ──▶ freeze the groups ──▶ Decide ──▶ the groups apply it, or thaw ──▶ Finish
 //! ```
 //!
-//! What its groups must be told at each step is part of the state ([`System::change`]), so any node can
-//! carry a change on. Changes of parts that overlap come one after the other.
+//! The messages that a change must send to its groups in each phase are part of the state
+//! ([`System::change`]), so any node can continue a change. Overlapping changes run one after the other.
 
 mod command;
 mod idempotency;

@@ -1,9 +1,9 @@
-//! The tree of paths: where claims are and where waiters wait, with counts of what lies below.
+//! Path tree: a trie of path segments with claims, waiters and per-subtree counts.
 //!
-//! One arena for all namespaces; each namespace has its own root, so nothing crosses its border
-//! (R23: namespaces never conflict). A child is found by hash of (parent, segment). A node lives as
-//! long as something is at it or below it. What most nodes do not have (several claims, waiters) is
-//! in an [`NodeExtra`] aside, so that a plain held path costs one small node.
+//! One arena serves all namespaces. Each namespace has its own root, so nothing crosses its border
+//! (R23: namespaces never conflict). A child is found by the hash of (parent, segment). A node exists
+//! while there is a claim, a waiter or a child at it. State that most nodes do not have (several
+//! claims, waiters) is stored apart in an [`NodeExtra`], so a plain held path costs one small node.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -1,6 +1,6 @@
 //! Small values that are valid by construction: owners, durations, fences, keys, stamps.
 //!
-//! Each constructor checks one rule, once, at the door; nothing behind it checks again.
+//! Each constructor checks one rule, once, at the boundary; later code does not check again.
 
 use alloc::boxed::Box;
 use alloc::string::String;

@@ -1,8 +1,8 @@
-//! Rings of waiters: who is to be looked at when something goes.
+//! Intrusive circular lists of waiters: the waiters to re-check when a blocker goes.
 //!
-//! Each waiter is in at most one ring, that of the thing which blocks it. A ring waits on a head that
-//! is a link itself, so a link leaves in constant time without knowing its ring, and two rings are
-//! joined in constant time whatever their size.
+//! Each waiter is in at most one list, that of its blocker. The list's head is a link itself, so a
+//! waiter leaves in constant time without knowing its list, and two lists are joined in constant time
+//! whatever their size.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,4 @@
-//! The bytes of commands. A command is one item of a log entry.
+//! Encoding of commands. One command is one item of a log entry.
 
 use super::value::tags;
 use super::{DecodeError, Encode, Reader, Writer};

@@ -1,4 +1,4 @@
-//! The bytes of outcomes and events: what a leader sends to the node that asked, and what is remembered.
+//! Encoding of outcomes and events: the leader's replies to other nodes, and remembered answers.
 
 use super::command::fields;
 use super::{DecodeError, Encode, Reader, Writer};

@@ -1,4 +1,4 @@
-//! The bytes of the system machine's commands, outcomes and answers.
+//! Encoding of the system machine's commands, outcomes and answers.
 
 use super::command::fields;
 use super::value::tags;

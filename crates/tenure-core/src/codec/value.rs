@@ -1,4 +1,4 @@
-//! The bytes of the small values: paths, owners, numbers, modes, reasons.
+//! Encoding of the small values: paths, owners, numbers, modes, reasons.
 
 use core::num::NonZeroU32;
 

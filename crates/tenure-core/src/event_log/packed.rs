@@ -1,13 +1,13 @@
-//! A line of events in few bytes.
+//! Delta-compressed FIFO of events.
 //!
 //! ```text
 //!   blocks   [ gone · event · event · … ][ event · … ][ event · … ·      ]
 //!                   ▲ `front`                                   ▲ `last`
 //! ```
 //!
-//! A group that hands one lock around makes thousands of events a second, which all stay for 30 s. Most
-//! differ little from the one before: an event is written as what is different, its owner as text. What
-//! is gone is given back block by block.
+//! A group that hands one lock around produces thousands of events per second, and each is kept for
+//! 30 s. Most events differ little from the one before, so only the difference is stored; the owner
+//! is stored as text. Memory of removed events is freed block by block.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;

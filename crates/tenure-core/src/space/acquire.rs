@@ -1,4 +1,4 @@
-//! Acquire: judge, then grant, queue or refuse (R40–R89).
+//! Acquire: checks for conflicts, then grants, queues or refuses (R40–R89).
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;

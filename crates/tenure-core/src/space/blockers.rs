@@ -1,5 +1,5 @@
-//! Saying what is in the way: the owner and path of R46 (smallest owner or path reported) and R48
-//! (reported path and owner), and what people want to know (E4: blocker and queue position).
+//! Blocker reporting: the owner and path of R46 (smallest owner or path reported) and R48 (reported
+//! path and owner), and the details shown to users (E4: blocker and queue position).
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

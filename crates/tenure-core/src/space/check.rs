@@ -1,5 +1,7 @@
-//! What must hold between any two commands: every count and index against a recount, and the two
-//! promises themselves: no two claims in conflict, no waiter that could be granted.
+//! Invariant checker: verifies a space between two commands.
+//!
+//! It compares every count and index with a recount, and verifies the two guarantees themselves: no
+//! two claims conflict, and no waiter could be granted.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Claims: one owner's hold on one path, where it is kept and what its coming and going changes.
+//! Claims: storage of one owner's hold on one path, and the effects of adding and removing it.
 
 use alloc::boxed::Box;
 

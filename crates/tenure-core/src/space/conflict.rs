@@ -1,12 +1,12 @@
-//! The decision: may this acquire be granted now, and if not, what is in the way (R40–R59, R79 no
-//! overtaking)?
+//! Conflict check: decides whether an acquire can be granted now, and finds what blocks it (R40–R59,
+//! R79 no overtaking).
 //!
-//! Reads only. The order of the checks is the order of R47: what waiting cannot cure, over the whole
-//! list; earlier waiters; then, path by path, claims in the order of R45 (order of conflict
-//! reasons) and stale fences.
+//! The check only reads. Its order is that of R47 (incurable findings come first): first findings
+//! that waiting cannot cure, over the whole list; then earlier waiters; then, path by path, claims in
+//! the order of R45 (order of conflict reasons) and stale fences.
 //!
-//! An owner's own claims never block it. They are in the counts, too, so they are subtracted rather
-//! than looked for: a look would cost as much as the owner holds.
+//! An owner's own claims never block it, but the counts in the tree include them. The check subtracts
+//! the owner's own counts; searching for its claims would cost as much as the owner holds.
 
 use alloc::collections::BTreeSet;
 

@@ -1,6 +1,7 @@
-//! Remembered answers: a key makes an acquire or a release apply at most once (R102–R105).
+//! Idempotency table: a key makes an acquire or a release apply at most once (R102–R105).
 //!
-//! Kept for 300 s of lease time and never dropped early: a full table refuses new keyed requests.
+//! Answers are kept for 300 s of lease time and never evicted early. A full table refuses new keyed
+//! requests.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};

@@ -1,11 +1,11 @@
-//! The namespaces of a space, their counters and floors (R67 minting a token, R71 tokens never go
-//! back, R72 token retention and floors).
+//! Per-namespace fence counters and floors (R67 minting a token, R71 tokens never go back, R72 token
+//! retention and floors).
 //!
-//! A namespace mints from one counter, `high`, which is never below anything stored in it. What is
-//! forgotten leaves a trace below which nothing supplied is accepted: the mark of one path in its
-//! namespace's `floor`, a whole namespace in the floor of the space, where new ones start. A namespace
-//! that a supplied fence drove beyond [`Fence::DRIVEN`] is never folded, so that nobody can use up
-//! everybody's numbers.
+//! A namespace mints fences from one counter, `high`, which is never below any fence stored in it.
+//! Evicted state is folded into a floor, and a supplied fence must be above it: the retained fence of
+//! one path is folded into its namespace's `floor`, a whole namespace into the floor of the space,
+//! where new namespaces start. A namespace that a supplied fence drove beyond [`Fence::DRIVEN`] is
+//! never folded, so that one client cannot exhaust the fence numbers of all others.
 
 use hashbrown::HashTable;
 

@@ -1,7 +1,7 @@
-//! What a claim was granted as: its mode, the algorithm and the fence, in eight bytes.
+//! Bit-packed claim: mode, algorithm and fence in eight bytes.
 //!
-//! A fence has 53 bits (R71: tokens never go back), so that the two others fit behind it. There is
-//! one of these for every lock.
+//! A fence has 53 bits (R71: tokens never go back), which leaves room for the other two. There is one
+//! packed claim per held path, so its size matters.
 
 use core::fmt;
 use core::num::NonZeroU64;

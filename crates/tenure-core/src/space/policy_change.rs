@@ -1,5 +1,5 @@
-//! A space's side of a policy change: freeze, then change or thaw (R131–R140), and outdated routes
-//! (R32: re-resolution after policy change).
+//! Policy changes within one space: freeze, then change or thaw (R131–R140), and detection of
+//! outdated routes (R32: re-resolution after policy change).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

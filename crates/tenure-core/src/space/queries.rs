@@ -1,4 +1,4 @@
-//! What can be asked without changing anything. See [`crate::query`] for `now`.
+//! Read-only queries of a space. See [`crate::query`] for the meaning of `now`.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;

@@ -1,18 +1,19 @@
-//! The queue: who waits, in which order, and what each waiter waits for.
+//! Wait queue: FIFO waiters, each parked on one blocker.
 //!
 //! ```text
 //! acquire ──blocked──▶ join ──▶ [waiters, by number] ──freed──▶ grant ──▶ GRANT
-//!                                      └── time over, cancelled, replaced ──▶ leave
+//!                                      └── timed out, cancelled, replaced ──▶ leave
 //! ```
 //!
-//! A waiter stands at the node of each path it wants to take, and in the lines of all nodes above, so
-//! that a newcomer finds those in its way by looking at its own path and the ones above it (R79: no
-//! overtaking).
+//! A waiter is queued at the node of each path that it wants, and counted in the queues of all nodes
+//! above. A new request finds the waiters that block it at its own path and the nodes above it (R79:
+//! no overtaking).
 //!
-//! Each waiter waits on *one* thing that blocks it: the latest earlier waiter in its way, or a claim.
-//! As long as that thing is there, nothing else can free the waiter, so nothing else looks at it; when
-//! the thing goes, everything that waits on it is looked at, in order (see `wake.rs`). Waiters for
-//! the same path waits on each other like a chain, so a hand-over looks at one, however many wait.
+//! Each waiter is parked on *one* blocker: the latest earlier waiter that excludes it, or a claim.
+//! While that blocker exists, no other change can make the waiter grantable, so no other change
+//! re-checks it. When the blocker goes, all waiters parked on it are re-checked in order (see
+//! `wake.rs`). Waiters for the same path form a chain, each parked on the one before, so a hand-over
+//! re-checks one waiter, however many are queued.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

@@ -1,5 +1,5 @@
-//! Everything that gives back or takes away: release, release of all, expiry, break, withdrawal;
-//! and what only touches a lease: renewal, asking.
+//! Release, release of all, expiry, break and cancellation; also renewal and release requests, which
+//! change only a lease.
 
 use alloc::vec::Vec;
 

@@ -1,5 +1,6 @@
-//! A space from the bytes of `snapshot.rs`. Every length, reference and value is checked, so that any
-//! bytes give a space or an error.
+//! Snapshot decoding: rebuilds a space from the bytes of `snapshot.rs`.
+//!
+//! Every length, reference and value is validated, so any input gives a space or an error.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

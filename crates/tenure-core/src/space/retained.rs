@@ -1,4 +1,4 @@
-//! What a space remembers of paths that nobody holds: fences and semaphore capacities.
+//! Retained fences and semaphore capacities of paths without a holder.
 
 use core::num::NonZeroU32;
 

@@ -1,4 +1,4 @@
-//! Sessions: what one owner has in one namespace. Claims under one lease, and at most one place in line.
+//! Sessions: the state of one owner in one namespace: claims under one lease, and at most one waiter.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! All of a space as bytes; `restore.rs` is the way back.
+//! Snapshot encoding of a space; `restore.rs` decodes it.
 //!
-//! Equal states give equal bytes: namespaces by name, sessions by namespace and owner, waiters by
-//! number. What is an order of history (a session's claims, free numbers of claims, who is idle for
-//! how long, which answer ends first) is written in that order. What can be counted or looked up
-//! again (counts, lines, rings) is not written.
+//! Equal states give equal bytes: namespaces are sorted by name, sessions by namespace and owner,
+//! waiters by number. Orders that come from history (a session's claims, free claim numbers, the idle
+//! order, the expiry order of answers) are written as they are. Derived state (counts, path queues,
+//! wait lists) is not written; restore rebuilds it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,8 +1,8 @@
-//! The wake-up pass: after everything that may let a waiter proceed, those concerned are looked at (R87–R89).
+//! Wake-up pass: re-checks the affected waiters after every change that may let one proceed (R87–R89).
 //!
-//! Waiters are looked at in the order of their numbers; a grant may free more of them, also earlier
-//! ones, which then come next. The effect is as if the whole line were walked from its front again
-//! after every grant, without walking it: who is not looked at still waits on what blocks it.
+//! Waiters are re-checked in the order of their numbers. A grant may free more waiters, also earlier
+//! ones, which are then re-checked next. The effect equals a walk over the whole queue from its front
+//! after every grant, without the cost: a waiter that is not re-checked still has its blocker.
 
 use alloc::vec::Vec;
 use core::ops::ControlFlow;

@@ -1,4 +1,4 @@
-//! What goes into the [`System`](super::System) machine, and what comes out.
+//! Commands and outcomes of the [`System`](super::System) machine.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,5 @@
-//! The answers of cluster-wide calls: claimed before the call fans out, completed after it (R102–R105).
+//! Idempotency table of cluster-wide calls: a key is claimed before the call fans out and completed
+//! after it (R102–R105).
 
 use alloc::collections::{BTreeMap, VecDeque};
 

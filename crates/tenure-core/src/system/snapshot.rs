@@ -1,4 +1,4 @@
-//! All of the system machine as bytes, and back. Equal states give equal bytes.
+//! Snapshot encoding and decoding of the system machine. Equal states give equal bytes.
 
 use alloc::vec::Vec;
 

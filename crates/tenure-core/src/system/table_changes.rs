@@ -1,4 +1,4 @@
-//! Changes of the namespace table that are under way.
+//! Pending changes of the namespace table.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
