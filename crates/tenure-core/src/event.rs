@@ -8,21 +8,21 @@ use crate::value::{Fence, Holder, OwnerId};
 /// One event for one owner. The space that made it keeps it for 30 s of lease time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// Counts the events of one group, without gaps: how a node notices that it missed some.
+    /// Sequence number in the group, without gaps, so that a node notices missed events.
     pub sequence: u64,
     /// Unique and increasing per owner, below 2^53 (R121: event ids): the next of the group's
     /// [`EventIdStride`] from the wall hint in milliseconds × 1024 on, above the last.
     pub id: u64,
-    /// Who is told.
+    /// The recipient.
     pub owner: OwnerId,
-    /// Where it happened; `None` for what concerns the owner everywhere.
+    /// The namespace concerned; `None` if the event concerns the owner in all namespaces.
     pub namespace: Option<Namespace>,
     /// What happened.
     pub kind: EventKind,
 }
 
-/// Which ids a group gives its events (R121): those with its own rest when divided by the number of
-/// groups, so that no two groups of a cluster ever give the same.
+/// The event ids of one group (R121): all ids congruent to the group's number modulo the number of
+/// groups. So two groups of a cluster never issue the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EventIdStride {
     rest: u64,
@@ -30,10 +30,10 @@ pub struct EventIdStride {
 }
 
 impl EventIdStride {
-    /// The lane of a group that is alone.
+    /// The stride of a single group.
     pub const ONLY: EventIdStride = EventIdStride { rest: 0, groups: 1 };
 
-    /// The lane of the group of this number among so many.
+    /// Creates the stride of group number `group` out of `groups`.
     pub fn new(group: u32, groups: u32) -> EventIdStride {
         let groups = u64::from(groups.max(1));
         EventIdStride {
@@ -42,65 +42,65 @@ impl EventIdStride {
         }
     }
 
-    /// The first id of this lane that is not below `floor`.
+    /// Returns the smallest id of this stride that is not below `floor`.
     pub(crate) fn from(self, floor: u64) -> u64 {
         floor + (self.rest + self.groups - floor % self.groups) % self.groups
     }
 }
 
-/// What an owner is told.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum EventKind {
-    /// What it waited for is now its own (R89: GRANT means held now).
+    /// A queued acquire of the owner was granted (R89: GRANT means held now).
     Grant {
-        /// At which fence (E12).
+        /// The fence of the grant (E12).
         fence: Option<Fence>,
     },
-    /// A hold or a place in line was taken away (R120: sources of events).
+    /// A hold or a queued acquire was ended by another party (R120: sources of events).
     Killed,
-    /// Somebody asks it to let go (R115: RequestRevoke sends an event).
+    /// Another client asks the owner to release (R115: RequestRevoke sends an event).
     Revoke,
 }
 
-/// One change of the tree, in commit order per namespace (E8).
+/// One change of a hold, a waiter or a policy, in commit order per namespace (E8).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LockChange {
-    /// Where.
+    /// The namespace.
     pub namespace: Namespace,
     /// What happened.
     pub kind: ChangeKind,
-    /// Whose hold or place; `None` for a policy change.
+    /// The owner of the hold or waiter; `None` for a policy change.
     pub owner: Option<OwnerId>,
-    /// Which path; `None` for a policy change.
+    /// The path; `None` for a policy change.
     pub path: Option<Path>,
-    /// In which mode.
+    /// The mode of the hold or request.
     pub mode: Option<Mode>,
-    /// At which fence, for writes.
+    /// The fence, for writes.
     pub fence: Option<Fence>,
-    /// Who it is, for people.
+    /// The owner's description for people.
     pub holder: Option<Holder>,
 }
 
-/// What happened to a hold or a place in line.
+/// The kind of a lock change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ChangeKind {
-    /// Held now.
+    /// The path was granted.
     Granted,
-    /// Waits now.
+    /// A waiter was queued.
     Queued,
-    /// Given back.
+    /// The owner released the hold.
     Released,
-    /// The lease ran out.
+    /// The lease expired.
     Expired,
-    /// Taken away.
+    /// The hold was ended by another party.
     Killed,
-    /// Left the line without a grant.
+    /// A waiter left the queue without a grant.
     Dequeued,
-    /// Asked to let go.
+    /// The holder was asked to release.
     Asked,
-    /// The namespace has another policy.
+    /// The policy of the namespace changed.
     Policy {
-        /// Its algorithm from now on.
+        /// The new algorithm.
         algorithm: Algorithm,
     },
 }

@@ -11,44 +11,45 @@ use crate::path::Path;
 use crate::policy::{Missing, Mode, Reason};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
-/// All that one applied command did.
+/// All effects of one applied command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
-    /// The answer to whoever proposed it.
+    /// The result, returned to the proposer.
     pub outcome: Outcome,
     /// Events for owners, in order. Kept by the space for 30 s (R122: events are always delivered).
     pub events: Vec<Event>,
     /// Leases that were set or ended, in order; the leader keeps their deadlines (leases.md).
     pub leases: Vec<LeaseChange>,
-    /// What those who watch see (E8: Watch lock changes); empty unless somebody does.
+    /// Changes for watchers (E8: Watch lock changes); empty while there are none.
     pub changes: Vec<LockChange>,
 }
 
-/// The answer to one command; the variant is the command's. Small: what is said often moves often,
-/// what is long and rare is boxed.
+/// The result of one command; each command has its own variant. Large and rare results are boxed,
+/// because outcomes are moved often.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// To an acquire.
+    /// Result of an acquire.
     Acquire(AcquireOutcome),
-    /// To a release.
+    /// Result of a release.
     Release(Result<(), Refusal>),
-    /// To a release of everything, and to asking: how many leases or waiters it met.
+    /// Result of a release of everything and of a release request: the number of leases or waiters
+    /// concerned.
     Touched(u64),
-    /// To a logged renewal.
+    /// Result of a logged renewal.
     Renew(Result<Renewed, Missing>),
-    /// To an expiry: whether the lease ended by it.
+    /// Result of an expiry: whether it ended the lease.
     Expired(bool),
-    /// To a break.
+    /// Result of a break.
     Break(Box<BreakOutcome>),
-    /// To a withdrawal.
+    /// Result of a withdrawal.
     Withdraw(Withdrawn),
-    /// To a freeze.
+    /// Result of a freeze.
     Frozen(FreezeReport),
-    /// To a tick, a change, a thaw, a lift, new rules.
+    /// Result of a tick, a change, a thaw, a lift and new rules.
     Done,
 }
 
-/// How an acquire ended.
+/// The result of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireOutcome {
     /// Every NEW path is held, the releases are done (R62: effect of OK).
@@ -56,27 +57,27 @@ pub enum AcquireOutcome {
         /// The fence in force: minted, or the supplied one (R70: token in the response).
         fence: Option<Fence>,
     },
-    /// It waits in line; nothing of it has taken effect (R81: queueing has no effect).
+    /// The acquire is queued; nothing has taken effect yet (R81: queueing has no effect).
     Queued(Box<Queued>),
-    /// It is in conflict; nothing is stored (R58: failed acquires change nothing).
+    /// The acquire conflicts; nothing is stored (R58: failed acquires change nothing).
     Conflict(Box<Conflict>),
-    /// The owner does not hold what it believes to hold; nothing has changed (R58).
+    /// The owner does not hold a path that it requested as HELD; nothing has changed (R58).
     Lost {
         /// The path; `None` when the whole lease is gone.
         path: Option<Path>,
         /// What is missing.
         missing: Missing,
     },
-    /// Not evaluated.
+    /// The command was not evaluated.
     Refused(Refusal),
 }
 
-/// A place in line.
+/// A queued acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Queued {
-    /// What is in the way.
+    /// What blocks the acquire.
     pub conflict: Conflict,
-    /// The fence reserved for it, or the supplied one.
+    /// The fence reserved for the acquire, or the supplied one.
     pub fence: Option<Fence>,
     /// The waiter's number; smaller ones come first.
     pub waiter: u64,
@@ -85,18 +86,19 @@ pub struct Queued {
     pub position: u32,
 }
 
-/// What is in the way, and where (R45–R48).
+/// What blocks an acquire, and at which path (R45–R48).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Why.
+    /// The kind of conflict.
     pub reason: Reason,
-    /// The path in the way; it may be an ancestor or a descendant of the requested one.
+    /// The blocking path; it may be an ancestor or a descendant of the requested one.
     pub path: Path,
-    /// Who is in the way; `None` where nobody is (stale fence, wrong permits, reads disabled).
+    /// The blocking owner; `None` if the reason involves no other owner (stale fence, wrong
+    /// permits, reads disabled).
     pub blocker: Option<Blocker>,
 }
 
-/// Who is in the way, and with what (E4).
+/// The claim or waiter that blocks an acquire (E4).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocker {
     /// The owner.
@@ -109,28 +111,28 @@ pub struct Blocker {
     pub fence: Option<Fence>,
     /// How long it has held (or waited), in lease time.
     pub held_ms: u64,
-    /// Who it is, for people.
+    /// The owner's description for people.
     pub holder: Option<Holder>,
 }
 
-/// Why a command was not evaluated. Nothing has changed.
+/// The reason why a command was not evaluated. The state is unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Refusal {
-    /// Resolved by an older table: resolve again with at least this version (R32: re-resolution
-    /// after policy change).
+    /// The request was resolved by an outdated table. Resolve again with at least this version
+    /// (R32: re-resolution after policy change).
     Outdated {
-        /// The version of the change that concerns it.
+        /// The version of the change that concerns the request.
         version: u64,
     },
-    /// A policy change is under way there: try again when it is over.
+    /// A policy change is in progress for these paths. Retry when it is finished.
     Frozen {
         /// The number of that change.
         change: u64,
     },
     /// The key was used for a different request (R103: key reuse with other content).
     KeyReused,
-    /// Some of the paths were moved to this namespace a while ago, so that the key may be known to another
-    /// one: ask all of them, then try again.
+    /// Some of the paths were moved to this namespace recently, so another namespace may know the
+    /// key. Query all namespaces, then retry.
     Moved {
         /// The version of the latest change that moved one of them.
         version: u64,
@@ -147,39 +149,40 @@ pub enum Refusal {
 /// An OK renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Renewed {
-    /// Somebody asked the owner to let go (R93: revoke flag in Renew).
+    /// Whether another client has asked the owner to release (R93: revoke flag in Renew).
     pub asked: bool,
-    /// The lease's birth: a replay is answered OK only while this very lease lives (R105: replays
-    /// report present truth).
+    /// The first epoch of the lease. A replay returns OK only while this same lease lives (R105:
+    /// replays report present truth).
     pub born: u64,
 }
 
-/// How a break ended (E9: Break one hold).
+/// The result of a break (E9: Break one hold).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum BreakOutcome {
-    /// The hold is gone and its owner got KILLED.
+    /// The hold has ended and its owner got a KILLED event.
     Broken,
-    /// It is not the hold that was named; who is there now, if anybody.
+    /// The named hold does not exist any more. Contains the present holder, if there is one.
     NotThatHold(Option<Blocker>),
-    /// Not evaluated.
+    /// The command was not evaluated.
     Refused(Refusal),
 }
 
-/// How a withdrawal ended (E5: refuse on deadlock).
+/// The result of a withdrawal (E5: refuse on deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Withdrawn {
-    /// It waited and does not any more.
+    /// The waiter was removed.
     Withdrawn,
-    /// It was granted meanwhile, with this fence.
+    /// The acquire was granted before the withdrawal.
     Granted {
         /// The fence of the grant.
         fence: Option<Fence>,
     },
-    /// Neither waiting nor granted.
+    /// The acquire is neither queued nor granted.
     Gone,
 }
 
-/// What a frozen region holds (R133 route changes need drained paths, R138 deleting a row in use).
+/// The content of a frozen region (R133 route changes need drained paths, R138 deleting a row in
+/// use).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FreezeReport {
     /// A live hold in the region (the first one by path, then owner), if there is one.
@@ -189,7 +192,8 @@ pub struct FreezeReport {
 }
 
 impl FreezeReport {
-    /// What two groups report together: the first live hold by path, then owner; the highest fence.
+    /// Merges the reports of two groups: the first live hold by path, then owner, and the highest
+    /// fence.
     pub fn merge(self, other: FreezeReport) -> FreezeReport {
         FreezeReport {
             live: match (self.live, other.live) {
@@ -201,12 +205,12 @@ impl FreezeReport {
     }
 }
 
-/// Tells one space's leases apart while they live: small numbers, which are used again. Each process
-/// has its own; [`LeaseView`](crate::query::LeaseView) says whose lease it is.
+/// Identifies a lease of one space while it lives. Numbers are small, reused, and local to a
+/// process; [`LeaseView`](crate::query::LeaseView) names the owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseNumber(pub u32);
 
-/// A lease that was set or ended by a command.
+/// A change of a lease, for the leader's deadline heap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LeaseChange {
     /// `deadline = reading + ttl`, under this epoch.

@@ -13,30 +13,30 @@ use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Mode};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
-/// What the leader must know of a lease (leases.md).
+/// A lease as the leader sees it (leases.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LeaseView<'a> {
-    /// What tells it from the others.
+    /// Identifies the lease in this process.
     pub number: LeaseNumber,
-    /// Where.
+    /// The namespace of the lease.
     pub namespace: &'a Namespace,
-    /// Whose.
+    /// The owner.
     pub owner: &'a OwnerId,
     /// Its length.
     pub ttl: Ttl,
-    /// The lease time up to which the log vouches for it.
+    /// The lease time up to which the log covers the lease.
     pub cover: u64,
     /// Changes whenever the lease is set; never repeats in a space.
     pub epoch: u64,
-    /// Its first epoch: tells whether this is still the lease that was renewed (R105: replays
-    /// report present truth).
+    /// The first epoch of the lease. It shows whether this is still the lease that was renewed
+    /// (R105: replays report present truth).
     pub born: u64,
-    /// The lease time until which it counts that somebody asked the owner to let go (R93 revoke
-    /// flag in Renew, R116 revoke marker); zero if nobody did.
+    /// The lease time at which a pending release request lapses (R93 revoke flag in Renew, R116
+    /// revoke marker); zero without one.
     pub asked_until: u64,
 }
 
-/// All that is known of one path (R141: InspectPath shows one path).
+/// The state of one path (R141: InspectPath shows one path).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Inspection {
     /// Its writer.
@@ -47,20 +47,20 @@ pub struct Inspection {
     pub permit_holders: Vec<OwnerId>,
     /// The stored fence, also without a holder.
     pub fence: Option<Fence>,
-    /// How many wait for exactly this path.
+    /// The number of waiters for exactly this path.
     pub waiters: u64,
 }
 
 /// One hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeldLock {
-    /// Whose.
+    /// The owner.
     pub owner: OwnerId,
-    /// Where it is decided.
+    /// The namespace of the path.
     pub namespace: Namespace,
-    /// On what.
+    /// The held path.
     pub path: Path,
-    /// How.
+    /// The mode of the hold.
     pub mode: Mode,
     /// The fence of a fenced write.
     pub fence: Option<Fence>,
@@ -69,54 +69,55 @@ pub struct HeldLock {
 /// An owner's holds in the selected namespaces (R142: ListOwnerLocks lists live holds).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OwnerLocks {
-    /// Whether it has a lease there.
+    /// Whether the owner has a lease in one of them.
     pub alive: bool,
-    /// What it holds there, each hold once.
+    /// The holds, each once.
     pub locks: Vec<HeldLock>,
 }
 
-/// Where a scan of all holds goes on (R143: DumpLocks pages through all holds). Good for any
-/// replica of the space.
+/// The position at which a scan of all holds continues (R143: DumpLocks pages through all holds).
+/// Valid on every replica of the space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DumpCursor(pub u64);
 
-/// A part of all holds (R143).
+/// One page of all holds (R143).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DumpPage {
-    /// Some holds; may be none although there are more.
+    /// The holds of this page. May be empty although more follow.
     pub locks: Vec<HeldLock>,
-    /// Where to go on; `None` when all were seen.
+    /// The cursor of the next page; `None` after the last one.
     pub next: Option<DumpCursor>,
 }
 
-/// Whether a fence is the one in force (R73: AssertFencing checks owner and token).
+/// The result of comparing a fence with the one in force (R73: AssertFencing checks owner and
+/// token).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum FenceCheck {
-    /// It is.
+    /// The fence is in force.
     Valid,
     /// The owner is not the path's writer.
     StaleOwner,
     /// The owner is the writer, at another fence.
     StaleFence {
-        /// The one in force.
+        /// The fence in force.
         current: Fence,
     },
 }
 
-/// One who waits.
+/// One waiter that blocks an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaiterView {
     /// Its number; smaller ones come first.
     pub waiter: u64,
-    /// Who.
+    /// The waiting owner.
     pub owner: OwnerId,
-    /// The first of its paths that is in the way.
+    /// The first of its paths that blocks the acquire.
     pub path: Path,
-    /// How it wants that path.
+    /// The mode in which it requests that path.
     pub mode: Mode,
-    /// For how long it has waited, in lease time.
+    /// The time waited so far, in lease time.
     pub waited_ms: u64,
-    /// Who it is, for people.
+    /// The owner's description for people.
     pub holder: Option<Holder>,
 }
 
@@ -127,24 +128,24 @@ pub struct Explanation {
     pub namespace: Namespace,
     /// Its algorithm.
     pub algorithm: Algorithm,
-    /// What the acquire would be answered; `None` if it would be granted.
+    /// The conflict that the acquire would get; `None` if it would be granted.
     pub conflict: Option<Conflict>,
-    /// Those who hold something that is in the way, in the order of R45 (order of conflict reasons)
-    /// and R46 (smallest owner or path reported).
+    /// Blocking holds, in the order of R45 (order of conflict reasons) and R46 (smallest owner or
+    /// path reported).
     pub blockers: Vec<Blocker>,
-    /// Those who came earlier and are in the way, in order.
+    /// Blocking earlier waiters, in queue order.
     pub ahead: Vec<WaiterView>,
-    /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4: blocker and queue
+    /// 1 + the number of blocking earlier waiters, counted up to 1000 (E4: blocker and queue
     /// position).
     pub position: u32,
 }
 
-/// Whom one waiter of an owner waits for (E5: refuse on deadlock).
+/// Wait-for edges of one waiter (E5: refuse on deadlock).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitsFor {
-    /// Where it waits.
+    /// The waiter's queue position.
     pub place: WaitPosition,
-    /// Owners whose holds or earlier places are in its way, each once.
+    /// Owners of the holds and earlier waiters that block it, each once.
     pub owners: Vec<OwnerId>,
 }
 
@@ -153,14 +154,14 @@ pub struct WaitsFor {
 pub enum EventsAfter {
     /// All of them.
     Complete(Vec<Event>),
-    /// Some are no longer kept; these are the ones that are.
+    /// The events still kept; older ones are gone.
     Hole(Vec<Event>),
 }
 
-/// How much is in a space.
+/// Sizes of a space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Namespaces with a hold, a waiter or something remembered.
+    /// Namespaces with a hold, a waiter or remembered state.
     pub namespaces: u64,
     /// Leases.
     pub leases: u64,
@@ -168,7 +169,7 @@ pub struct Counts {
     pub claims: u64,
     /// Waiters.
     pub waiters: u64,
-    /// Remembered fences of paths that nobody holds (R72: token retention and floors).
+    /// Retained fences of paths without a holder (R72: token retention and floors).
     pub marks: u64,
     /// Remembered answers (R102: keyed requests apply once).
     pub answers: u64,

@@ -9,19 +9,19 @@ use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, BlockReason};
 use crate::value::{Fence, Key, OwnerId, Ttl};
 
-/// All that can change the system machine.
+/// Every command that changes the system machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemCommand {
     /// Begins to set (`Some`) or delete (`None`) a row of the namespace table (R131–R138).
     Begin {
-        /// Whose row.
+        /// The namespace of the row.
         namespace: Namespace,
-        /// What it is to become.
+        /// The new algorithm, or `None` to delete the row.
         to: Option<Algorithm>,
         /// Makes the call apply at most once (R103: key reuse with other content).
         claim: Option<KeyClaim>,
     },
-    /// Decides a change by what the frozen groups reported, all of them together.
+    /// Decides a change from the merged reports of all frozen groups.
     Decide {
         /// The change's number.
         change: u64,
@@ -35,75 +35,77 @@ pub enum SystemCommand {
     },
     /// Records that an owner waits for another (R107: wait edges).
     SetEdge {
-        /// Who waits.
+        /// The waiting owner.
         owner: OwnerId,
-        /// For whom, and why.
+        /// The owner it waits for, and the reason.
         edge: Edge,
-        /// How long this stands.
+        /// The lifetime of the edge.
         ttl: Ttl,
         /// Makes the call apply at most once.
         claim: Option<KeyClaim>,
     },
-    /// Forgets it (R108: ClearWaitEdge always succeeds).
+    /// Removes an owner's wait edge (R108: ClearWaitEdge always succeeds).
     ClearEdge {
-        /// Who waited.
+        /// The owner of the edge.
         owner: OwnerId,
         /// Makes the call apply at most once.
         claim: Option<KeyClaim>,
     },
-    /// Takes the next global number (R75: IncrFencingToken always grows).
+    /// Returns the next global number (R75: IncrFencingToken always grows).
     Increment {
-        /// The highest fence that the groups which could be asked have minted, below [`Fence::DRIVEN`].
+        /// The highest fence below [`Fence::DRIVEN`] that the reachable groups have minted.
         above: Option<Fence>,
         /// Makes the call apply at most once.
         claim: Option<KeyClaim>,
     },
     /// Reserves a key before a call fans out (R102–R104).
     Claim(KeyClaim),
-    /// Writes down what a keyed call is going to do, before it does anything. The first plan counts: whoever
-    /// comes later is answered with it. Reserves the key if that is not done. Since rules 2.
+    /// Stores the plan of a keyed call before the call takes effect. The first plan wins: a later
+    /// proposal gets the first plan as its result. Reserves the key if it is not reserved yet.
+    /// Since rules 2.
     Plan {
-        /// Which key, of which call.
+        /// The key and its call.
         claim: KeyClaim,
-        /// Whose leases and waiters end.
+        /// The owner whose leases and waiters end.
         owner: OwnerId,
-        /// Which of them.
+        /// The leases and waiters concerned.
         plan: ReleasePlan,
-        /// What happens at once, if this plan is the first.
+        /// The immediate effect, if this plan is the first.
         effect: ReleasePlanEffect,
     },
-    /// Ends a reservation: the answer to remember, or `None` if the call failed and may be evaluated afresh.
+    /// Ends a reservation: with the answer to remember, or with `None` if the call failed and a
+    /// repeat may be evaluated again.
     Complete {
-        /// Which key, of which call.
+        /// The key and its call.
         claim: KeyClaim,
-        /// What a repeat is answered.
+        /// The answer that a repeat gets.
         answer: Option<SystemAnswer>,
-        /// The plan that was carried out, if there was one: the key may stand for a later one by now, which is
-        /// not. Since rules 2.
+        /// The plan that was carried out, if any. By now the key may stand for a later plan, which
+        /// is not complete. Since rules 2.
         plan: Option<ReleasePlan>,
     },
-    /// ForceRelease: the KILLED event and the end of the wait edge; the groups are told afterwards
-    /// (R101: ForceRelease always notifies the victim).
+    /// ForceRelease: creates the KILLED event and removes the wait edge. The coordinator sends the
+    /// release to the groups afterwards (R101: ForceRelease always notifies the victim).
     Kill {
         /// The victim.
         owner: OwnerId,
-        /// Reserved with it; completed when the groups have been told.
+        /// The key to reserve; completed after the groups have applied the release.
         claim: Option<KeyClaim>,
     },
-    /// RequestRevoke: the REVOKE event; the groups are told afterwards (R115: RequestRevoke sends
-    /// an event).
+    /// RequestRevoke: creates the REVOKE event. The coordinator marks the leases in the groups
+    /// afterwards (R115: RequestRevoke sends an event).
     Ask {
-        /// Who is asked.
+        /// The owner asked to release.
         owner: OwnerId,
     },
-    /// Nothing but the passing of time.
+    /// Only advances the time.
     Tick,
-    /// Raises the global counter and the table's version (after a restore that may have lost some).
+    /// Raises the global counter and the table's version, after a restore that may have lost some.
     Lift {
-        /// By how much.
+        /// The amount to add.
         by: u64,
     },
-    /// Moves the machine to newer rules, once all its replicas know them.
+    /// Switches the machine to newer rules. Proposed once all its replicas know them.
     Rules {
         /// The number of the rules.
         number: u32,
@@ -111,7 +113,8 @@ pub enum SystemCommand {
 }
 
 impl SystemCommand {
-    /// The form that a machine of these rules knows; `None` if it knows no such command.
+    /// Returns the command in the form that a machine with these rules understands; `None` if those
+    /// rules have no such command.
     #[must_use]
     pub fn for_rules(mut self, rules: u32) -> Option<SystemCommand> {
         if rules < 2 {
@@ -135,13 +138,13 @@ impl SystemCommand {
 /// One wait edge.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Edge {
-    /// Who is waited for.
+    /// The owner that is waited for.
     pub blocker: OwnerId,
-    /// Where and why, if the client said so (R16: SetWaitEdge path and reason).
+    /// The path and the reason, if the client gave them (R16: SetWaitEdge path and reason).
     pub why: Option<(Path, BlockReason)>,
 }
 
-/// The calls whose answers are remembered here: those that are no single group's business (R104).
+/// The calls whose answers the system group remembers: those that span groups (R104).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SystemCall {
     /// Renew.
@@ -164,7 +167,7 @@ pub enum SystemCall {
     Release,
 }
 
-/// A key in its scope, and what it was used for.
+/// An idempotency key with its scope and the fingerprint of its request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyClaim {
     /// The call.
@@ -175,44 +178,46 @@ pub struct KeyClaim {
     pub fingerprint: u128,
 }
 
-/// What a ReleaseAll or ForceRelease ends: in each group whatever the owner had there at one moment.
+/// What a ReleaseAll or ForceRelease ends: in each group everything that the owner had at one
+/// moment.
 ///
-/// Leases and waiters of a group are numbered in one order, so one number names all that were there, and
-/// nothing that came later. A plan is thus as long as there are groups, however much the owner has.
+/// Leases and waiters of a group are numbered in one sequence, so one number covers all that
+/// existed and none that came later. The size of a plan depends on the number of groups, not on the
+/// number of holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleasePlan {
-    /// In which namespaces (R126–R128).
+    /// The namespaces concerned (R126–R128).
     pub selection: Selection,
-    /// The groups in which the owner had something, by number, and up to which place in their orders.
+    /// The groups in which the owner had leases or waiters, each with the highest number to end.
     pub groups: Vec<(u32, u64)>,
 }
 
-/// What the first plan of a call does beside being written down.
+/// What the first plan of a call does in addition to being stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReleasePlanEffect {
     /// Nothing.
     None,
-    /// The owner's wait edge goes.
+    /// Removes the owner's wait edge.
     ClearEdge,
-    /// The owner's wait edge goes, and it gets KILLED (R101).
+    /// Removes the owner's wait edge and creates a KILLED event (R101).
     Kill,
 }
 
-/// What the owner of a reserved key is doing. Since rules 2.
+/// The work in progress of a call with a reserved key. Since rules 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyWork {
-    /// It ends what a plan names.
+    /// The call carries out this plan.
     Plan(ReleasePlan),
-    /// It makes the change of this number.
+    /// The call makes the table change of this number.
     Change(u64),
 }
 
-/// How a change of the namespace table ended.
+/// The result of a change of the namespace table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeEnd {
-    /// It was made.
+    /// The change was applied.
     Made,
-    /// A live hold was in the way (R133 route changes need drained paths, R138).
+    /// A live hold prevented the change (R133 route changes need drained paths, R138).
     Refused {
         /// That hold.
         live: (Path, OwnerId),
@@ -224,56 +229,56 @@ pub enum ChangeEnd {
 pub enum SystemAnswer {
     /// Plain success.
     Done,
-    /// The leases that a renewal extended, and whether somebody asked (R105: replays report present
-    /// truth).
+    /// The leases that a renewal extended, and whether a release was requested (R105: replays
+    /// report present truth).
     Renewed {
-        /// Each lease by its birth.
+        /// Each lease by its namespace and its first epoch.
         leases: Vec<(Namespace, u64)>,
         /// `revoke_requested`.
         asked: bool,
     },
-    /// A number that was given out.
+    /// An issued number.
     Number(Fence),
 }
 
-/// All that one applied command did.
+/// All effects of one applied command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SystemApplied {
-    /// The answer to whoever proposed it.
+    /// The result, returned to the proposer.
     pub outcome: SystemOutcome,
     /// Events for owners, in order.
     pub events: Vec<Event>,
 }
 
-/// The answer to one command.
+/// The result of one command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SystemOutcome {
-    /// To `Begin`.
+    /// Result of `Begin`.
     Begun(ChangeBegun),
-    /// To `Decide`.
+    /// Result of `Decide`.
     Decided(ChangeDecided),
-    /// To `Increment`.
+    /// Result of `Increment`.
     Number(Fence),
-    /// To a fresh `KeyClaim` or `Kill`: go on, then `Complete`.
+    /// Result of a fresh `Claim` or `Kill`: carry out the call, then propose `Complete`.
     Fresh,
-    /// To `ReleasePlan`: the plan that counts.
+    /// Result of `Plan`: the plan to carry out.
     Planned(ReleasePlan),
-    /// The key says that this is no fresh request; nothing was done.
+    /// The key was used before or cannot be stored; nothing was done.
     Repeated(RepeatedKey),
     /// The counter has reached its end; nothing was done.
     NumbersUsedUp,
-    /// To everything else.
+    /// Result of every other command.
     Done,
 }
 
-/// How a change began.
+/// The result of beginning a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeBegun {
-    /// The row is as wanted already.
+    /// The row already has the requested value.
     Unchanged,
     /// The row is written; no group is concerned (R132: creating an equal row).
     Committed {
-        /// The table's version since.
+        /// The new version of the table.
         version: u64,
     },
     /// Groups must be frozen: see [`System::change`](super::System::change).
@@ -281,36 +286,36 @@ pub enum ChangeBegun {
         /// The change's number.
         change: u64,
     },
-    /// A change of an overlapping part is under way: finish it, then try again.
+    /// An overlapping change is in progress: finish it, then retry.
     Busy {
         /// That change's number.
         change: u64,
     },
 }
 
-/// How a change was decided.
+/// The decision on a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ChangeDecided {
     /// The row is written: the groups must apply it.
     Committed {
-        /// The table's version since.
+        /// The new version of the table.
         version: u64,
     },
-    /// A live hold is in the way: the groups must thaw (R133, R138).
+    /// A live hold prevents the change: the groups must thaw (R133, R138).
     Refused {
         /// That hold.
         live: (Path, OwnerId),
     },
-    /// There is no such change under way.
+    /// No such change is in progress.
     Unknown,
 }
 
-/// What a key that was used before says.
+/// Why a key is not fresh.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RepeatedKey {
-    /// The same request was answered so.
+    /// The same request got this answer.
     Answered(SystemAnswer),
-    /// The same request is under way, or its end was never recorded.
+    /// The same request is in progress, or its completion was never recorded.
     Open,
     /// The key was used for a different request (R103).
     KeyReused,
