@@ -58,38 +58,41 @@ use self::sessions::Sessions;
 pub(crate) use self::idempotency::KEPT_MS as ANSWER_KEPT_MS;
 pub use crate::hash::HashSeed;
 
-/// The newest rules that this release knows. A change of any outcome, or of the form of a command or a
-/// snapshot, needs a new number.
+/// The newest rules that this release knows. Every change of an outcome, or of the encoding of a
+/// command or a snapshot, needs a new number.
 pub const RULES: u32 = 2;
 
-/// The rules of release 0.1.0, by which every machine begins. [`Command::Rules`] moves it on, so that the
-/// entries of an older release are applied by the rules under which they were written.
+/// The rules of release 0.1.0, with which every machine starts. [`Command::Rules`] switches to
+/// newer ones, so entries of an older release are applied by the rules under which they were
+/// written.
 pub const FIRST_RULES: u32 = 1;
 
-/// How much a space keeps. Part of its state: the same on every replica.
+/// Size limits of a space. They are part of its state and equal on every replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceLimits {
-    /// Fences of paths that nobody holds; beyond it the longest idle becomes its namespace's floor
-    /// (R72: token retention and floors).
+    /// Retained fences of paths without a holder; beyond it the longest idle one is folded into its
+    /// namespace's floor (R72: token retention and floors).
     pub marks: u32,
-    /// Namespaces with nothing left but a floor; beyond it the longest idle is folded into the space's floor (R72).
+    /// Namespaces that have only a floor; beyond it the longest idle one is folded into the space's
+    /// floor (R72).
     pub idle_namespaces: u32,
     /// Floors of moved regions; beyond it the oldest is folded into the space's floor (R71: tokens
     /// never go back).
     pub region_floors: u32,
     /// Remembered answers; beyond it keyed requests are refused (R102: keyed requests apply once).
     pub answers: u32,
-    /// Idle semaphore capacities; beyond it the longest idle is forgotten (R52: when capacity is
+    /// Idle semaphore capacities; beyond it the longest idle one is evicted (R52: when capacity is
     /// forgotten).
     pub capacities: u32,
     /// NEW paths that may wait in one namespace (R85: queue size limit).
     pub waiting_paths: u32,
-    /// Events kept for 30 s (R122: events are always delivered); beyond it the oldest goes.
+    /// Events kept for 30 s (R122: events are always delivered); beyond it the oldest is dropped.
     pub events: u32,
 }
 
 impl Default for SpaceLimits {
-    /// Another number here is another state machine, like other [`RULES`]: replicas of two releases would differ.
+    /// Changing a default changes the state machine, like changing [`RULES`]: replicas of two
+    /// releases would diverge.
     fn default() -> SpaceLimits {
         SpaceLimits {
             marks: 1024,
@@ -109,7 +112,7 @@ pub struct Space {
     limits: SpaceLimits,
     rules: u32,
     time: u64,
-    // The wall clock hint of the entry being applied; serves event ids and nothing else.
+    // The wall clock hint of the entry being applied; used only for event ids.
     wall: u64,
     namespaces: Namespaces,
     region_floors: BTreeMap<Namespace, Vec<RegionFloor>>,
@@ -119,7 +122,7 @@ pub struct Space {
     waiters: Slab<Waiter>,
     // The number of the last waiter.
     next_waiter: u64,
-    // When waiters' times are over: (end, number, waiter).
+    // Deadlines of waiters: (end, number, waiter).
     ends: BTreeSet<(u64, u64, u32)>,
     links: WaitLists,
     marks: IdleTable<Fence>,
@@ -127,36 +130,37 @@ pub struct Space {
     answers: IdempotencyTable,
     events: EventLog,
     routes: Routes,
-    // The last epoch given to a lease. Since rules 2 epochs and waiters are numbered in one order.
+    // The last epoch given to a lease. Since rules 2 epochs and waiters share one number sequence.
     epoch: u64,
-    // Waiters up to this number are older than that order: a grant of one is a new birth.
+    // Waiters up to this number were numbered before that: a lease granted to one of them starts
+    // with its own epoch, not with the waiter's number.
     order_from: u64,
     // The highest fence minted below `Fence::DRIVEN` (R75: IncrFencingToken always grows).
     minted: u64,
-    // Leases of more than a minute.
+    // The number of leases longer than `SHORT_LEASE_MS`, which need ticks.
     long_leases: u32,
     watching: bool,
-    // Waiters to be looked at before the command ends: (number, waiter).
+    // Waiters to re-check before the command ends: (number, waiter).
     pending: BTreeSet<(u64, u32)>,
     out: Effects,
 }
 
-/// What applied commands have done, beside their answers. See [`Applied`].
+/// Effects of applied commands other than their outcomes. See [`Applied`].
 #[derive(Clone, Debug, Default)]
 pub struct Effects {
     /// Events for owners, in order.
     pub events: Vec<Event>,
     /// Leases that were set or ended, in order.
     pub leases: Vec<LeaseChange>,
-    /// What those who watch see.
+    /// Changes for watchers.
     pub changes: Vec<LockChange>,
 }
 
 impl Effects {
-    /// Lists that are longer than this are not kept for the next command.
+    /// Lists with a larger capacity are freed by `clear`.
     const KEPT: usize = 1024;
 
-    /// Forgets everything, but keeps the room.
+    /// Empties the lists and keeps their memory, up to a limit.
     pub fn clear(&mut self) {
         fn empty<T>(list: &mut Vec<T>) {
             list.clear();
@@ -169,7 +173,7 @@ impl Effects {
         empty(&mut self.changes);
     }
 
-    /// Most commands set or end one lease: the list starts with room for just that.
+    /// Most commands set or end one lease, so the list starts with capacity 1.
     fn lease(&mut self, change: LeaseChange) {
         if self.leases.capacity() == 0 {
             self.leases = Vec::with_capacity(1);
@@ -178,7 +182,7 @@ impl Effects {
     }
 }
 
-/// Why a claim ends, for those who watch.
+/// Why a claim ends, as reported to watchers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClaimEnd {
     Released,
@@ -197,7 +201,7 @@ impl ClaimEnd {
 }
 
 impl Space {
-    /// An empty space.
+    /// Creates an empty space.
     pub fn new(limits: SpaceLimits, seed: HashSeed) -> Space {
         let hasher = Hasher::new(seed);
         Space {
@@ -229,13 +233,14 @@ impl Space {
         }
     }
 
-    /// Gives its events the ids of a lane (R121: event ids). It belongs to the group, not to its
-    /// state: set it after `new` and after a snapshot was read.
+    /// Sets the ids that the group's events get (R121: event ids). The stride belongs to the group
+    /// and is not part of the state: set it after `new` and after decoding a snapshot.
     pub fn number_events(&mut self, stride: EventIdStride) {
         self.events.stride = stride;
     }
 
-    /// Applies one command. The same commands in the same order give the same space everywhere.
+    /// Applies one command. The same commands in the same order give the same space on every
+    /// replica.
     pub fn apply(&mut self, stamp: Stamp, command: Command) -> Applied {
         let outcome = self.act(stamp, command);
         let Effects {
@@ -251,8 +256,8 @@ impl Space {
         }
     }
 
-    /// Like [`Space::apply`], but all except the answer is left in [`Space::effects`]: whoever applies
-    /// many commands need not make lists for each.
+    /// Applies one command like [`Space::apply`], but collects its effects in [`Space::effects`],
+    /// so that a caller that applies many commands reuses the lists.
     pub fn act(&mut self, stamp: Stamp, command: Command) -> Outcome {
         self.pass_time(stamp);
         let outcome = match command {
@@ -290,12 +295,12 @@ impl Space {
         outcome
     }
 
-    /// What was done since this was last emptied.
+    /// Returns the effects collected since they were last cleared.
     pub fn effects(&mut self) -> &mut Effects {
         &mut self.out
     }
 
-    /// What ends by the stamp ends before the command (leases.md).
+    /// Advances the time: what is due at the stamp ends before the command applies (leases.md).
     fn pass_time(&mut self, stamp: Stamp) {
         self.time = self.time.max(stamp.time);
         self.wall = stamp.wall;
@@ -317,7 +322,7 @@ impl Space {
         self.forget_capacities();
     }
 
-    /// The next number of a lease's epoch.
+    /// Returns a new lease epoch.
     fn next_epoch(&mut self) -> u64 {
         let last = if self.rules >= 2 {
             self.order()
@@ -328,7 +333,7 @@ impl Space {
         self.epoch
     }
 
-    /// The next number of a waiter.
+    /// Returns a new waiter number.
     fn next_waiter(&mut self) -> u64 {
         let last = if self.rules >= 2 {
             self.order()
@@ -339,17 +344,18 @@ impl Space {
         self.next_waiter
     }
 
-    /// By how much the counters can be raised at most (see [`Command::Lift`]): beyond that they would stay where
-    /// they are, and a second state that is raised from the same one would give out the same fences.
+    /// Returns the largest useful argument of [`Command::Lift`]. A larger one would not raise the
+    /// counters further, and a second state lifted from the same one would issue the same fences.
     pub fn lift_room(&self) -> u64 {
         (Fence::DRIVEN - 1).saturating_sub(self.namespaces.floor.max(self.minted))
     }
 
     /// Raises every counter and floor, as far as there are numbers, and unfreezes every region.
     ///
-    /// A lifted state goes on without the system machine that froze it: that one is restored too, from
-    /// another moment, and may never have heard of the change. `Lift` is not proposed to a group. It
-    /// transforms a saved state while no node runs, so it is the same under all rules.
+    /// The system machine that froze a region is restored too, possibly from an earlier moment at
+    /// which the change had not begun. So a lifted state cannot wait for it. `Lift` is not proposed
+    /// to a group: it transforms a saved state while no node runs, so it is the same under all
+    /// rules.
     fn lift(&mut self, by: u64) {
         let raise = |number: u64| number.saturating_add(by).min(Fence::MINTED_END - 1);
         let numbers: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
@@ -364,23 +370,24 @@ impl Space {
         let highest = self.namespaces.floor.max(self.minted);
         self.namespaces.floor = raise(highest).min(Fence::DRIVEN - 1).max(highest);
         self.minted = self.minted.max(self.namespaces.floor);
-        // These never run out, so they are not raised further than fences can be.
+        // These counters have no upper limit of their own; the bound keeps them far from overflow.
         let by = by.min(Fence::MINTED_END);
         self.epoch = self.epoch.saturating_add(by);
         self.next_waiter = self.next_waiter.saturating_add(by);
         self.events.sequence = self.events.sequence.saturating_add(by);
-        // No event: no stream is open while a state is lifted, and its ids would not be of the group's lane.
+        // No event: no stream is open while a state is lifted, and its id would not be of the
+        // group's stride.
         self.abandon_changes(u64::MAX);
         self.wake_waiters();
     }
 
-    /// From now on `apply` tells what those who watch see (E8: Watch lock changes). Volatile: no
-    /// part of the state.
+    /// Starts to report changes for watchers (E8: Watch lock changes). Volatile: not part of the
+    /// state.
     pub fn watch(&mut self) {
         self.watching = true;
     }
 
-    /// From now on it does not.
+    /// Stops reporting changes for watchers.
     pub fn unwatch(&mut self) {
         self.watching = false;
     }

@@ -50,7 +50,7 @@ impl Space {
         }
         let namespace = self.namespaces.ensure(&acquire.route.namespace);
         let session = self.sessions.find(namespace, &acquire.owner);
-        // Few owners were ever broken out of a hold: the others pay for a look and nothing else.
+        // Few owners ever lose a hold to a break; all others pay only for this check.
         let taken = session.is_some_and(|session| self.sessions[session].taken().is_some());
         let named = taken.then(|| (acquire.owner.clone(), new_and_released(&acquire)));
         let repeats = taken && session.is_some_and(|session| self.repeats_place(session, &acquire));
@@ -60,7 +60,8 @@ impl Space {
         {
             let answered: [&[Hold]; 2] = match &outcome {
                 AcquireOutcome::Granted { .. } => [&new[..], &released[..]],
-                // It asks whether its turn has come. That says nothing about the hold that it had before.
+                // The owner polls its queued acquire. That does not show that it knows of the lost
+                // hold.
                 AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) if repeats => [&[], &[]],
                 AcquireOutcome::Queued(_) | AcquireOutcome::Conflict(_) => [&new[..], &[]],
                 AcquireOutcome::Lost { .. } | AcquireOutcome::Refused(_) => [&[], &[]],
@@ -74,7 +75,7 @@ impl Space {
         outcome
     }
 
-    /// Whether an acquire asks for what its owner waits for already.
+    /// Returns whether an acquire repeats the owner's queued one.
     fn repeats_place(&self, session: u32, acquire: &Acquire) -> bool {
         let waiter = self.waiters.get(self.sessions[session].waiter);
         waiter.is_some_and(|waiter| new_pairs(&waiter.request) == new_pairs(acquire))
@@ -88,8 +89,8 @@ impl Space {
     ) -> AcquireOutcome {
         let session = self.sessions.find(namespace, &acquire.owner);
         if let Some(session) = session {
-            // The owner was heard of: no old grant needs to be told again (R122: events are always
-            // delivered).
+            // The owner has called, so its last GRANT need not be sent again (R122: events are
+            // always delivered).
             self.sessions[session].set_grant(None);
         }
         let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
@@ -140,7 +141,7 @@ impl Space {
         self.acquire_later(namespace, session, acquire, conflict, keyed)
     }
 
-    /// Grants an acquire that nothing is in the way of.
+    /// Grants an acquire that has no blocker.
     fn acquire_now(
         &mut self,
         namespace: u32,
@@ -206,7 +207,7 @@ impl Space {
             .waiters
             .get(old)
             .is_some_and(|old| new_pairs(&old.request) == pairs);
-        // A minted fence is kept with the place (R83: one pending entry per namespace).
+        // A repeated acquire keeps the fence minted for it (R83: one pending entry per namespace).
         let kept = self
             .waiters
             .get(old)
@@ -229,7 +230,8 @@ impl Space {
             let waiter = &mut self.waiters[old];
             waiter.end = end;
             waiter.fence = fence;
-            // A description stays until another one is sent (E3: holder description).
+            // A holder description stays until the client sends another one (E3: holder
+            // description).
             let holder = waiter.request.holder.take();
             *waiter.request = acquire;
             waiter.request.holder = waiter.request.holder.take().or(holder);
@@ -265,7 +267,8 @@ impl Space {
         }
         let position = self.waiter_position(id);
         self.ask_blockers(id);
-        // Hang it on what blocks it; nothing has changed since it was judged, so it cannot be granted.
+        // Park it on its blocker. It cannot be granted here: the state has not changed since the
+        // check.
         self.park_on(id);
         AcquireOutcome::Queued(Box::new(Queued {
             conflict,
@@ -275,12 +278,13 @@ impl Space {
         }))
     }
 
-    /// A waiter's place, seen from its own requests.
+    /// Returns a waiter's queue position.
     pub(super) fn waiter_position(&self, id: u32) -> u32 {
         let waiter = &self.waiters[id];
         let is_last = waiter.number == self.next_waiter;
         let requester = Requester {
-            // Nobody is behind the last one, so it may count like a newcomer, which is quicker.
+            // No waiter is behind the last one, so it may be counted like a new request, which is
+            // faster.
             place: QueuePosition::Waiter(waiter.number),
             ..self.waiter_requester(id)
         };
@@ -295,7 +299,7 @@ impl Space {
         self.position(requester, &waiter.request)
     }
 
-    /// A waiter as one who asks again from its place.
+    /// Returns a waiter as a requester at its own queue position.
     pub(super) fn waiter_requester(&self, id: u32) -> Requester<'static> {
         let waiter = &self.waiters[id];
         Requester {
@@ -307,9 +311,9 @@ impl Space {
         }
     }
 
-    /// Makes an acquire true: claims, lease, then its releases (R62 effect of OK, R64, R69 OK
-    /// stores the token, R77 a renewal never shortens a lease). `parts` are those of the waiter
-    /// that is granted: whoever waits on one waits on the claim from now on.
+    /// Applies a grant: claims, lease, then the releases (R62 effect of OK, R64, R69 OK stores the
+    /// token, R77 a renewal never shortens a lease). `parts` are the paths of the granted waiter:
+    /// waiters parked on them are parked on the new claims instead.
     pub(super) fn grant(
         &mut self,
         session: u32,
@@ -369,11 +373,11 @@ impl Space {
         }
     }
 
-    /// Those who hung on a part of a waiter waits on its claim now.
+    /// Moves the waiters parked on one path of a granted waiter to its new claim.
     fn hand_over(&mut self, part: &WantedPath, semaphore: bool) {
         self.dissolve(part.blocks_asking);
         if semaphore {
-            // A permit need not be in anybody's way.
+            // A permit does not necessarily block the next waiter, so all are re-checked.
             self.dissolve(part.blocks);
         } else if part.blocks != NONE {
             let ring = match part.kind {
@@ -387,7 +391,7 @@ impl Space {
         }
     }
 
-    /// Sets a session's lease to a new length from now on, under a new epoch (leases.md).
+    /// Sets a session's lease, starting now, under a new epoch (leases.md).
     pub(super) fn set_lease(&mut self, session: u32, ttl: Ttl) {
         let epoch = self.put_lease(session, ttl);
         let lease = LeaseNumber(session);
@@ -414,7 +418,8 @@ impl Space {
         epoch
     }
 
-    /// The same by a renewal, which never moves the end earlier (R77): of length and cover the larger stays.
+    /// Renews a session's lease. A renewal never moves the end earlier (R77), so the larger length
+    /// and cover stay.
     pub(super) fn renew_lease(&mut self, session: u32, before: Lease, ttl: Ttl) {
         let epoch = self.put_lease(session, ttl);
         if self.rules >= 2
@@ -423,7 +428,7 @@ impl Space {
             lease.cover = lease.cover.max(before.cover);
             if before.ttl > ttl {
                 lease.ttl = before.ttl;
-                // A shorter one is not long where the former was not.
+                // `before.ttl` is the larger one here, so this difference is not negative.
                 self.long_leases += u32::from(is_long(before.ttl)) - u32::from(is_long(ttl));
             }
         }
@@ -466,8 +471,8 @@ impl Space {
         }
     }
 
-    /// Answers a repeat by the present state (R105: replays report present truth). Changes nothing
-    /// but that the owner was heard of.
+    /// Answers a repeated request from the present state (R105: replays report present truth). Only
+    /// clears the owner's standing grant.
     fn replay(&mut self, acquire: &Acquire, answer: StoredAnswer) -> AcquireOutcome {
         let namespace = self.namespaces.find(&acquire.route.namespace);
         let session = namespace.and_then(|namespace| self.sessions.find(namespace, &acquire.owner));
@@ -479,7 +484,8 @@ impl Space {
                 let id = session.map_or(NONE, |session| self.sessions[session].waiter);
                 match self.waiters.get(id) {
                     Some(waiter) if waiter.number == number => self.still_queued(id),
-                    // Answers are told when their waiter goes; this one was not: be careful.
+                    // A removed waiter updates its answers, so this is unreachable; LOST is the
+                    // safe result.
                     _ => AcquireOutcome::Lost {
                         path: None,
                         missing: Missing::Alive,
@@ -516,7 +522,7 @@ impl Space {
                 let path = &waiter.request.requests[request].path;
                 Some(self.conflict(requester.session, path, blocking_claim))
             }
-            // Nothing but a policy change under way keeps it waiting.
+            // Only a pending policy change keeps it queued.
             AcquireDecision::Free
             | AcquireDecision::FreeButStale
             | AcquireDecision::Lost { .. }
@@ -548,8 +554,8 @@ impl Space {
         };
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
-            // What satisfied HELD once (R56: HELD checks per mode) satisfies it here; NEW is the
-            // very hold it became.
+            // HELD accepts the same kinds as in the first evaluation (R56: HELD checks per mode);
+            // NEW requires exactly the hold that the request created.
             let kinds: &[ClaimKind] = match (request.state, request.mode) {
                 (RequestKind::Held, _) if semaphore => &[ClaimKind::Write],
                 (RequestKind::Held, Mode::Read) => &[ClaimKind::Read, ClaimKind::Tree],

@@ -34,7 +34,7 @@ impl Claim {
         self.terms.mode()
     }
 
-    /// What it was acquired under (R42: holds keep their algorithm).
+    /// The algorithm under which it was acquired (R42: holds keep their algorithm).
     pub(super) fn algorithm(&self) -> Algorithm {
         self.terms.algorithm()
     }
@@ -52,7 +52,7 @@ impl Claim {
         self.algorithm() == Algorithm::Semaphore
     }
 
-    /// Whether it covers what lies below its path, for those who want to write (or read) there.
+    /// Returns whether it also blocks the paths below its own.
     pub(super) fn covers_below(&self) -> bool {
         self.mode() == Mode::Write && self.algorithm().is_recursive()
     }
@@ -62,7 +62,7 @@ impl Claim {
 const MANY: u32 = 64;
 
 impl Space {
-    /// Adds a claim, or renews the one that is there.
+    /// Adds a claim, or updates the existing one.
     pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: PackedClaim) {
         let kind = ClaimKind::of(terms.mode());
         if let Some(there) = self.own_claim(session, node, kind) {
@@ -94,8 +94,8 @@ impl Space {
         self.count(number, ClaimChange::Up);
     }
 
-    /// Removes a claim: its fence becomes a mark, and those that it blocked are to be looked at.
-    /// `path` is the claim's, if the caller has it at hand. The session may be left without claims.
+    /// Removes a claim, retains its fence, and marks the waiters that it blocked as pending. `path`
+    /// is the claim's path, if the caller has it. The session may have no claims afterwards.
     pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: ClaimEnd) {
         self.count(number, ClaimChange::Down);
         self.unplace(number);
@@ -111,11 +111,12 @@ impl Space {
         }
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
-        // It no longer holds all that was granted (R122: events are always delivered).
+        // The owner no longer holds all that its GRANT announced (R122: events are always
+        // delivered).
         session.set_grant(None);
         let (namespace, waiter) = (session.namespace, session.waiter);
-        // What the owner itself holds decides about its own place in line, too (R79 no overtaking,
-        // R88 sweep order and reservation).
+        // The owner's own holds affect its queued acquire, too (R79 no overtaking, R88 sweep order
+        // and reservation).
         self.mark_pending(waiter);
         self.wake(&claim);
 
@@ -231,7 +232,7 @@ impl Space {
         })
     }
 
-    /// Puts a claim to its node: alone, or into the crowd.
+    /// Stores a claim at its node: inline if it is the only one, else in the map by owner.
     pub(super) fn place(&mut self, number: u32) {
         let Claim { node, session, .. } = self.claims[number];
         let kind = self.claims[number].kind();
@@ -281,7 +282,7 @@ impl Space {
         }
     }
 
-    /// Counts a claim at the nodes above it, for everybody and for its own session.
+    /// Counts a claim at the nodes above it, in total and for its own session.
     fn count(&mut self, number: u32, step: ClaimChange) {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
@@ -300,7 +301,7 @@ impl Space {
         self.count_above(number, step);
     }
 
-    /// Counts a claim at the nodes above it, for everybody.
+    /// Counts a claim at the nodes above it, in total.
     pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
         let node = self.claims[number].node;
         let is_write = self.claims[number].kind().is_write();
@@ -358,7 +359,8 @@ impl Space {
         claims > MANY
     }
 
-    /// Those that a claim blocked, and nothing else at its place still does, are to be looked at.
+    /// Marks as pending the waiters that a removed claim blocked, unless another claim at the same
+    /// node still blocks them.
     fn wake(&mut self, gone: &Claim) {
         let node = gone.node;
         if self.tree.extra(node).is_some() {
@@ -392,7 +394,8 @@ impl Space {
         }
     }
 
-    /// Every waiter in the ring of the readers is blocked while another owner reads.
+    /// Wakes waiters that readers of a node blocked. With one reader left, only that reader's own
+    /// waiter can proceed; all others are still blocked.
     fn wake_readers(&mut self, node: u32) {
         let mut owners = ClaimKind::ALL[1..]
             .iter()
@@ -423,7 +426,7 @@ impl Space {
         }
     }
 
-    /// Tells those who watch about a claim.
+    /// Reports a change of a claim to watchers.
     pub(super) fn tell_claim(&mut self, kind: ChangeKind, claim: &Claim, path: Path) {
         let session = &self.sessions[claim.session];
         let change = crate::event::LockChange {

@@ -18,7 +18,7 @@ use crate::policy::{Algorithm, Missing, Mode, Reason};
 use crate::tree::{ClaimKind, PathPosition};
 use crate::value::Fence;
 
-/// What blocks a path, and where. Which owner it is, is looked up when somebody wants to know.
+/// What blocks a path, and at which node. The owner is looked up only for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockingClaim {
     /// A covering write, or a reader of the tree, on an ancestor.
@@ -35,63 +35,64 @@ pub(super) enum BlockingClaim {
     ReadsBelow { node: u32 },
 }
 
-/// The judgement on an acquire.
+/// The decision on an acquire.
 #[derive(Debug)]
 pub(super) enum AcquireDecision {
-    /// It may be granted.
+    /// It can be granted.
     Free,
-    /// It may be granted once its fence is replaced by a newer one (R88: sweep order and
+    /// It can be granted after its fence is replaced by a newer one (R88: sweep order and
     /// reservation).
     FreeButStale,
-    /// The owner does not hold what it believes to hold.
+    /// The owner does not hold a path that it requested as HELD.
     Lost {
         path: Option<Path>,
         missing: Missing,
     },
     /// Waiting cannot cure it.
     Incurable { path: Path, reason: Reason },
-    /// An earlier waiter is in the way: the latest such one.
+    /// An earlier waiter blocks it; contains the latest such waiter.
     Behind(BlockingWaiter),
-    /// A claim is in the way of one of its paths.
+    /// A claim blocks one of its paths.
     Blocked {
         request: usize,
         blocking_claim: BlockingClaim,
     },
 }
 
-/// Who asks, and from which place.
+/// The requesting owner and its queue position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requester<'a> {
     pub(super) namespace: u32,
     pub(super) session: Option<u32>,
     pub(super) place: QueuePosition<'a>,
-    /// The fence that its writes are to get, if it is known already.
+    /// The fence for its writes, if it is known already.
     pub(super) fence: Option<Fence>,
     pub(super) stale: StaleFence,
 }
 
-/// From which place in line an owner asks.
+/// The queue position from which an owner requests.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum QueuePosition<'a> {
-    /// From the end.
+    /// The end of the queue: a new request.
     End,
-    /// As the waiter of this number.
+    /// The position of the waiter with this number.
     Waiter(u64),
-    /// With a place, but perhaps for other paths: it counts for these pairs only (R79).
+    /// The owner has a waiter with this number, but possibly for other paths: the position counts
+    /// only for these pairs (R79).
     Again(u64, &'a BTreeSet<(&'a Path, Mode)>),
 }
 
-/// What a fence that is not above the stored one means.
+/// What to do with a fence that is not above the stored one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StaleFence {
-    /// A conflict (R68: caller-supplied tokens).
+    /// Report a conflict (R68: caller-supplied tokens).
     Conflict,
-    /// A waiter gets a newer one (R88).
+    /// Replace it by a newer one, for waiters (R88).
     Replace,
 }
 
 impl Requester<'_> {
-    /// Up to which place others are in the way of a path (R79).
+    /// Returns the bound up to which other waiters block a path (R79).
     pub(super) fn before(&self, request: &Request) -> QueueBound {
         let (number, own) = match self.place {
             QueuePosition::End => (u64::MAX, u64::MAX),
@@ -106,11 +107,11 @@ impl Requester<'_> {
 }
 
 impl Space {
-    /// Judges an acquire as the state is now.
+    /// Evaluates an acquire against the present state.
     pub(super) fn evaluate(&self, requester: Requester<'_>, acquire: &Acquire) -> AcquireDecision {
         let incurable = self.evaluate_permanent(requester, acquire);
-        // Who has lost what it must hold is told at once. Otherwise who waits already is not looked
-        // at while others are ahead (R88), unlike a newcomer (R47).
+        // A lost HELD path is reported at once. Other incurable findings of a queued acquire are
+        // reported only when no waiter is ahead (R88), those of a new acquire at once (R47).
         let skipped = matches!(requester.place, QueuePosition::Waiter(_))
             && !matches!(incurable, Some(AcquireDecision::Lost { .. }));
         match incurable {
@@ -127,7 +128,7 @@ impl Space {
         self.evaluate_claims(requester, acquire)
     }
 
-    /// What waiting cannot cure (R47, R50–R57).
+    /// Returns a finding that waiting cannot cure (R47, R50–R57).
     fn evaluate_permanent(
         &self,
         requester: Requester<'_>,
@@ -231,7 +232,7 @@ impl Space {
         })
     }
 
-    /// The latest earlier waiter in the way of any NEW path (R79).
+    /// Returns the latest earlier waiter that blocks any NEW path (R79).
     fn behind(&self, requester: Requester<'_>, acquire: &Acquire) -> Option<BlockingWaiter> {
         if self.namespaces[requester.namespace].waiting_paths == 0 {
             return None;
@@ -250,7 +251,7 @@ impl Space {
         latest
     }
 
-    /// A NEW path as those in its way are searched for.
+    /// Converts a NEW path to the input of the search for blocking waiters.
     pub(super) fn want(
         &self,
         requester: Requester<'_>,
@@ -264,7 +265,7 @@ impl Space {
         }
     }
 
-    /// Claims in the way, and stale fences (R45).
+    /// Checks blocking claims and stale fences, path by path (R45).
     fn evaluate_claims(&self, requester: Requester<'_>, acquire: &Acquire) -> AcquireDecision {
         let algorithm = acquire.route.algorithm;
         let mut stale = false;
@@ -303,7 +304,8 @@ impl Space {
         }
     }
 
-    /// The first thing in the way of one path (R45), if any. THE conflict rule.
+    /// Returns the first claim that blocks one path (R45), if any. This function is the conflict
+    /// rule.
     pub(super) fn blocking_claim(
         &self,
         session: Option<u32>,
@@ -355,8 +357,8 @@ impl Space {
         None
     }
 
-    /// Whether all permits of a path are taken, and none of them by this owner (R53: one permit per
-    /// owner).
+    /// Returns whether all permits of a path are taken, none of them by this owner (R53: one permit
+    /// per owner).
     fn is_full(&self, session: Option<u32>, node: u32) -> bool {
         let holders = self.count_at(node, ClaimKind::Write);
         if holders == 0 {
@@ -374,12 +376,12 @@ impl Space {
         let path = self.tree.path(name, node);
         match self.capacity(session.namespace, &path) {
             Some(capacity) => holders >= capacity.get() as usize,
-            // Whoever holds a permit has fixed the capacity; without one, be on the safe side.
+            // Unreachable: a permit holder has fixed the capacity. `true` is the safe result.
             None => true,
         }
     }
 
-    /// The stored fence, or the floor, that makes a NEW write's fence stale (R68, R72 token
+    /// Returns the stored fence, or the floor, that makes a NEW write's fence stale (R68, R72 token
     /// retention and floors).
     fn stale(
         &self,
@@ -402,7 +404,8 @@ impl Space {
         if own && stored == Some(fence) {
             return None;
         }
-        // After a raise the floor lies above what is stored: what was lost is between them.
+        // After a `Lift` the floor is above the stored fence; fences in between may have been
+        // issued and lost.
         let floor = self.fence_floor(requester.namespace, &request.path);
         let highest = stored.max(Fence::from_number(floor))?;
         (fence <= highest).then_some(highest)

@@ -34,7 +34,7 @@ use crate::value::{Fence, OwnerId};
 /// A queued acquire (R81: queueing has no effect).
 #[derive(Clone, Debug)]
 pub(super) struct Waiter {
-    /// Its place: smaller ones come first.
+    /// Its number in the queue: smaller ones come first.
     pub(super) number: u64,
     pub(super) session: u32,
     pub(super) request: Box<Acquire>,
@@ -43,11 +43,11 @@ pub(super) struct Waiter {
     pub(super) since: u64,
     pub(super) end: u64,
     pub(super) parts: Vec<WantedPath>,
-    /// What hangs it on the thing that blocks it.
+    /// Its link in the wait list of its blocker.
     pub(super) link: u32,
-    /// Whom it has asked to let go (E2: ask blockers to release).
+    /// The owners that it has asked to release (E2: ask blockers to release).
     pub(super) asked: BTreeSet<OwnerId>,
-    /// The remembered answers that speak of it (R105: replays report present truth).
+    /// The remembered answers that refer to it (R105: replays report present truth).
     pub(super) answers: Vec<ScopedKey>,
 }
 
@@ -56,16 +56,17 @@ pub(super) struct Waiter {
 pub(super) struct WantedPath {
     pub(super) node: u32,
     pub(super) kind: ClaimKind,
-    /// Ring of the waiters that this part blocks, `NONE` if there is none yet.
+    /// Wait list of the waiters that this path blocks, `NONE` if there is none yet.
     pub(super) blocks: u32,
-    /// The same for those who ask (E2): they are looked at when this part is granted.
+    /// The same for waiters that ask their blockers (E2): they are re-checked when this path is
+    /// granted, because then the blocker is a new claim whose owner must be asked.
     pub(super) blocks_asking: u32,
 }
 
-/// The waiters in one line, by number, with how many of their paths are meant.
+/// The waiters in one queue by number: each with its id and the number of its paths counted here.
 pub(super) type PathQueue = BTreeMap<u64, (u32, u32)>;
 
-/// An earlier waiter in the way.
+/// An earlier waiter that blocks a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockingWaiter {
     pub(super) number: u64,
@@ -73,16 +74,16 @@ pub(super) struct BlockingWaiter {
     pub(super) at: WaiterPosition,
 }
 
-/// Where a waiter in the way stands, seen from the wanted path.
+/// The position of a blocking waiter, relative to the wanted path.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaiterPosition {
-    /// At this node, the path's own or one above, wanting it in this way.
+    /// It wants this node (the path's own or one above) in this mode.
     Here(u32, ClaimKind),
-    /// Somewhere below the path's node, for writing or not.
+    /// It wants a path below the path's node, for writing or for reading.
     Below(u32, QueueSides),
 }
 
-/// The two sides of the lines below a node.
+/// The two queues of paths below a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum QueueSides {
     Write = 0,
@@ -98,11 +99,11 @@ impl QueueSides {
     }
 }
 
-/// Up to which place others count, and who does not (R79).
+/// The part of the queue that is ahead of a request (R79).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBound {
     pub(super) number: u64,
-    /// The asking owner's own place.
+    /// The number of the owner's own waiter, which never blocks it.
     pub(super) own: u64,
 }
 
@@ -121,7 +122,7 @@ impl QueueBound {
     }
 }
 
-/// What is wanted, for the search of those in the way.
+/// A wanted path, as input of the search for blocking waiters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedAccess {
     pub(super) path_position: PathPosition,
@@ -130,7 +131,7 @@ pub(super) struct WantedAccess {
 }
 
 impl Space {
-    /// The latest earlier waiter in the way of a path.
+    /// Returns the latest earlier waiter that blocks a path.
     pub(super) fn latest_ahead(
         &self,
         want: WantedAccess,
@@ -145,7 +146,7 @@ impl Space {
             .max_by_key(|blocking_waiter| blocking_waiter.number)
     }
 
-    /// The earliest waiter in the way of a path.
+    /// Returns the earliest waiter that blocks a path.
     pub(super) fn earliest_ahead(
         &self,
         want: WantedAccess,
@@ -157,7 +158,7 @@ impl Space {
             .min()
     }
 
-    /// Adds the earlier waiters in the way of a path to a set, at most `limit` in all.
+    /// Adds the earlier waiters that block a path to a set, at most `limit` in all.
     pub(super) fn all_ahead(
         &self,
         want: WantedAccess,
@@ -166,7 +167,7 @@ impl Space {
         found: &mut BTreeSet<(u64, u32)>,
     ) {
         for (_, line) in self.lines(want) {
-            // The smallest of the union are among the smallest of each.
+            // The `limit` smallest of the union are among the `limit` smallest of each queue.
             for ahead in before.all(line).take(limit) {
                 found.insert(ahead);
             }
@@ -176,8 +177,8 @@ impl Space {
         }
     }
 
-    /// How many earlier waiters are in the way of a single path, if that can be told without looking
-    /// at each: all of them stand in one line.
+    /// Returns the number of earlier waiters that block a single path, if they are all in one queue
+    /// and so can be counted without visiting each.
     pub(super) fn count_ahead(&self, want: WantedAccess, before: QueueBound) -> Option<usize> {
         let lines = self.lines(want);
         match lines.as_slice() {
@@ -189,8 +190,8 @@ impl Space {
         }
     }
 
-    /// The lines of those who exclude a wanted path (R44: when two requests exclude each other),
-    /// each with where it stands.
+    /// Returns the queues of waiters that exclude a wanted path (R44: when two requests exclude
+    /// each other), each with its position.
     fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
         let recursive = want.algorithm.is_recursive();
@@ -245,7 +246,7 @@ impl Space {
         found
     }
 
-    /// Whether an owner holds a path well enough not to yield to waiters for it (R79).
+    /// Returns whether an owner's own holds on a path exempt it from yielding to waiters (R79).
     pub(super) fn holds_enough(
         &self,
         session: Option<u32>,
@@ -280,7 +281,7 @@ impl Space {
         })
     }
 
-    /// Stores a waiter at its paths and hangs it nowhere yet.
+    /// Queues a waiter at its paths. The caller parks it.
     pub(super) fn join(&mut self, session: u32, waiter: Waiter) -> u32 {
         let (number, end) = (waiter.number, waiter.end);
         let namespace = self.sessions[session].namespace;
@@ -326,7 +327,7 @@ impl Space {
         }
     }
 
-    /// Takes a waiter out of the queue. Those that it blocked stay hung on its parts.
+    /// Removes one path of a waiter from the queues. Waiters parked on it stay parked.
     fn unqueue(&mut self, part: &WantedPath, number: u64) {
         self.tree.extra_mut(part.node).here[part.kind as usize].remove(&number);
         let side = QueueSides::of(part.kind) as usize;
@@ -344,8 +345,8 @@ impl Space {
         }
     }
 
-    /// Removes a waiter from all indexes and gives it back; those that it blocked are still hung on
-    /// its parts, which must be dissolved or handed to claims.
+    /// Removes a waiter from all indexes and returns it. Other waiters are still parked on its
+    /// paths: the caller must dissolve those lists or hand them over to claims.
     pub(super) fn take_waiter(&mut self, id: u32) -> Option<Waiter> {
         let waiter = self.waiters.remove(id)?;
         self.links.destroy(waiter.link);
@@ -363,7 +364,8 @@ impl Space {
         Some(waiter)
     }
 
-    /// Removes a waiter that is not granted: its answers forget it, those that it blocked are looked at.
+    /// Removes a waiter without a grant: marks its answers as gone and the waiters parked on it as
+    /// pending.
     pub(super) fn leave(&mut self, id: u32) -> Option<Waiter> {
         let waiter = self.take_waiter(id)?;
         for key in &waiter.answers {
@@ -378,7 +380,7 @@ impl Space {
         Some(waiter)
     }
 
-    /// What a waiter's standing at its paths kept alive may go.
+    /// Frees the nodes and capacities that only this waiter kept alive.
     pub(super) fn leave_paths(&mut self, waiter: &Waiter) {
         let namespace = self.sessions[waiter.session].namespace;
         if waiter.request.route.algorithm == Algorithm::Semaphore {
@@ -391,7 +393,7 @@ impl Space {
         }
     }
 
-    /// Everything in a ring is to be looked at; the ring is gone.
+    /// Marks all waiters of a list as pending and removes the list.
     pub(super) fn dissolve(&mut self, head: u32) {
         if head == NONE {
             return;
@@ -404,7 +406,7 @@ impl Space {
         self.links.destroy(head);
     }
 
-    /// Everything in a ring of a node is to be looked at.
+    /// Marks all waiters of one list of a node as pending.
     pub(super) fn flush(&mut self, node: u32, ring: NodeRing) {
         let head = self
             .tree
@@ -417,14 +419,14 @@ impl Space {
         }
     }
 
-    /// A waiter is to be looked at before this command ends.
+    /// Marks a waiter to be re-checked before this command ends.
     pub(super) fn mark_pending(&mut self, id: u32) {
         if let Some(waiter) = self.waiters.get(id) {
             self.pending.insert((waiter.number, id));
         }
     }
 
-    /// Hangs a waiter on an earlier one.
+    /// Parks a waiter on an earlier one.
     pub(super) fn park_on_waiter(&mut self, id: u32, ahead: BlockingWaiter) {
         let asks = self.waiters[id].request.wait == WaitMode::QueueAndAsk;
         let part = self.waiters[ahead.waiter]
@@ -452,7 +454,7 @@ impl Space {
         self.links.join(link, *head);
     }
 
-    /// Hangs a waiter on what blocks it.
+    /// Parks a waiter on the claim that blocks it.
     pub(super) fn park_on_claim(&mut self, id: u32, blocking_claim: BlockingClaim) {
         let session = Some(self.waiters[id].session);
         let (node, ring) = match blocking_claim {
@@ -479,7 +481,7 @@ impl Space {
         self.links.join(link, head);
     }
 
-    /// The head of a ring of a node, made if it is not there.
+    /// Returns the head of a wait list of a node; creates it if needed.
     pub(super) fn ring(&mut self, node: u32, ring: NodeRing) -> u32 {
         let head = self.tree.extra_mut(node).rings[ring as usize];
         if head != NONE {
@@ -490,7 +492,7 @@ impl Space {
         head
     }
 
-    /// The node of a path in a namespace, made if it is not there.
+    /// Returns the node of a path in a namespace; creates it if needed.
     pub(super) fn reach(&mut self, namespace: u32, path: &Path) -> u32 {
         let state = &mut self.namespaces[namespace];
         if state.root == NONE {
@@ -499,14 +501,14 @@ impl Space {
         self.tree.reach(state.root, below_root(&state.name, path))
     }
 
-    /// Where a path is in a namespace.
+    /// Returns the position of a path in its namespace's tree.
     pub(super) fn path_position(&self, namespace: u32, path: &Path) -> PathPosition {
         let state = &self.namespaces[namespace];
         self.tree
             .path_position(state.root, below_root(&state.name, path))
     }
 
-    /// Tells those who watch about all paths of a waiter.
+    /// Reports a change of all paths of a waiter to watchers.
     pub(super) fn tell_waiter(&mut self, waiter: &Waiter, kind: ChangeKind) {
         if !self.watching {
             return;

@@ -17,14 +17,14 @@ use crate::event_log::KEPT_MS;
 use crate::policy::Mode;
 use crate::value::{Fence, OwnerId};
 
-/// How long it counts that somebody asked (R116: revoke marker).
+/// How long a release request stays marked on a lease (R116: revoke marker).
 pub(super) const ASKED_MS: u64 = 300_000;
 
-/// How many owners are asked at a time (E2: ask blockers to release).
+/// Maximum number of owners asked per check (E2: ask blockers to release).
 const ASKED_AT_ONCE: usize = 64;
 
 impl Space {
-    /// Looks at every waiter that something was freed for.
+    /// Re-checks all pending waiters, smallest number first, until none is pending.
     pub(super) fn wake_waiters(&mut self) {
         while let Some((number, id)) = self.pending.pop_first() {
             let there = self.waiters.get(id);
@@ -34,7 +34,7 @@ impl Space {
         }
     }
 
-    /// Grants a waiter, gives it up, or hangs it on what blocks it now.
+    /// Re-checks a waiter: grants it, gives it up, or parks it on its present blocker.
     fn look_at(&mut self, id: u32) {
         let link = self.waiters[id].link;
         self.links.leave(link);
@@ -57,7 +57,7 @@ impl Space {
         }
     }
 
-    /// Hangs a waiter that was just judged to wait.
+    /// Parks a waiter that was just queued.
     pub(super) fn park_on(&mut self, id: u32) {
         let requester = self.waiter_requester(id);
         match self.evaluate(requester, &self.waiters[id].request) {
@@ -65,7 +65,8 @@ impl Space {
             AcquireDecision::Blocked { blocking_claim, .. } => {
                 self.park_on_claim(id, blocking_claim)
             }
-            // It came from the end of the line and now stands in it: seen from its place it may be free.
+            // The first check was made from the end of the queue. From its own, earlier position it
+            // may be free, so it is re-checked before the command ends.
             AcquireDecision::Free
             | AcquireDecision::FreeButStale
             | AcquireDecision::Lost { .. }
@@ -84,14 +85,15 @@ impl Space {
         let begins = self.sessions[session].lease.is_none();
         self.grant(session, &waiter.request, fence, &waiter.parts);
         if self.sessions[session].taken().is_some() {
-            // It has them again, at a fence that the grant tells.
+            // The owner holds these paths again and learns the fence from the GRANT event.
             let (new, released) = new_and_released(&waiter.request);
             for hold in new.iter().chain(&released) {
                 self.sessions[session].forget_taken(&hold.path, hold.mode);
             }
         }
-        // A lease that a grant begins is as old as the place in line that it came from. So a release that
-        // names everything up to a place in the order also ends what a waiter of then has become since.
+        // A lease that starts with a grant is as old as its waiter. So a ReleaseAll up to a number
+        // in the order also ends the leases of waiters that were queued before it and granted
+        // since.
         if begins
             && self.rules >= 2
             && waiter.number > self.order_from
@@ -115,7 +117,8 @@ impl Space {
         self.settle_session(session);
     }
 
-    /// Removes a waiter that can never be granted, and says so (R88: sweep order and reservation).
+    /// Removes a waiter that can never be granted and sends KILLED (R88: sweep order and
+    /// reservation).
     fn give_up(&mut self, id: u32) {
         let session = self.waiters[id].session;
         self.tell(session, EventKind::Killed);
@@ -123,7 +126,7 @@ impl Space {
         self.settle_session(session);
     }
 
-    /// A fence for a waiter whose own was overtaken (R88).
+    /// Mints a new fence for a waiter whose reserved one has become stale (R88).
     fn newer_fence(&mut self, id: u32) -> Option<Fence> {
         let waiter = &self.waiters[id];
         let namespace = self.sessions[waiter.session].namespace;
@@ -146,7 +149,7 @@ impl Space {
         Fence::from_number(highest.max()? + 1)
     }
 
-    /// Asks those whose claims are in a waiter's way to let go, each once (E2).
+    /// Asks the owners of the claims that block a waiter to release, each once (E2).
     pub(super) fn ask_blockers(&mut self, id: u32) {
         if self.waiters[id].request.wait != WaitMode::QueueAndAsk {
             return;
@@ -173,7 +176,7 @@ impl Space {
         }
     }
 
-    /// Marks a lease: somebody asks its owner to let go (R116).
+    /// Marks a lease with a release request (R116).
     pub(super) fn mark_asked(&mut self, session: u32) {
         let until = self.time.saturating_add(ASKED_MS);
         let there = &mut self.sessions[session];
@@ -194,7 +197,7 @@ impl Space {
         }
     }
 
-    /// Makes an event for a session's owner; its sequence and id.
+    /// Creates an event for a session's owner; returns its sequence number and id.
     pub(super) fn tell(&mut self, session: u32, kind: EventKind) -> (u64, u64) {
         let there = &self.sessions[session];
         let owner = there.owner.clone();
@@ -216,8 +219,8 @@ impl Space {
         numbers
     }
 
-    /// Whether any NEW path of a waiter is a given one in a given mode (R99: Release cancels a
-    /// pending entry).
+    /// Returns whether a waiter wants this path in this mode as NEW (R99: Release cancels a pending
+    /// entry).
     pub(super) fn waits_for_hold(&self, id: u32, hold: &crate::command::Hold) -> bool {
         self.waiters.get(id).is_some_and(|waiter| {
             new_requests(&waiter.request)
