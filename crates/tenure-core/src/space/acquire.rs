@@ -418,8 +418,8 @@ impl Space {
         epoch
     }
 
-    /// Renews a session's lease. A renewal never moves the end earlier (R77), so the larger length
-    /// and cover stay.
+    /// Renews a session's lease. A renewal never moves the end earlier (R77), so since rules 2 the
+    /// larger length and cover stay.
     pub(super) fn renew_lease(&mut self, session: u32, before: Lease, ttl: Ttl) {
         let epoch = self.put_lease(session, ttl);
         if self.rules >= 2

@@ -16,11 +16,11 @@ use crate::policy::{Algorithm, Mode, Reason};
 use crate::slab::NONE;
 use crate::tree::ClaimKind;
 
-/// How far positions in line are counted (E4).
+/// Queue positions are counted up to this number (E4).
 pub(super) const POSITION_END: usize = 1000;
 
 impl Space {
-    /// The conflict that an obstacle means.
+    /// Converts a blocking claim to a conflict.
     pub(super) fn conflict(
         &self,
         session: Option<u32>,
@@ -62,7 +62,7 @@ impl Space {
         }
     }
 
-    /// A claim as a blocker.
+    /// Describes a claim as a blocker.
     pub(super) fn blocker(&self, claim: u32) -> Blocker {
         let claim = &self.claims[claim];
         let session = &self.sessions[claim.session];
@@ -78,8 +78,8 @@ impl Space {
         }
     }
 
-    /// The conflict of yielding to earlier waiters: the earliest in the way, and the first of its NEW
-    /// paths, in its order, that excludes one of the request's (R48).
+    /// Returns the conflict with earlier waiters: the earliest blocking one, and the first of its
+    /// NEW paths, in its order, that excludes one of the request's (R48).
     pub(super) fn conflict_behind(
         &self,
         requester: Requester<'_>,
@@ -106,7 +106,7 @@ impl Space {
         })
     }
 
-    /// A waiter as a blocker.
+    /// Describes a waiter as a blocker.
     fn waiting_blocker(&self, waiter: &Waiter, request: &Request) -> Blocker {
         Blocker {
             owner: self.sessions[waiter.session].owner.clone(),
@@ -118,7 +118,7 @@ impl Space {
         }
     }
 
-    /// 1 + the number of earlier waiters in the way, counted up to 1000 (E4).
+    /// Returns 1 + the number of blocking earlier waiters, counted up to 1000 (E4).
     pub(super) fn position(&self, requester: Requester<'_>, acquire: &Acquire) -> u32 {
         if self.namespaces[requester.namespace].waiting_paths == 0 {
             return 1;
@@ -136,11 +136,11 @@ impl Space {
             _ => None,
         };
         let ahead = counted.unwrap_or_else(|| self.ahead(requester, acquire, POSITION_END).len());
-        // At most 1001, so nothing is lost.
+        // At most 1001, so the cast is lossless.
         ahead.min(POSITION_END) as u32 + 1
     }
 
-    /// The earliest waiters in the way, at most `limit`.
+    /// Returns the earliest blocking waiters, at most `limit`.
     pub(super) fn ahead(
         &self,
         requester: Requester<'_>,
@@ -157,8 +157,8 @@ impl Space {
         found
     }
 
-    /// Calls for every claim in the way of an acquire's NEW paths: path by path, in the order of
-    /// R45 (order of conflict reasons) and R46.
+    /// Calls `each` for every claim that blocks a NEW path of an acquire: path by path, in the
+    /// order of R45 (order of conflict reasons) and R46.
     pub(super) fn each_blocker(
         &self,
         requester: Requester<'_>,
@@ -207,7 +207,7 @@ impl Space {
         ControlFlow::Continue(())
     }
 
-    /// The foreign readers of either kind at a node, by owner; one who reads in both ways once.
+    /// Returns the foreign readers of either kind at a node, by owner, each owner once.
     fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
         let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
         for kind in [ClaimKind::Tree, ClaimKind::Read] {
@@ -227,7 +227,7 @@ impl Space {
             .min_by(|one, two| owner(one).cmp(owner(two)))
     }
 
-    /// The foreign claim on the smallest path below a node (R46).
+    /// Returns the foreign claim on the smallest path below a node (R46).
     fn first_below(&self, session: Option<u32>, node: u32, side: LockSide) -> Option<u32> {
         let own = self.own_counts(session, node);
         let mut at = node;
@@ -244,7 +244,7 @@ impl Space {
         }
     }
 
-    /// Puts the children of those nodes in order on which [`Space::conflict`] will look for the first.
+    /// Sorts the children of the nodes in which [`Space::conflict`] will search for the first.
     pub(super) fn order_for(&mut self, session: Option<u32>, blocking_claim: BlockingClaim) {
         let (node, side) = match blocking_claim {
             BlockingClaim::WritesBelow { node } => (node, LockSide::Writes),
@@ -280,7 +280,7 @@ impl Space {
         };
         let mut first: Option<ChildOrSubtree<'_>> = None;
         for child in children {
-            // From here on, names and what lies below them come later than what was found.
+            // From here on, names and their subtrees sort after the place found.
             let segment = self.tree.segment(child);
             if first
                 .as_ref()
@@ -297,7 +297,7 @@ impl Space {
         first
     }
 
-    /// Calls for the foreign claims of one side below a node, by path, then owner.
+    /// Visits the foreign claims of one side below a node, by path, then owner.
     fn each_below(
         &self,
         session: Option<u32>,
@@ -309,8 +309,8 @@ impl Space {
         self.descend(node, session, side, &counts, visit)
     }
 
-    /// The bytes of `a` come before those of `a-b`, and those of `a-b` before `a/c`: a node and what
-    /// lies below it are two places in the order.
+    /// Visits the places below a node in byte order. `a` sorts before `a-b`, and `a-b` before
+    /// `a/c`: so a node and its subtree are two separate places in the order.
     fn descend(
         &self,
         node: u32,
@@ -363,7 +363,7 @@ impl Space {
         places
     }
 
-    /// A node with a foreign claim of one side, and what lies below it if there is one.
+    /// Returns a node with a foreign claim of one side, and its subtree if it has one.
     fn places_at(
         &self,
         node: u32,
@@ -426,8 +426,8 @@ impl Space {
         }
     }
 
-    /// The holder of a path that a break should rather have named: its writer, a permit holder or a
-    /// reader (E9: Break one hold).
+    /// Returns the present holder of a path, for a break that named another one: its writer, a
+    /// permit holder or a reader (E9: Break one hold).
     pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
         let node = node.filter(|node| *node != NONE)?;
         self.foreign_claim(None, node, ClaimKind::Write)
@@ -453,14 +453,14 @@ impl LockSide {
     }
 }
 
-/// A child of a node, or what lies below it.
+/// A child of a node, or the subtree below that child.
 struct ChildOrSubtree<'a> {
     segment: &'a str,
     inside: bool,
     node: u32,
 }
 
-/// The first NEW path of one acquire, in its order, that excludes one of another's.
+/// Returns the first NEW path of one acquire, in its order, that excludes one of the other's.
 pub(super) fn first_excluding<'a>(theirs: &'a Acquire, ours: &Acquire) -> Option<&'a Request> {
     let mut footprint = Footprint::new(ours.route.algorithm);
     for request in new_requests(ours) {
@@ -476,7 +476,7 @@ impl ChildOrSubtree<'_> {
     }
 }
 
-/// The paths that a request wants, to tell which of another's exclude one of them (R44: when two
+/// The paths of a request, indexed to find which paths of another one exclude them (R44: when two
 /// requests exclude each other).
 struct Footprint<'a> {
     algorithm: Algorithm,

@@ -20,7 +20,7 @@ use crate::tree::ClaimKind;
 const PAIRED: u32 = 300;
 
 impl Space {
-    /// Recounts everything and compares. Panics where a promise is broken.
+    /// Verifies all invariants by recounting. Panics if one is violated.
     pub fn check(&self) {
         assert!(self.pending.is_empty(), "a freed waiter was not looked at");
         self.check_claims();
@@ -313,7 +313,7 @@ impl Space {
         assert!(self.marks.idle() <= self.limits.marks, "too many marks");
     }
 
-    /// No two claims of different owners are in conflict, looked at pair by pair.
+    /// No two claims of different owners conflict, compared pair by pair.
     fn check_exclusion(&self) {
         if self.claims.len() > PAIRED {
             return;
@@ -344,7 +344,7 @@ impl Space {
         }
     }
 
-    /// What was taken from an owner is not there.
+    /// A hold ended by force has no claim.
     fn check_taken(&self) {
         for (number, session) in self.sessions.iter() {
             for (path, mode) in session.taken().into_iter().flat_map(TakenHolds::keys) {
@@ -356,7 +356,7 @@ impl Space {
         }
     }
 
-    /// Every waiter is blocked (or frozen) and hangs in exactly one ring.
+    /// Every waiter is blocked (or frozen) and is in exactly one wait list.
     fn check_waiting(&self) {
         let mut parked_on: Vec<u32> = Vec::new();
         for (node, _) in self.tree.nodes.iter() {

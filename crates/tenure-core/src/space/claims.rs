@@ -354,7 +354,8 @@ impl Space {
         self.sessions[session].set_own_below(Some(own));
     }
 
-    /// Whether a session with so many claims keeps counts of them (between the two marks: as it was).
+    /// Returns whether a restored session with so many claims gets an index. At run time there is
+    /// hysteresis: the index is built above `MANY` and dropped at `MANY / 2`.
     pub(super) fn wants_index(claims: u32) -> bool {
         claims > MANY
     }

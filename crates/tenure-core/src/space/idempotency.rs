@@ -13,11 +13,11 @@ use crate::path::Namespace;
 use crate::policy::Mode;
 use crate::value::{Fence, Holder, Key};
 
-/// How long an answer is remembered.
+/// How long an answer is remembered, in lease time.
 pub(crate) const KEPT_MS: u64 = 300_000;
 
-/// A key in its scope (R104: scope of a key). In the order of the fields, so that the namespaces
-/// that know a key stand together.
+/// A key with its scope (R104: scope of a key). The derived order keeps all namespaces that know a
+/// key adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScopedKey {
     pub(super) call: KeyedCall,
@@ -32,31 +32,31 @@ pub(super) enum KeyedCall {
     Release,
 }
 
-/// What was answered.
+/// A remembered answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StoredAnswer {
-    /// OK, at once or since: the fence in force.
+    /// OK, at once or after queueing: the fence in force.
     Granted(Option<Fence>),
     /// Plain success of a release.
     Released,
     /// QUEUED: the waiter's number.
     Waiting(u64),
-    /// QUEUED once, but the place is gone without a grant: a repeat is evaluated afresh.
+    /// QUEUED, but the waiter left without a grant: a repeat is evaluated again.
     Gone,
 }
 
-/// An answer, for what, and until when.
+/// An answer with the fingerprint of its request and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct IdempotencyEntry {
     pub(super) fingerprint: u128,
     pub(super) answer: StoredAnswer,
     pub(super) end: u64,
-    /// For a part of a release: the hashes of the holds that were released in this namespace, in their order.
-    /// The fingerprint is that of the whole request, so it does not say which. Since rules 2.
+    /// For a part of a release: the sorted hashes of the holds released in this namespace. The
+    /// fingerprint covers the whole request, so it does not identify them. Since rules 2.
     pub(super) released: Box<[u64]>,
 }
 
-/// See the module.
+/// Remembered answers by key, with their expiry queue.
 #[derive(Clone, Debug)]
 pub(super) struct IdempotencyTable {
     pub(super) table: BTreeMap<ScopedKey, IdempotencyEntry>,
@@ -70,12 +70,12 @@ impl IdempotencyEntry {
     }
 }
 
-/// What a key says about a request.
+/// The result of looking up a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyLookup {
-    /// Nothing: it is new, and there is room.
+    /// The key is new, and there is room.
     New,
-    /// The same request was answered so.
+    /// The same request got this answer.
     Answered(StoredAnswer),
     /// It was used for a different request (R103: key reuse with other content).
     Reused,
@@ -101,14 +101,15 @@ impl IdempotencyTable {
                     KeyLookup::Reused
                 }
             }
-            // What is over makes room, but only `forget` removes it: the count is the table's.
+            // A lapsed entry counts as absent here; only `forget` removes it, so that the size is
+            // the same on every replica.
             Some(_) => KeyLookup::New,
             None if self.table.len() >= self.limit => KeyLookup::Full,
             None => KeyLookup::New,
         }
     }
 
-    /// Whether this hold was released under this key by a request of this content, in any namespace.
+    /// Returns whether this hold was released under this key by the same request, in any namespace.
     pub(super) fn was_released(
         &self,
         key: &Key,
@@ -116,7 +117,7 @@ impl IdempotencyTable {
         hold: &Hold,
         time: u64,
     ) -> bool {
-        // Only namespaces that contain the path can have released it: none is before its handler.
+        // Start at the path's handler: no namespace that contains the path sorts before it.
         let first = ScopedKey {
             call: KeyedCall::Release,
             key: key.clone(),
@@ -134,7 +135,7 @@ impl IdempotencyTable {
             })
     }
 
-    /// Drops the holds that were released under this key.
+    /// Removes from `holds` those that were released under this key.
     pub(super) fn drop_released(&self, key: &ScopedKey, holds: &mut Vec<Hold>) {
         if let Some(remembered) = self.table.get(key) {
             holds.retain(|hold| !remembered.has_released(hold_hash(hold)));
@@ -160,8 +161,8 @@ impl IdempotencyTable {
         );
     }
 
-    /// Remembers that these holds were released, beside those that a former part of the same request released in
-    /// the same namespace.
+    /// Remembers these holds as released, in addition to those that an earlier part of the same
+    /// request released in the same namespace.
     pub(super) fn remember_release(
         &mut self,
         key: ScopedKey,
@@ -185,7 +186,7 @@ impl IdempotencyTable {
         self.restore(key, remembered);
     }
 
-    /// Puts back what belongs to the answers beside what rules 1 know, in their order.
+    /// Restores the rules 2 part of the answers, in their order.
     pub(super) fn set_released(&mut self, released: Vec<Box<[u64]>>) {
         let mut released = released.into_iter();
         for (end, key) in &self.ends {
@@ -195,7 +196,7 @@ impl IdempotencyTable {
         }
     }
 
-    /// Puts an answer back; the ends must not go back.
+    /// Restores an answer. Answers must come in the order of their ends.
     pub(super) fn restore(&mut self, key: ScopedKey, remembered: IdempotencyEntry) {
         let again = self
             .table
@@ -207,21 +208,21 @@ impl IdempotencyTable {
         self.table.insert(key, remembered);
     }
 
-    /// The waiter that an answer speaks of was granted.
+    /// Updates an answer: its waiter was granted.
     pub(super) fn granted(&mut self, key: &ScopedKey, fence: Option<Fence>) {
         if let Some(there) = self.table.get_mut(key) {
             there.answer = StoredAnswer::Granted(fence);
         }
     }
 
-    /// The waiter that an answer speaks of is gone without a grant.
+    /// Updates an answer: its waiter left without a grant.
     pub(super) fn gone(&mut self, key: &ScopedKey) {
         if let Some(there) = self.table.get_mut(key) {
             there.answer = StoredAnswer::Gone;
         }
     }
 
-    /// Forgets what is over, a few at a time: more than one entry can bring.
+    /// Removes lapsed answers, a few per entry, but more than one entry can add.
     pub(super) fn forget(&mut self, time: u64) {
         let mut left = 16;
         while left > 0 && self.ends.front().is_some_and(|(end, _)| *end <= time) {
@@ -234,7 +235,7 @@ impl IdempotencyTable {
         }
     }
 
-    /// All answers, in the order in which they end.
+    /// Iterates over all answers, in the order of their ends.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&ScopedKey, &IdempotencyEntry)> {
         self.ends.iter().filter_map(|(end, key)| {
             let there = self.table.get(key)?;
@@ -243,7 +244,8 @@ impl IdempotencyTable {
     }
 }
 
-/// The content of an acquire. How it was routed is no part of it: a repeat may come by another table.
+/// Hashes the content of an acquire. The route is not included, because a repeat may be resolved by
+/// another table.
 pub(super) fn acquire_fingerprint(acquire: &Acquire) -> u128 {
     let mut print = Fingerprint::new();
     print.text(acquire.owner.as_str());
@@ -276,7 +278,7 @@ pub(super) fn acquire_fingerprint(acquire: &Acquire) -> u128 {
     print.finish()
 }
 
-/// The content of a release: of the whole request, where that is known.
+/// Hashes the content of a release: of the whole request, if it is known.
 pub(super) fn release_fingerprint(release: &Release) -> u128 {
     if let Some(whole) = &release.whole {
         return whole.fingerprint;
@@ -287,7 +289,7 @@ pub(super) fn release_fingerprint(release: &Release) -> u128 {
     print.finish()
 }
 
-/// Tells the holds of one request apart.
+/// Hashes a hold, to distinguish the holds of one request.
 fn hold_hash(hold: &Hold) -> u64 {
     let mut print = Fingerprint::new();
     print.text(hold.path.as_str());

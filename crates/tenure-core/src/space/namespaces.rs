@@ -18,7 +18,7 @@ use crate::value::Fence;
 #[derive(Clone, Debug)]
 pub(super) struct NamespaceState {
     pub(super) name: Namespace,
-    /// Its root in the tree, `NONE` while nothing is in it.
+    /// Its root in the tree, `NONE` while it has no nodes.
     pub(super) root: u32,
     /// The highest fence minted, stored or folded here.
     pub(super) high: u64,
@@ -34,7 +34,7 @@ pub(super) struct NamespaceState {
     pub(super) idle: bool,
 }
 
-/// See the module.
+/// All namespaces of a space, found by name, with the eviction queue of idle ones.
 #[derive(Clone, Debug)]
 pub(super) struct Namespaces {
     slab: Slab<NamespaceState>,
@@ -44,7 +44,7 @@ pub(super) struct Namespaces {
     newest: u32,
     idle: u32,
     limit: u32,
-    /// Where new namespaces start.
+    /// The floor of the space, at which new namespaces start.
     pub(super) floor: u64,
 }
 
@@ -73,7 +73,7 @@ impl Namespaces {
             .copied()
     }
 
-    /// The namespace of this name, made if it is not there.
+    /// Returns the namespace with this name; creates it if needed.
     pub(super) fn ensure(&mut self, name: &Namespace) -> u32 {
         if let Some(found) = self.find(name) {
             return found;
@@ -111,7 +111,7 @@ impl Namespaces {
         self.slab.iter()
     }
 
-    /// Those with nothing left but numbers, the longest idle first.
+    /// Iterates over idle namespaces (only counters remain), the longest idle first.
     pub(super) fn idle(&self) -> impl Iterator<Item = u32> + '_ {
         let mut at = self.oldest;
         core::iter::from_fn(move || {
@@ -122,8 +122,8 @@ impl Namespaces {
         })
     }
 
-    /// Puts a namespace where it belongs after something in it came or went: in use, in the line of
-    /// those to be folded, kept apart, or forgotten. Its root must be gone if nothing is left in it.
+    /// Reclassifies a namespace after a change: in use, queued for folding, kept because it is
+    /// driven, or removed. The root of an empty namespace must have been removed before.
     pub(super) fn settle(&mut self, number: u32) {
         let Some(state) = self.slab.get(number) else {
             return;
@@ -147,7 +147,7 @@ impl Namespaces {
         }
     }
 
-    /// Puts a namespace at the end of the line of those to be folded, as it was.
+    /// Appends a namespace to the queue for folding, while a snapshot is decoded.
     pub(super) fn restore_idle(&mut self, number: u32) -> bool {
         let fresh = self.slab.get(number).is_some_and(|state| !state.idle);
         if fresh {
@@ -234,7 +234,7 @@ mod tests {
         assert!(spaces.find(&name("h:/a")).is_none());
         assert!(spaces.find(&name("h:/b")).is_some(), "within the limit");
         assert!(spaces.find(&name("h:/c")).is_some(), "kept apart");
-        // What is not above the floor has nothing to tell.
+        // Counters not above the floor carry no information.
         let back = spaces.ensure(&name("h:/a"));
         assert_eq!(spaces[back].high, 10);
         spaces.settle(back);

@@ -9,11 +9,11 @@ use core::num::NonZeroU64;
 use crate::policy::{Algorithm, Mode};
 use crate::value::Fence;
 
-/// See the module.
+/// Mode, algorithm and fence of a claim in one word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct PackedClaim(NonZeroU64);
 
-/// Bit 0 is always set, so that no terms are zero.
+/// Bit 0 is always set, so the packed value is never zero.
 const THERE: NonZeroU64 = NonZeroU64::MIN;
 const FENCE: u32 = 1;
 const FENCE_BITS: u64 = (Fence::MINTED_END - 1) << FENCE;

@@ -13,63 +13,63 @@ use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
 use crate::value::{Fence, OwnerId};
 
-/// How many recent changes a space tells apart; routes older than all of them are outdated anyway.
+/// Number of recent changes that a space distinguishes; older routes are always outdated.
 const RECENT: usize = 64;
 
-/// What a space knows of changes of the namespace table.
+/// Changes of the namespace table, as known to a space.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Routes {
     /// Applied changes with the table's version, oldest first.
     pub(super) recent: VecDeque<(u64, Region)>,
-    /// Routes older than this are outdated, whatever they concern.
+    /// Routes older than this are outdated, whichever paths they concern.
     pub(super) floor: u64,
     /// The highest version applied.
     pub(super) newest: u64,
-    /// Changes that are over here, above `settled`.
+    /// Changes finished in this space, above `settled`.
     pub(super) done: BTreeSet<u64>,
-    /// All changes up to this one are over everywhere.
+    /// All changes up to this one are finished in every group.
     pub(super) settled: u64,
     /// Frozen regions by the number of their change.
     pub(super) frozen: BTreeMap<u64, FrozenRegion>,
     /// Regions whose paths may have come from another namespace, oldest first. Since rules 2.
     pub(super) moved: VecDeque<MovedRegion>,
-    /// All paths count as moved by this one: there were too many to tell them apart.
+    /// Stands for all paths after `moved` overflowed.
     pub(super) all_moved: AllMoved,
 }
 
-/// A moved region that stands for all paths, and until when.
+/// A moved region that stands for all paths, with the time at which it lapses.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AllMoved {
     pub(super) end: u64,
     pub(super) version: u64,
 }
 
-/// A region that was moved lately.
+/// A region whose paths changed their namespace recently.
 #[derive(Clone, Debug)]
 pub(super) struct MovedRegion {
-    /// When the answers are forgotten that are remembered where its paths were before.
+    /// The time at which the last answers remembered in the former namespaces lapse.
     pub(super) end: u64,
     pub(super) version: u64,
     pub(super) region: Region,
 }
 
-/// How many moved regions a space tells apart.
+/// Number of moved regions that a space distinguishes.
 const MOVED: usize = 64;
 
-/// A region in which nothing is granted.
+/// A region in which no acquire is granted.
 #[derive(Clone, Debug)]
 pub(super) struct FrozenRegion {
     pub(super) region: Region,
-    /// Waiters that were to be looked at meanwhile.
+    /// Waiters that became pending while the region was frozen.
     pub(super) waiters: BTreeSet<(u64, u32)>,
 }
 
-/// The floor of a region whose paths came from elsewhere (R71: tokens never go back).
+/// The fence floor of a region whose paths came from another namespace (R71: tokens never go back).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct RegionFloor {
     pub(super) region: Region,
     pub(super) floor: u64,
-    /// The change that brought it: the oldest goes first.
+    /// The change that created it; the oldest is folded first.
     pub(super) change: u64,
 }
 
@@ -85,8 +85,8 @@ impl Routes {
         }
     }
 
-    /// The latest change by which a path got another namespace, if that is so lately that answers are
-    /// remembered in the former one.
+    /// Returns the latest change that moved a path to another namespace, if the former one may
+    /// still remember answers.
     pub(super) fn moved_by(&self, path: &Path, time: u64) -> Option<u64> {
         let moved = self.moved.iter();
         let here = moved.filter(|moved| moved.end > time && moved.region.contains(path));
@@ -118,7 +118,8 @@ impl Routes {
 }
 
 impl Space {
-    /// The version that a request must be resolved with, if it was resolved by an older table (R32).
+    /// Returns the table version that a request needs, if it was resolved by an outdated table
+    /// (R32).
     pub(super) fn outdated<'a>(
         &self,
         route: &Route,
@@ -129,7 +130,7 @@ impl Space {
             return Some(routes.newest);
         }
         if route.version >= routes.newest {
-            // Nothing newer is known here. A path outside its namespace was resolved by no table at all.
+            // The route is current. A path outside its namespace cannot come from any table.
             return paths
                 .any(|path| !route.namespace.contains(path))
                 .then_some(route.version.saturating_add(1));
@@ -150,7 +151,7 @@ impl Space {
         concerns
     }
 
-    /// The change that holds one of these paths back, if any.
+    /// Returns the change that freezes one of these paths, if any.
     pub(super) fn frozen<'a>(&self, mut paths: impl Iterator<Item = &'a Path>) -> Option<u64> {
         if self.routes.frozen.is_empty() {
             return None;
@@ -163,12 +164,12 @@ impl Space {
         })
     }
 
-    /// Whether a change that is not over here concerns one of these paths.
+    /// Returns whether an unfinished change concerns one of these paths.
     pub fn holds_back<'a>(&self, paths: impl Iterator<Item = &'a Path>) -> bool {
         self.frozen(paths).is_some()
     }
 
-    /// Puts a waiter aside whose paths are frozen.
+    /// Defers a waiter whose paths are frozen. Returns whether it did.
     pub(super) fn park(&mut self, id: u32) -> bool {
         let waiter = &self.waiters[id];
         let Some(change) = self.frozen(all_paths(&waiter.request)) else {
@@ -211,8 +212,8 @@ impl Space {
         self.clear(&change.region, change.clear);
         self.forget_moved(&change);
         self.unfreeze(change.change);
-        // Only what moves no hold may change routes (R133 route changes need drained paths, R138
-        // deleting a row in use).
+        // Only a change that clears no holds may change routes (R133 route changes need drained
+        // paths, R138 deleting a row in use).
         if self.rules >= 2 && change.clear == ClearPolicy::Waiters {
             let moved = MovedRegion {
                 end: self.time.saturating_add(KEPT_MS),
@@ -247,11 +248,12 @@ impl Space {
         self.wake_waiters();
     }
 
-    /// All changes up to this one are over everywhere. A region that one of them still freezes here was
-    /// restored from a moment before its end: neither `ChangePolicy` nor `Thaw` will come for it.
+    /// Drops the state of changes that are finished in every group. If one of them still freezes a
+    /// region here, this space was restored from a moment before its end: neither `Change` nor
+    /// `Thaw` will follow.
     fn settle_changes(&mut self, settled: u64) {
         self.routes.settle(settled);
-        // 0.1.0 keeps such a region frozen, and its replicas must agree with ours.
+        // Release 0.1.0 keeps such a region frozen, and its replicas must agree with ours.
         if self.rules < 2 {
             return;
         }
@@ -260,15 +262,16 @@ impl Space {
                 self.tell_owner(owner, Some(region.root.clone()), EventKind::Killed);
             }
         }
-        // Before the command reports or clears anything: what the waiters blocked is granted now.
+        // Grants what the dropped waiters blocked, before the command reports or clears holds.
         self.wake_waiters();
     }
 
-    /// Unfreezes the regions of changes up to a number, whose ends are unknown, and drops their waiters.
+    /// Unfreezes the regions of changes up to a number, whose results are unknown, and drops their
+    /// waiters.
     ///
-    /// The waiters are not woken: if the change was made, their paths may belong to a namespace of another
-    /// group, and a grant here would be a second holder beside that group's. A client that asks again is
-    /// resolved by the table that counts. Returns whose waiters were dropped, by region.
+    /// The waiters are not woken: if the change was applied, their paths may belong to a namespace
+    /// of another group, and a grant here would create a second holder. A client that retries is
+    /// resolved by the present table. Returns the owners of the dropped waiters, by region.
     pub(super) fn abandon_changes(&mut self, up_to: u64) -> Vec<(Region, BTreeSet<OwnerId>)> {
         let mut abandoned = Vec::new();
         while let Some((change, _)) = self.routes.frozen.first_key_value()
@@ -302,7 +305,7 @@ impl Space {
         }
     }
 
-    /// Namespaces that may have paths in a region, by name.
+    /// Returns the namespaces that may have paths in a region, sorted by name.
     fn touching(&self, region: &Region) -> Vec<u32> {
         let mut found: Vec<u32> = self
             .namespaces
@@ -345,8 +348,9 @@ impl Space {
                     )
                 })
             })
-            // Its owner counts on a hold that was taken away until it names it. By other routes a release of it
-            // would not reach the lease that it was taken from, which then could not be renewed any more.
+            // A hold ended by force counts as live until its owner names it. If its route changed,
+            // a release of it would not reach the lease that reports it as lost, and that lease
+            // could never be renewed again.
             .chain(self.sessions.iter().flat_map(|(_, session)| {
                 let taken = session.taken().into_iter().flat_map(|taken| taken.keys());
                 taken.map(|(path, _)| (path.clone(), &session.owner))
@@ -360,7 +364,8 @@ impl Space {
         }
     }
 
-    /// Drops what a change clears; each owner concerned is told once (R131, R133, R138).
+    /// Drops the holds and waiters that a change clears; each owner concerned gets one KILLED event
+    /// (R131, R133, R138).
     fn clear(&mut self, region: &Region, clear: ClearPolicy) {
         let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
         let mut sessions: Vec<u32> = self
@@ -389,7 +394,7 @@ impl Space {
                 self.leave(waiter);
                 killed.insert(owner.clone());
             }
-            // Without a live hold there is nothing to clear: that was checked while frozen (R133, R138).
+            // Otherwise there is no live hold: that was checked while frozen (R133, R138).
             if clear == ClearPolicy::All {
                 let name = self.namespaces[self.sessions[session].namespace]
                     .name
@@ -411,8 +416,8 @@ impl Space {
         }
     }
 
-    /// Capacities go with the policy (R52: when capacity is forgotten); fences of moved paths
-    /// become the region's floor (R71).
+    /// Drops capacities, which belong to the old policy (R52: when capacity is forgotten), and
+    /// folds the fences of moved paths into the region's floor (R71).
     fn forget_moved(&mut self, change: &ChangePolicy) {
         let region = &change.region;
         let names = &self.namespaces;
@@ -440,7 +445,7 @@ impl Space {
 
     fn raise_region(&mut self, region: &Region, floor: Fence, change: u64) {
         let floors = self.region_floors.entry(region.root.clone()).or_default();
-        // What the new one covers is not needed any more.
+        // The new floor replaces older ones that it covers.
         floors.retain(|old| {
             old.floor > floor.number()
                 || !region

@@ -24,54 +24,54 @@ use crate::slab::NONE;
 use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
-/// How many blockers and waiters an explanation lists, and how many edges a waiter has.
+/// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
 const LISTED: usize = 256;
 
-/// How many numbers of claims one page of a dump looks at, at most.
+/// Maximum number of claim slots that one page of a dump visits.
 const DUMP_LOOKS: u32 = 4096;
 
 impl Space {
-    /// The largest stamp seen.
+    /// Returns the largest lease time applied.
     pub fn time(&self) -> u64 {
         self.time
     }
 
-    /// The number of the rules that it applies by.
+    /// Returns the rules number in force.
     pub fn rules(&self) -> u32 {
         self.rules
     }
 
-    /// The last number that was given to a birth, an epoch or a waiter. What is there now has a number up to
-    /// this one, and since rules 2 whatever comes later has a higher one.
+    /// Returns the last number given to an epoch or a waiter. Every present lease and waiter has a
+    /// number up to this one; since rules 2 every later one has a higher number.
     pub fn order(&self) -> u64 {
         self.epoch.max(self.next_waiter)
     }
 
-    /// All leases, in no particular order.
+    /// Iterates over all leases, in no particular order.
     pub fn leases(&self) -> impl Iterator<Item = LeaseView<'_>> {
         self.sessions
             .iter()
             .filter_map(|(number, session)| self.lease_view(number, session))
     }
 
-    /// One lease.
+    /// Returns an owner's lease in a namespace.
     pub fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<LeaseView<'_>> {
         let (_, session) = self.session_of(namespace, owner)?;
         self.lease_view(session, &self.sessions[session])
     }
 
-    /// The lease of a number, while it lives.
+    /// Returns the lease with this number, while it lives.
     pub fn numbered_lease(&self, number: LeaseNumber) -> Option<LeaseView<'_>> {
         self.lease_view(number.0, self.sessions.get(number.0)?)
     }
 
-    /// What an unlogged renewal needs: the lease, or why it is lost (R90: Renew with domains).
+    /// Returns the lease for an unlogged renewal, or why it is lost (R90: Renew with domains).
     pub fn renewal(
         &self,
         namespace: &Namespace,
         owner: &OwnerId,
     ) -> Result<LeaseView<'_>, Missing> {
-        // A lease without holds does not exist here, so `Missing::OwnerSet` never does.
+        // A lease without holds never exists, so `Missing::OwnerSet` is not possible.
         let (_, session) = self.session_of(namespace, owner).ok_or(Missing::Alive)?;
         let view = self.lease_view(session, &self.sessions[session]);
         let view = view.ok_or(Missing::Alive)?;
@@ -81,23 +81,23 @@ impl Space {
         }
     }
 
-    /// The lease time at which the next waiter's time is over.
+    /// Returns the lease time at which the next waiter times out.
     pub fn next_waiter_end(&self) -> Option<u64> {
         self.ends.first().map(|(end, _, _)| *end)
     }
 
-    /// Whether there is a waiter or a lease of more than a minute (leases.md step 7).
+    /// Returns whether there is a waiter or a lease longer than a minute (leases.md step 7).
     pub fn wants_ticks(&self) -> bool {
         self.long_leases > 0 || !self.ends.is_empty()
     }
 
-    /// The table version that a read of this path needs, if it was resolved by an older one (R25
-    /// policy rows are durable, R32 re-resolution after policy change).
+    /// Returns the table version that a read of this path needs, if it was resolved by an outdated
+    /// one (R25 policy rows are durable, R32 re-resolution after policy change).
     pub fn route_outdated(&self, route: &crate::command::Route, path: &Path) -> Option<u64> {
         self.outdated(route, core::iter::once(path))
     }
 
-    /// All that is known of one path (R141: InspectPath shows one path).
+    /// Returns the state of one path (R141: InspectPath shows one path).
     pub fn inspect(&self, namespace: &Namespace, path: &Path, now: u64) -> Inspection {
         let Some(namespace) = self.namespaces.find(namespace) else {
             return Inspection::default();
@@ -136,7 +136,7 @@ impl Space {
         found
     }
 
-    /// An owner's holds (R142: ListOwnerLocks lists live holds).
+    /// Returns an owner's holds (R142: ListOwnerLocks lists live holds).
     pub fn owner_locks(&self, owner: &OwnerId, selection: &Selection) -> OwnerLocks {
         let mut found = OwnerLocks::default();
         for session in self.selected_sessions(owner, selection) {
@@ -149,15 +149,15 @@ impl Space {
         found
     }
 
-    /// The next page of all holds (R143: DumpLocks pages through all holds): at most `page` of
-    /// them.
+    /// Returns the next page of all holds, at most `page` of them (R143: DumpLocks pages through
+    /// all holds).
     pub fn dump(&self, after: Option<DumpCursor>, page: usize) -> DumpPage {
         let start = after.map_or(0, |cursor| cursor.0);
         let mut found = DumpPage::default();
         let end = u64::from(self.claims.slots());
         let mut at = start;
         while at < end && found.locks.len() < page && at - start < u64::from(DUMP_LOOKS) {
-            // Below `end`, which is a number of 32 bits.
+            // The cast is lossless: `at` is below `end`, a 32-bit number.
             if self.claims.get(at as u32).is_some() {
                 found.locks.push(self.held_lock(at as u32));
             }
@@ -167,7 +167,7 @@ impl Space {
         found
     }
 
-    /// Whether an owner's fence on a path is the one in force (R73: AssertFencing checks owner and
+    /// Checks whether an owner's fence on a path is in force (R73: AssertFencing checks owner and
     /// token).
     pub fn assert_fencing(
         &self,
@@ -189,8 +189,7 @@ impl Space {
         }
     }
 
-    /// Whether a conflict that was reported still exists (R109: IsBlocking checks a named
-    /// conflict).
+    /// Returns whether a reported conflict still exists (R109: IsBlocking checks a named conflict).
     pub fn is_blocking(
         &self,
         namespace: &Namespace,
@@ -212,7 +211,7 @@ impl Space {
                 holds(ClaimKind::Read).is_some() || holds(ClaimKind::Tree).is_some()
             }
             BlockReason::SemaphoreFull => holds(ClaimKind::Write).is_some_and(permit),
-            // A reader of the tree is met as ANCESTOR_LOCKED, too (E6: shared lock on a subtree); a
+            // A tree reader is reported as ANCESTOR_LOCKED, too (E6: shared lock on a subtree); a
             // permit as a write.
             BlockReason::AncestorLocked => {
                 holds(ClaimKind::Write).is_some() || holds(ClaimKind::Tree).is_some()
@@ -229,7 +228,7 @@ impl Space {
         }
     }
 
-    /// Whether an owner has a lease or a place in line in the selected namespaces (R118:
+    /// Returns whether an owner has a lease or a waiter in the selected namespaces (R118:
     /// IsOwnerAlive includes waiters).
     pub fn owner_alive(&self, owner: &OwnerId, selection: &Selection, now: u64) -> bool {
         self.selected_sessions(owner, selection)
@@ -240,13 +239,14 @@ impl Space {
             })
     }
 
-    /// Whether an owner has anything here. Most owners have nothing in most spaces.
+    /// Returns whether an owner has a session in this space. A cheap filter: most owners are in few
+    /// spaces.
     pub fn has_owner(&self, owner: &OwnerId) -> bool {
         self.sessions.has_owner(owner)
     }
 
-    /// The namespaces here in which an owner has anything, in byte order (R130: cost of owner-wide
-    /// calls).
+    /// Returns the namespaces in which an owner has a session, in byte order (R130: cost of
+    /// owner-wide calls).
     pub fn owner_namespaces(&self, owner: &OwnerId) -> Vec<Namespace> {
         self.selected_sessions(owner, &Selection::All)
             .into_iter()
@@ -258,8 +258,8 @@ impl Space {
             .collect()
     }
 
-    /// Would this acquire succeed now, and if not, why (E7: Explain a lock request)? A semaphore's
-    /// permits are taken as right.
+    /// Explains whether this acquire would succeed now, and what blocks it (E7: Explain a lock
+    /// request). The number of permits of a semaphore is not checked.
     pub fn explain(
         &self,
         route: &Route,
@@ -307,7 +307,7 @@ impl Space {
             stale: StaleFence::Conflict,
         };
         found.conflict = self.explain_conflict(requester, &acquire);
-        // Blockers are described as of the last entry; time has gone on since.
+        // Blockers are described as of the last entry; add the time since then.
         let since_entry = now.saturating_sub(self.time);
         if let Some(blocker) = found
             .conflict
@@ -358,7 +358,7 @@ impl Space {
         }
     }
 
-    /// Whom an owner's waiters here wait for (E5: refuse on deadlock).
+    /// Returns the wait-for edges of an owner's waiters (E5: refuse on deadlock).
     pub fn waits_for(&self, owner: &OwnerId, now: u64) -> Vec<WaitsFor> {
         let sessions = self.selected_sessions(owner, &Selection::All);
         let waiting = sessions
@@ -400,20 +400,20 @@ impl Space {
             .collect()
     }
 
-    /// The events that followed a sequence number.
+    /// Returns the events after a sequence number.
     pub fn events_after(&self, sequence: u64) -> EventsAfter {
         self.events.after(sequence)
     }
 
-    /// The sequence number of the last event.
+    /// Returns the sequence number of the last event.
     pub fn last_event(&self) -> u64 {
         self.events.sequence
     }
 
-    /// The GRANTs that a new subscriber of this owner must still be told (R122: events are always
-    /// delivered), at most one a namespace. A renewal without an entry clears one only in the
-    /// leader's memory: the caller leaves out those whose owner renewed since (namespace and
-    /// `Event::id` tell which).
+    /// Returns the GRANT events that a new subscriber of this owner must still get (R122: events
+    /// are always delivered), at most one per namespace. An unlogged renewal clears such a grant
+    /// only in the leader's memory: the caller filters out those whose owner has renewed since
+    /// (identified by namespace and `Event::id`).
     pub fn standing_grants(&self, owner: &OwnerId, now: u64) -> Vec<Event> {
         self.selected_sessions(owner, &Selection::All)
             .into_iter()
@@ -431,8 +431,8 @@ impl Space {
             .collect()
     }
 
-    /// The present holds (as `Granted`, by number) and waiters (as `Queued`, in order) under a
-    /// prefix (E8: Watch lock changes).
+    /// Returns the present holds (as `Granted`, by number) and waiters (as `Queued`, in queue
+    /// order) under a prefix (E8: Watch lock changes).
     pub fn watch_snapshot(&self, prefix: &Namespace, now: u64) -> Vec<LockChange> {
         let mut found = Vec::new();
         for (number, claim) in self.claims.iter() {
@@ -474,13 +474,13 @@ impl Space {
         found
     }
 
-    /// The highest fence minted here, driven namespaces left aside (R75: IncrFencingToken always
-    /// grows).
+    /// Returns the highest fence minted here, without driven namespaces (R75: IncrFencingToken
+    /// always grows).
     pub fn highest_minted(&self) -> Option<Fence> {
         Fence::from_number(self.minted)
     }
 
-    /// How much is in it.
+    /// Returns the sizes of the space.
     pub fn counts(&self) -> Counts {
         Counts {
             namespaces: u64::from(self.namespaces.len()),
@@ -538,7 +538,7 @@ impl Space {
     }
 }
 
-/// An acquire of one path that is never applied.
+/// Builds an acquire of one path for evaluation only.
 fn probe(
     route: &Route,
     owner: &OwnerId,

@@ -19,7 +19,8 @@ use crate::tree::ClaimKind;
 use crate::value::{Key, OwnerId};
 
 impl Space {
-    /// R97 (Release drops listed holds), R99 (Release cancels a pending entry).
+    /// Releases holds (R97: Release drops listed holds) and cancels a queued acquire (R99: Release
+    /// cancels a pending entry).
     pub(super) fn release(&mut self, mut release: Release) -> Result<(), Refusal> {
         let paths = release.holds.iter().map(|hold| &hold.path);
         let outdated = self.outdated(&release.route, paths);
@@ -36,14 +37,15 @@ impl Space {
             let whole = release.whole.filter(|_| self.rules >= 2);
             let said = self.answers.look(&key, fingerprint, self.time);
             if let KeyLookup::Answered(_) = said {
-                // The key is that of the whole request. Another part of it may have been applied here: what
-                // that one did not release is still to be done.
+                // The key stands for the whole request. Another part of it may have been applied
+                // here before; the holds that it did not release are released now.
                 if whole.is_some() {
                     self.answers.drop_released(&key, &mut release.holds);
                 } else {
                     release.holds.clear();
                 }
-                // What was done under the key is done, also where its paths have another namespace by now.
+                // Everything was released under the key before. That stays true even if the paths
+                // have moved to another namespace since, so the route is not checked.
                 if release.holds.is_empty() {
                     return Ok(());
                 }
@@ -69,7 +71,8 @@ impl Space {
         else {
             return Ok(());
         };
-        // The owner was heard of (R122: events are always delivered).
+        // The owner has called, so its last GRANT need not be sent again (R122: events are always
+        // delivered).
         self.sessions[session].set_grant(None);
         for hold in release.holds {
             self.sessions[session].forget_taken(&hold.path, hold.mode);
@@ -85,23 +88,24 @@ impl Space {
         Ok(())
     }
 
-    /// One of these holds may have been released under the key in the namespace that its path was in before the
-    /// change of this version, after which no namespace was asked.
+    /// Returns the version of a route change if one of these holds may have been released under the
+    /// key in its former namespace, and the namespaces were not queried since that change.
     fn may_be_known_elsewhere(&self, holds: &[Hold], whole: Whole) -> Option<u64> {
         let moved = |hold: &Hold| self.routes.moved_by(&hold.path, self.time);
         let latest = holds.iter().filter_map(moved).max();
         latest.filter(|version| whole.asked.is_none_or(|asked| asked < *version))
     }
 
-    /// Whether this hold was released under this key in any namespace here, for the same whole request. Says
-    /// nothing about a path that is held back: see [`Space::holds_back`].
+    /// Returns whether this hold was released under this key in any namespace of this space, for
+    /// the same whole request. The result is not valid for a frozen path: see
+    /// [`Space::holds_back`].
     pub fn was_released(&self, key: &Key, fingerprint: u128, hold: &Hold, now: u64) -> bool {
         let time = now.max(self.time);
         self.answers.was_released(key, fingerprint, hold, time)
     }
 
-    /// R100 (ReleaseAll drops everything), R101 (ForceRelease always notifies the victim). How many
-    /// leases or places in line it met.
+    /// Ends an owner's leases and waiters (R100 ReleaseAll drops everything, R101 ForceRelease
+    /// always notifies the victim). Returns how many there were.
     pub(super) fn release_all(&mut self, release: ReleaseAll) -> u64 {
         let ending = match release.cause {
             ReleaseCause::Owner => ClaimEnd::Released,
@@ -136,7 +140,7 @@ impl Space {
         met
     }
 
-    /// leases.md step 3.
+    /// Expires a lease, unless it was renewed since (leases.md step 3). Returns whether it ended.
     pub(super) fn expire(&mut self, expire: &Expire) -> bool {
         let Some((namespace, session)) = self.session_of(&expire.namespace, &expire.owner) else {
             return false;
@@ -146,7 +150,8 @@ impl Space {
             return false;
         }
         self.drop_claims(session, ClaimEnd::Expired);
-        // By its own clock the owner has counted on nothing of this lease for some time.
+        // By its own clock the owner has considered this lease expired for some time, so it need
+        // not learn of holds that it lost before.
         self.sessions[session].forget_all_taken();
         self.settle_session(session);
         self.wake_waiters();
@@ -154,7 +159,7 @@ impl Space {
         true
     }
 
-    /// A logged renewal (R90 Renew with domains, R92 Renew never revives).
+    /// Applies a logged renewal (R90 Renew with domains, R92 Renew never revives).
     pub(super) fn renew(&mut self, renew: &RenewLease) -> Result<Renewed, Missing> {
         let (_, session) = self
             .session_of(&renew.namespace, &renew.owner)
@@ -173,7 +178,8 @@ impl Space {
         })
     }
 
-    /// R116 (revoke marker). How many leases it marked.
+    /// Marks an owner's leases with a release request (R116: revoke marker). Returns how many it
+    /// marked.
     pub(super) fn ask(&mut self, ask: &AskRelease) -> u64 {
         let mut marked = 0;
         for session in self.selected_sessions(&ask.owner, &Selection::All) {
@@ -185,7 +191,7 @@ impl Space {
         marked
     }
 
-    /// E9 (Break one hold).
+    /// Ends one hold by force (E9: Break one hold).
     pub(super) fn break_hold(&mut self, hold: BreakLock) -> BreakOutcome {
         if let Some(version) = self.outdated(&hold.route, core::iter::once(&hold.path)) {
             return BreakOutcome::Refused(Refusal::Outdated { version });
@@ -213,7 +219,7 @@ impl Space {
         BreakOutcome::Broken
     }
 
-    /// E5 (refuse on deadlock).
+    /// Cancels a queued acquire (E5: refuse on deadlock).
     pub(super) fn withdraw(&mut self, withdraw: &Withdraw) -> Withdrawn {
         let Some((namespace, session)) = self.session_of(&withdraw.namespace, &withdraw.owner)
         else {
@@ -237,14 +243,15 @@ impl Space {
         }
     }
 
-    /// Ends a hold that its owner has not given back, and notes it for the renewals that follow.
+    /// Ends a hold against its owner's will and remembers it for later renewals.
     ///
-    /// A lease vouches for all holds of an owner in a namespace, so a renewal that is answered OK says
-    /// that they are all there. KILLED reaches only the streams that are open at that moment. So renewals
-    /// answer LOST from now on, until the owner names this hold in a release or asks for it anew: by then
-    /// it knows, or is answered, how the path stands. Naming other paths does not count: an owner that
-    /// heard nothing goes on with those, and repeats its place in line. A keyed repeat does not count
-    /// either: it is answered from memory (R105: replays report present truth).
+    /// A lease stands for all holds of an owner in a namespace, so a renewal that returns OK
+    /// confirms all of them. A KILLED event reaches only the streams that are open at that moment.
+    /// Therefore renewals return LOST from now on, until the owner names this hold in a release or
+    /// in a new acquire: by then it knows the state of the path or gets it as the result. Naming
+    /// other paths does not count: an owner that missed the event continues with those and repeats
+    /// its queued acquire. A keyed repeat does not count either: its result is a remembered one
+    /// (R105: replays report present truth).
     pub(super) fn take_away(&mut self, claim: u32, path: Path) {
         let Some(there) = self.claims.get(claim) else {
             return;
@@ -255,14 +262,14 @@ impl Space {
             Mode::Write => Missing::Write,
             Mode::Read | Mode::ReadTree => Missing::Read,
         };
-        // 0.1.0 answers OK, and its replicas must agree with ours.
+        // Release 0.1.0 returns OK, and its replicas must agree with ours.
         if self.rules >= 2 {
             self.sessions[session].note_taken(path.clone(), mode, missing);
         }
         self.remove_claim(claim, Some(path), ClaimEnd::Killed);
     }
 
-    /// What a renewal says of holds that were taken away; `None` if the lease has all that it had.
+    /// Returns what a renewal reports about holds ended by force; `None` if there are none.
     pub(super) fn taken_from(&self, session: u32) -> Option<Missing> {
         let taken = self.sessions[session].taken()?;
         taken.values().next().copied()
@@ -278,7 +285,7 @@ impl Space {
         }
     }
 
-    /// Ends the lease of a session without claims, and the session if nothing is left of it.
+    /// Ends the lease of a session without claims, and removes the session if it is empty.
     pub(super) fn settle_session(&mut self, session: u32) {
         let there = &mut self.sessions[session];
         if there.claims > 0 {
@@ -297,20 +304,20 @@ impl Space {
         }
     }
 
-    /// A session that is not there yet.
+    /// Creates a session, which must not exist yet.
     pub(super) fn open_session(&mut self, namespace: u32, owner: &OwnerId) -> u32 {
         self.namespaces[namespace].sessions += 1;
         self.namespaces.settle(namespace);
         self.sessions.create(namespace, owner)
     }
 
-    /// A namespace by name, and an owner's session in it.
+    /// Finds a namespace by name, and an owner's session in it.
     pub(super) fn session_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<(u32, u32)> {
         let namespace = self.namespaces.find(namespace)?;
         Some((namespace, self.sessions.find(namespace, owner)?))
     }
 
-    /// An owner's sessions in the selected namespaces, by the names of these.
+    /// Returns an owner's sessions in the selected namespaces, sorted by namespace name.
     pub(super) fn selected_sessions(&self, owner: &OwnerId, selection: &Selection) -> Vec<u32> {
         let name = |session: &u32| &self.namespaces[self.sessions[*session].namespace].name;
         let mut sessions = self.sessions.of_owner(owner);
@@ -320,7 +327,7 @@ impl Space {
     }
 }
 
-/// Whether a selection means this namespace (R126–R128).
+/// Returns whether a selection includes this namespace (R126–R128).
 fn selects(selection: &Selection, name: &Namespace) -> bool {
     match selection {
         Selection::All => true,

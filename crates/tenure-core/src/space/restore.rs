@@ -26,7 +26,7 @@ use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId};
 
 impl Space {
-    /// Reads a state back. The seed is this process's own.
+    /// Decodes a snapshot. The seed is local to this process.
     pub fn decode_snapshot(bytes: &[u8], seed: HashSeed) -> Result<Space, DecodeError> {
         let mut input = Reader::new(bytes);
         let version = take_snapshot_version(&mut input)?;
@@ -108,7 +108,7 @@ impl Space {
     ) -> Result<Vec<u32>, DecodeError> {
         let count = input.length()?;
         let mut sessions = Vec::new();
-        // Claims with their numbers; they are put in place when all are known.
+        // Claims with their numbers; they are placed after all are decoded.
         let mut claims: Vec<(u32, Claim)> = Vec::new();
         for _ in 0..count {
             let namespace = reference(names, place(input)?)?;
@@ -172,7 +172,8 @@ impl Space {
             claims.push((number, claim));
             last = number;
         }
-        // The length was checked against the bytes that are left, which are fewer than 2^32 claims.
+        // The length was checked against the remaining bytes, so it is below 2^32 for any real
+        // input.
         self.sessions[session].claims = u32::try_from(count).map_err(|_| DecodeError::Number)?;
         Ok(())
     }
@@ -417,7 +418,7 @@ impl Space {
             let at = place(input)?;
             let session = reference(sessions, at)?;
             let count = input.length()?;
-            // Equal states give equal bytes, so there is one way to write a state.
+            // A state has exactly one encoding, so any other order is refused.
             if last.replace(at).is_some_and(|last| last >= at) || count == 0 {
                 return Err(DecodeError::Inconsistent("the order of what was taken"));
             }
@@ -450,8 +451,8 @@ impl Space {
         Ok(())
     }
 
-    /// Hangs every waiter on what blocks it. Whoever is blocked by nothing is looked at by the next
-    /// command: in a state that was written by a space, nobody is.
+    /// Parks every waiter on its blocker. A waiter without a blocker is marked pending for the next
+    /// command; a snapshot written by a space contains none.
     fn park_on_all(&mut self, waiters: &BTreeMap<u64, u32>) {
         let parked: BTreeSet<u32> = self
             .routes
@@ -466,7 +467,7 @@ impl Space {
 }
 
 impl NamespaceState {
-    /// What follows its name in a path, which must lie in it.
+    /// Returns the part of a path after the namespace's name. Fails if the path is outside.
     fn rest_of<'a>(&self, path: &'a Path) -> Result<&'a str, DecodeError> {
         if self.name.contains(path) {
             Ok(self.name.rest(path))
@@ -482,7 +483,7 @@ fn reference(all: &[u32], place: usize) -> Result<u32, DecodeError> {
         .ok_or(DecodeError::Inconsistent("a reference to nothing"))
 }
 
-/// A place in a list that came before.
+/// Decodes an index into a list decoded before.
 fn place(input: &mut Reader<'_>) -> Result<usize, DecodeError> {
     usize::try_from(input.number()?).map_err(|_| DecodeError::Number)
 }

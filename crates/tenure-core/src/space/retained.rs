@@ -9,31 +9,32 @@ use crate::slab::NONE;
 use crate::tree::ClaimKind;
 use crate::value::Fence;
 
-/// How long an unused capacity is remembered (R52: when capacity is forgotten).
+/// How long an unused capacity is kept (R52: when capacity is forgotten).
 const CAPACITY_KEPT_MS: u64 = 24 * 60 * 60 * 1000;
 
-/// How many permits a semaphore path has.
+/// The capacity of a semaphore path.
 #[derive(Clone, Debug)]
 pub(super) struct Capacity {
     pub(super) permits: NonZeroU32,
-    /// Since when nobody holds one or waits for one; says nothing while somebody does.
+    /// The time since which no permit is held or wanted; meaningless while one is.
     pub(super) idle_since: u64,
 }
 
 impl Space {
-    /// Remembers the fence of a path that is no longer held; the longest idle one beyond the limit
-    /// becomes its namespace's floor (R72: token retention and floors).
+    /// Retains the fence of a path that is no longer held. Beyond the limit the longest idle one is
+    /// folded into its namespace's floor (R72: token retention and floors).
     pub(super) fn leave_mark(&mut self, namespace: u32, path: &Path, fence: Fence) {
         let state = &mut self.namespaces[namespace];
         state.marks += 1;
-        // Room is made first: an entry beyond the limit would take a table of the next size for ever.
+        // Evict before inserting: one entry beyond the limit would double the table, which never
+        // shrinks.
         self.fold_marks(self.limits.marks.saturating_sub(1));
         let name = self.namespaces[namespace].name.rest(path);
         self.marks.insert_idle(namespace, name, fence);
         self.fold_marks(self.limits.marks);
     }
 
-    /// Lets the longest idle fences beyond so many become floors.
+    /// Folds the longest idle fences into floors until at most `kept` remain.
     fn fold_marks(&mut self, kept: u32) {
         while self.marks.idle() > kept {
             let Some(dropped) = self.marks.drop_oldest() else {
@@ -46,7 +47,7 @@ impl Space {
         }
     }
 
-    /// A path is held again: its fence is now the claim's business.
+    /// Removes the retained fence of a path that is held again; its claim stores the fence now.
     pub(super) fn take_mark(&mut self, namespace: u32, path: &Path) {
         let state = &mut self.namespaces[namespace];
         let name = state.name.rest(path);
@@ -55,8 +56,8 @@ impl Space {
         }
     }
 
-    /// The stored fence of a path (R66: where tokens are stored): the writer's, or the one it left.
-    /// Permits have none.
+    /// Returns the stored fence of a path (R66: where tokens are stored): the writer's, or the
+    /// retained one. Permits have none.
     pub(super) fn stored_fence(
         &self,
         namespace: u32,
@@ -72,8 +73,8 @@ impl Space {
             })
     }
 
-    /// Supplied fences up to this are stale on a path without a stored one (R71 tokens never go
-    /// back, R72).
+    /// Returns the floor of a path: supplied fences up to it are stale if the path has no stored
+    /// one (R71 tokens never go back, R72).
     pub(super) fn fence_floor(&self, namespace: u32, path: &Path) -> u64 {
         let floor = self.namespaces[namespace].floor;
         if self.region_floors.is_empty() {
@@ -92,8 +93,8 @@ impl Space {
         highest
     }
 
-    /// A new fence for these paths, above everything that they and their namespace have had (R67:
-    /// minting a token). `None` if there is none left.
+    /// Mints a fence for these paths, above all earlier ones of the paths and their namespace (R67:
+    /// minting a token). Returns `None` if the numbers are exhausted.
     pub(super) fn mint<'a>(
         &mut self,
         namespace: u32,
@@ -113,7 +114,7 @@ impl Space {
         Some(fence)
     }
 
-    /// A path's capacity, if it is fixed (R51: the first acquire fixes capacity).
+    /// Returns a path's capacity, if it is fixed (R51: the first acquire fixes capacity).
     pub(super) fn capacity(&self, namespace: u32, path: &Path) -> Option<NonZeroU32> {
         let name = self.namespaces[namespace].name.rest(path);
         let capacity = self.capacities.get(namespace, name)?;
@@ -139,7 +140,7 @@ impl Space {
         self.settle_capacity(namespace, path);
     }
 
-    /// Sees whether somebody holds or wants a permit; if not, the capacity is on its way out (R52).
+    /// Marks a capacity as idle if no permit of the path is held or wanted (R52).
     pub(super) fn settle_capacity(&mut self, namespace: u32, path: &Path) {
         let name = self.namespaces[namespace].name.rest(path);
         if self.capacities.get(namespace, name).is_none() {
@@ -168,7 +169,7 @@ impl Space {
         }
     }
 
-    /// Forgets capacities whose time is over, a few at a time.
+    /// Drops lapsed capacities, a few per entry.
     pub(super) fn forget_capacities(&mut self) {
         for _ in 0..4 {
             match self.capacities.oldest() {
@@ -187,7 +188,7 @@ impl Space {
         }
     }
 
-    /// A namespace may have lost its last content.
+    /// Updates a namespace that may have become empty.
     pub(super) fn settle_namespace(&mut self, namespace: u32) {
         let Some(state) = self.namespaces.get_mut(namespace) else {
             return;

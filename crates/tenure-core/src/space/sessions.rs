@@ -13,17 +13,18 @@ use crate::policy::{Missing, Mode};
 use crate::slab::{NONE, Slab};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
-/// One owner in one namespace. There may be one for every lock, so what most do not have is aside.
+/// The state of one owner in one namespace. There may be one per lock, so rare state is boxed
+/// apart.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
     pub(super) namespace: u32,
     pub(super) owner: OwnerId,
-    /// The newest claim; the others follow it.
+    /// The newest claim, head of the list of the session's claims.
     pub(super) first_claim: u32,
     pub(super) claims: u32,
     /// Present while there are claims (R76: one lease per owner and namespace).
     pub(super) lease: Option<Lease>,
-    /// The place in line, or `NONE` (R83: one pending entry per namespace).
+    /// The queued acquire, or `NONE` (R83: one pending entry per namespace).
     pub(super) waiter: u32,
     rare: Option<Box<RareState>>,
 }
@@ -33,7 +34,7 @@ const _: () = assert!(
     "an owner must stay cheap"
 );
 
-/// The time-limited right behind all claims of a session (leases.md).
+/// The lease of all claims of a session (leases.md).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Lease {
     pub(super) ttl: Ttl,
@@ -42,7 +43,7 @@ pub(super) struct Lease {
     pub(super) born: u64,
 }
 
-/// What few sessions have.
+/// State that few sessions have.
 #[derive(Clone, Debug)]
 struct RareState {
     holder: Option<Box<Holder>>,
@@ -54,8 +55,8 @@ struct RareState {
     previous_of_owner: u32,
 }
 
-/// Holds that a break or a policy change ended, until their owner names them again: by path and mode,
-/// with the reason that a renewal gives.
+/// Holds ended by a break or a policy change, until their owner names them again: by path and mode,
+/// with the reason that a renewal reports.
 pub(super) type TakenHolds = BTreeMap<(Path, Mode), Missing>;
 
 impl RareState {
@@ -81,7 +82,7 @@ impl RareState {
 }
 
 impl Session {
-    /// Who the owner is, for people (E3: holder description).
+    /// The owner's description for people (E3: holder description).
     pub(super) fn holder(&self) -> Option<&Holder> {
         self.rare.as_ref()?.holder.as_deref()
     }
@@ -98,7 +99,7 @@ impl Session {
         self.change(grant.is_some(), |rare| rare.grant = grant);
     }
 
-    /// Only for those with many claims, who would otherwise have to be scanned.
+    /// Own claims counted by node. Present only in sessions with many claims; others are scanned.
     pub(super) fn own_below(&self) -> Option<&OwnBelow> {
         self.rare.as_ref()?.own_below.as_deref()
     }
@@ -111,8 +112,7 @@ impl Session {
         self.change(own.is_some(), |rare| rare.own_below = own);
     }
 
-    /// Until when it counts that somebody asked for what the lease protects (R116: revoke marker);
-    /// zero if nobody did.
+    /// The lease time at which a release request lapses (R116: revoke marker); zero without one.
     pub(super) fn asked_until(&self) -> u64 {
         self.rare.as_ref().map_or(0, |rare| rare.asked_until)
     }
@@ -132,7 +132,7 @@ impl Session {
         });
     }
 
-    /// The owner named a hold: it knows, or is answered, how that path stands.
+    /// The owner named a hold: it knows the state of that path, or gets it as the result.
     pub(super) fn forget_taken(&mut self, path: &Path, mode: Mode) {
         self.change(false, |rare| {
             rare.taken.remove(&(path.clone(), mode));
@@ -143,8 +143,8 @@ impl Session {
         self.change(false, |rare| rare.taken.clear());
     }
 
-    /// Ends the lease, and all that is only there with one. What was taken stays: a place in line that was
-    /// asked for before may still be granted, and the renewals of that lease must tell.
+    /// Ends the lease and the state that depends on it. `taken` stays: an acquire that was queued
+    /// before may still be granted, and renewals of that lease must report the loss.
     pub(super) fn end_lease(&mut self) -> Option<Lease> {
         let lease = self.lease.take()?;
         self.change(false, |rare| {
@@ -176,7 +176,7 @@ impl Session {
         self.change(previous != NONE, |rare| rare.previous_of_owner = previous);
     }
 
-    /// Changes what is aside; makes room if `adds` says that there will be something.
+    /// Changes the rare state; allocates it if `adds` is set.
     fn change(&mut self, adds: bool, change: impl FnOnce(&mut RareState)) {
         match &mut self.rare {
             Some(rare) => {
@@ -191,8 +191,8 @@ impl Session {
     }
 }
 
-/// The grant that answered the latest place in line, as long as nothing was heard of the owner
-/// since (R122: events are always delivered).
+/// The last grant of a queued acquire, until the owner calls again (R122: events are always
+/// delivered).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct StandingGrant {
     pub(super) waiter: u64,
@@ -205,13 +205,13 @@ pub(super) struct StandingGrant {
 /// How many claims a session has strictly below a node: writes and reads.
 pub(super) type OwnBelow = HashMap<u32, (u32, u32), FxBuildHasher>;
 
-/// See the module.
+/// All sessions of a space, found by owner and by (namespace, owner).
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     slab: Slab<Session>,
-    // The first session of each owner, by the owner alone: mostly the only one.
+    // The first session of each owner, by owner: mostly the only one.
     owners: HashTable<u32>,
-    // The others, which are chained behind the first, by namespace and owner.
+    // Further sessions, chained behind the first, by namespace and owner.
     others: HashTable<u32>,
     hasher: Hasher,
 }
@@ -243,7 +243,7 @@ impl Sessions {
             .copied()
     }
 
-    /// A session that is not there yet.
+    /// Creates a session, which must not exist yet.
     pub(super) fn create(&mut self, namespace: u32, owner: &OwnerId) -> u32 {
         let number = self.slab.insert(Session {
             namespace,
@@ -256,7 +256,7 @@ impl Sessions {
         });
         let hash = self.owner_hash(owner);
         match self.first_of(hash, owner) {
-            // Behind the first one, so that the table of owners stays as it is.
+            // Insert it behind the first one, so that the owners table does not change.
             Some(first) => {
                 let next = self.slab[first].next_of_owner();
                 self.slab[first].set_next_of_owner(number);
@@ -311,7 +311,7 @@ impl Sessions {
     /// Whether an owner has a session at all.
     #[inline]
     pub(super) fn has_owner(&self, owner: &OwnerId) -> bool {
-        // Asked of every group, most of which are empty.
+        // Every group gets this query, and most are empty.
         !self.owners.is_empty() && self.knows(owner)
     }
 

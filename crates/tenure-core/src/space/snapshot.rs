@@ -17,7 +17,7 @@ use crate::codec::{Writer, snapshot_version};
 use crate::value::OwnerId;
 
 impl Space {
-    /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
+    /// Appends the encoded state to `bytes`. Equal states give equal bytes.
     pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut out = Writer::append_to(bytes);
         out.byte(snapshot_version(self.rules));
@@ -46,7 +46,7 @@ impl Space {
         out.into_bytes()
     }
 
-    /// Namespaces by name; their places in the order are their references.
+    /// Encodes namespaces by name. References to a namespace are its index in that order.
     fn put_namespaces(&self, out: &mut Writer) -> BTreeMap<u32, usize> {
         let mut all: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
         all.sort_by(|one, two| self.namespaces[*one].name.cmp(&self.namespaces[*two].name));
@@ -173,7 +173,8 @@ impl Space {
             out.length(names[&namespace]);
             out.put(&path(namespace, rest));
             out.put(&capacity.permits);
-            // Says something only about an idle one, and would differ between equal states otherwise.
+            // Meaningful only for an idle one; zero otherwise, so that equal states give equal
+            // bytes.
             out.number(if idle { capacity.idle_since } else { 0 });
             out.put(&idle);
         }
@@ -225,8 +226,8 @@ impl Space {
         }
     }
 
-    /// What rules 2 need: where the one order begins, which regions have moved lately, and which holds were
-    /// released under each key.
+    /// Encodes the rules 2 part: the start of the common number sequence, recently moved regions,
+    /// and the holds released under each key.
     fn put_order(&self, out: &mut Writer) {
         out.number(self.order_from);
         out.number(self.routes.all_moved.end);
