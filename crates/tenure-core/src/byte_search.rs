@@ -2,12 +2,12 @@
 //!
 //! Paths are short and parsed often, so the search needs no set-up cost.
 
-/// How many bytes there are before the first slash, or the end.
+/// Returns the number of bytes before the first slash, or the length.
 pub(crate) fn until_slash(bytes: &[u8]) -> usize {
     find(bytes, b'/').unwrap_or(bytes.len())
 }
 
-/// Where a byte is for the first time.
+/// Returns the index of the first occurrence of a byte.
 pub(crate) fn find(bytes: &[u8], wanted: u8) -> Option<usize> {
     let mut at = 0;
     while let Some(word) = bytes[at..].first_chunk() {
@@ -17,13 +17,14 @@ pub(crate) fn find(bytes: &[u8], wanted: u8) -> Option<usize> {
         at += 8;
     }
     match bytes.last_chunk() {
-        // What of it was looked at before did not have it.
+        // This word overlaps the one before, which does not contain the byte.
         Some(word) => in_word(*word, wanted).map(|found| bytes.len() - 8 + found),
         None => bytes.iter().position(|byte| *byte == wanted),
     }
 }
 
-/// Where a byte is for the first time in eight: the one that becomes zero is the lowest to borrow.
+/// Returns the index of the first occurrence in eight bytes. After the XOR the wanted byte is zero,
+/// and the lowest zero byte is the lowest one that borrows in the subtraction.
 fn in_word(bytes: [u8; 8], wanted: u8) -> Option<usize> {
     const ONES: u64 = u64::MAX / 255;
     let word = u64::from_le_bytes(bytes) ^ (ONES * wanted as u64);

@@ -25,11 +25,11 @@ mod value;
 /// The version that this release writes.
 pub const VERSION: u8 = 1;
 
-/// Something with a fixed form in bytes.
+/// A value with a fixed binary encoding.
 pub trait Encode: Sized {
-    /// Appends the value.
+    /// Appends the encoded value.
     fn put(&self, out: &mut Writer);
-    /// Takes a value off the front.
+    /// Decodes a value from the front of the input.
     fn take(input: &mut Reader<'_>) -> Result<Self, DecodeError>;
 }
 
@@ -41,7 +41,7 @@ pub fn to_bytes<T: Encode>(record: &T) -> Vec<u8> {
     out.into_bytes()
 }
 
-/// Decodes one record with its version; nothing may follow it.
+/// Decodes one record with its version. Fails on trailing bytes.
 pub fn from_bytes<T: Encode>(bytes: &[u8]) -> Result<T, DecodeError> {
     let mut input = Reader::new(bytes);
     input.version(VERSION)?;
@@ -50,13 +50,13 @@ pub fn from_bytes<T: Encode>(bytes: &[u8]) -> Result<T, DecodeError> {
     Ok(record)
 }
 
-/// The version of a snapshot is the number of the rules that its machine applies by: a release that does
-/// not know these rules refuses the snapshot at its first byte.
+/// Returns the version byte of a snapshot, which is the rules number of its machine: a release that
+/// does not know these rules refuses the snapshot at the first byte.
 pub(crate) fn snapshot_version(rules: u32) -> u8 {
     u8::try_from(rules).unwrap_or(u8::MAX)
 }
 
-/// The version of a snapshot, if this release knows its rules.
+/// Decodes the version of a snapshot. Fails if this release does not know its rules.
 pub(crate) fn take_snapshot_version(input: &mut Reader<'_>) -> Result<u8, DecodeError> {
     let found = input.byte()?;
     if (FIRST_RULES..=RULES).contains(&u32::from(found)) {
@@ -66,7 +66,7 @@ pub(crate) fn take_snapshot_version(input: &mut Reader<'_>) -> Result<u8, Decode
     }
 }
 
-/// The number of the rules in a snapshot, which must be that of its version.
+/// Decodes the rules number of a snapshot, which must match its version.
 pub(crate) fn take_rules(version: u8, input: &mut Reader<'_>) -> Result<u32, DecodeError> {
     let rules = input.small()?;
     if rules == u32::from(version) {
@@ -76,32 +76,32 @@ pub(crate) fn take_rules(version: u8, input: &mut Reader<'_>) -> Result<u32, Dec
     }
 }
 
-/// Why bytes are not a record.
+/// Why decoding failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodeError {
-    /// They end too early.
+    /// The input ends too early.
     Truncated,
-    /// Something follows the record.
+    /// Bytes follow the record; contains their number.
     Trailing(usize),
-    /// Written by a release that this one does not know.
+    /// The version is not known to this release.
     Version {
         /// The version found.
         found: u8,
     },
-    /// No such variant.
+    /// Unknown enum variant.
     Tag {
-        /// Of what.
+        /// The name of the enum.
         of: &'static str,
         /// The number found.
         found: u8,
     },
-    /// A number too large for its place.
+    /// A number is out of range, or not in its shortest form.
     Number,
-    /// A text that is not UTF-8.
+    /// A string is not UTF-8.
     Text,
-    /// A value that its own rules refuse.
+    /// The constructor of a value refused it.
     Invalid(Invalid),
-    /// The parts do not fit together; the text says which.
+    /// Parts of the record contradict each other; the text names them.
     Inconsistent(&'static str),
 }
 
@@ -145,22 +145,22 @@ impl Writer {
         Writer::default()
     }
 
-    /// Goes on behind what is already in `bytes`.
+    /// Creates a writer that appends to `bytes`.
     pub fn append_to(bytes: Vec<u8>) -> Writer {
         Writer { bytes }
     }
 
-    /// What was written.
+    /// Returns the written bytes.
     pub fn into_bytes(self) -> Vec<u8> {
         self.bytes
     }
 
-    /// How much was written.
+    /// Returns the number of bytes.
     pub fn len(&self) -> usize {
         self.bytes.len()
     }
 
-    /// Whether nothing was written.
+    /// Returns whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -170,10 +170,10 @@ impl Writer {
         self.bytes.push(byte);
     }
 
-    /// A number, seven bits a byte, low bits first.
+    /// Appends a number as LEB128: seven bits per byte, low bits first.
     pub fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
-            // The mask keeps seven bits, so nothing is lost.
+            // The mask keeps seven bits, so the cast is lossless.
             self.bytes.push((number & 0x7f) as u8 | 0x80);
             number >>= 7;
         }
@@ -196,7 +196,7 @@ impl Writer {
         self.slice(text.as_bytes());
     }
 
-    /// A value of ours.
+    /// A nested value.
     pub fn put<T: Encode>(&mut self, value: &T) {
         value.put(self);
     }
@@ -221,14 +221,14 @@ impl Writer {
     }
 }
 
-/// Takes values off the front of a slice.
+/// Decodes values from the front of a slice.
 pub struct Reader<'a> {
     rest: &'a [u8],
     expected: Option<Namespace>,
 }
 
 impl<'a> Reader<'a> {
-    /// Reads these bytes.
+    /// Creates a reader of these bytes.
     pub fn new(bytes: &'a [u8]) -> Reader<'a> {
         Reader {
             rest: bytes,
@@ -236,17 +236,18 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The next namespace is probably this one: then its text is shared, and was checked before.
+    /// Sets the expected next namespace. If it matches, decoding shares its string and skips
+    /// validation.
     pub fn expect(&mut self, namespace: Option<Namespace>) {
         self.expected = namespace;
     }
 
-    /// The namespace that was read last, if any.
+    /// Returns the namespace that was read last, if any.
     pub fn into_expected(self) -> Option<Namespace> {
         self.expected
     }
 
-    /// A namespace: most lists of commands name the same one again and again.
+    /// Decodes a namespace. Most command lists repeat the same one.
     pub(crate) fn namespace(&mut self) -> Result<Namespace, DecodeError> {
         let bytes = self.slice()?;
         if let Some(expected) = &self.expected
@@ -260,12 +261,12 @@ impl<'a> Reader<'a> {
         Ok(namespace)
     }
 
-    /// How many bytes are left.
+    /// Returns the number of remaining bytes.
     pub fn remaining(&self) -> usize {
         self.rest.len()
     }
 
-    /// Everything must have been taken.
+    /// Fails if bytes remain.
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.rest.len() {
             0 => Ok(()),
@@ -273,7 +274,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// The version byte; only this one is known.
+    /// Decodes the version byte. Fails unless it equals `known`.
     pub fn version(&mut self, known: u8) -> Result<(), DecodeError> {
         match self.byte()? {
             found if found == known => Ok(()),
@@ -288,7 +289,8 @@ impl<'a> Reader<'a> {
         Ok(*first)
     }
 
-    /// A number. Only its shortest form is accepted, so that equal values have equal bytes.
+    /// Decodes a LEB128 number. Only the shortest form is accepted, so that equal values have equal
+    /// bytes.
     pub fn number(&mut self) -> Result<u64, DecodeError> {
         let mut number = 0u64;
         for shift in (0..64).step_by(7) {
@@ -308,12 +310,13 @@ impl<'a> Reader<'a> {
         Err(DecodeError::Number)
     }
 
-    /// A number that fits 32 bits.
+    /// Decodes a number that fits 32 bits.
     pub fn small(&mut self) -> Result<u32, DecodeError> {
         u32::try_from(self.number()?).map_err(|_| DecodeError::Number)
     }
 
-    /// The length of a list or text: never more than the bytes that are left, since each item has one at least.
+    /// Decodes the length of a list or string. Fails if it exceeds the remaining bytes, since each
+    /// item takes at least one.
     pub fn length(&mut self) -> Result<usize, DecodeError> {
         let length = usize::try_from(self.number()?).map_err(|_| DecodeError::Truncated)?;
         if length > self.rest.len() {
@@ -338,7 +341,7 @@ impl<'a> Reader<'a> {
         core::str::from_utf8(self.slice()?).map_err(|_| DecodeError::Text)
     }
 
-    /// A value of ours.
+    /// A nested value.
     pub fn take<T: Encode>(&mut self) -> Result<T, DecodeError> {
         T::take(self)
     }
@@ -355,7 +358,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A list with its length in front. Memory grows with the items really there.
+    /// Decodes a list with a length prefix. Memory grows with the items actually present.
     pub fn list<T: Encode>(&mut self) -> Result<Vec<T>, DecodeError> {
         let length = self.length()?;
         let mut values = Vec::with_capacity(length.min(4));

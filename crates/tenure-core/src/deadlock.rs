@@ -24,39 +24,40 @@ use alloc::vec::Vec;
 use crate::path::Namespace;
 use crate::value::OwnerId;
 
-/// The deepest walk (R112: depth limit of DetectCycle).
+/// Maximum depth of a walk (R112: depth limit of DetectCycle).
 pub const MAX_DEPTH: u32 = 64;
 
-/// What a walk found (R111).
+/// The result of a walk (R111).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Detection {
-    /// The edges end.
+    /// The walk reached an owner that does not wait: no cycle.
     None,
     /// A cycle, its owners in wait order.
     Found(Vec<OwnerId>),
-    /// The walk went as deep as allowed; the owners it visited.
+    /// The walk reached its maximum depth. Contains the owners visited.
     Truncated(Vec<OwnerId>),
 }
 
-/// What a walk needs next.
+/// The next input that a walk needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WalkStep {
-    /// Whom this owner waits for, if that still stands.
+    /// The present wait edge of this owner.
     Ask(OwnerId),
-    /// The walk is over.
+    /// The walk is finished.
     Done(Detection),
 }
 
-/// A place in line, which no other wait ever has.
+/// Identifies one wait. A position is never reused.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WaitPosition {
-    /// Where.
+    /// The namespace of the waiter.
     pub namespace: Namespace,
-    /// The waiter's number there.
+    /// The waiter's number in that namespace.
     pub waiter: u64,
 }
 
-/// One wait: who waits, where, for whom. The word of a client is at no place.
+/// One observed wait: the waiting owner, its position and the blocker. An edge set by a client has
+/// no position.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct WaitEdgeSeen {
     owner: OwnerId,
@@ -64,25 +65,25 @@ struct WaitEdgeSeen {
     blocker: OwnerId,
 }
 
-/// The owners of a cycle in wait order.
+/// Returns the owners of a cycle in wait order.
 fn owners(cycle: &[WaitEdgeSeen]) -> Vec<OwnerId> {
     cycle.iter().map(|wait| wait.owner.clone()).collect()
 }
 
-/// The walk of `DetectCycle`: one edge an owner (R111, R112). It goes the same way again before it
-/// believes in a cycle.
+/// The walk of `DetectCycle`: one edge per owner (R111, R112). It repeats the walk to confirm a
+/// cycle.
 #[derive(Clone, Debug)]
 pub struct Walk {
     start: OwnerId,
     limit: usize,
     chain: Vec<WaitEdgeSeen>,
-    /// The cycle that the walk before this one found.
+    /// The cycle that the previous pass found.
     seen: BTreeSet<WaitEdgeSeen>,
     done: Option<Detection>,
 }
 
 impl Walk {
-    /// A walk that starts at an owner; a depth of zero means the default.
+    /// Creates a walk that starts at an owner; a depth of zero means the default.
     pub fn new(start: OwnerId, max_depth: u32) -> Walk {
         let depth = match max_depth {
             0 => MAX_DEPTH,
@@ -97,7 +98,7 @@ impl Walk {
         }
     }
 
-    /// What is needed next.
+    /// Returns the next input needed, or the result.
     pub fn next(&self) -> WalkStep {
         match &self.done {
             Some(found) => WalkStep::Done(found.clone()),
@@ -109,8 +110,8 @@ impl Walk {
         self.chain.last().map_or(&self.start, |wait| &wait.blocker)
     }
 
-    /// Whom the owner asked for waits for, and where if a queue says so: `None` without an edge, or
-    /// if the edge is stale.
+    /// Supplies the edge of the requested owner: its blocker, and its position if the edge comes
+    /// from a queue. `None` if there is no edge or it is stale.
     pub fn answer(&mut self, edge: Option<(OwnerId, Option<WaitPosition>)>) {
         if self.done.is_some() {
             return;
@@ -143,16 +144,16 @@ impl Walk {
     }
 }
 
-/// The most owners that a [`Search`] visits.
+/// Maximum number of owners that a [`Search`] visits.
 pub const MAX_SEARCHED: usize = 4096;
 
-/// The search for a cycle through one owner, over all edges (E5). Breadth first: it finds a shortest
-/// one. It asks for the waits of that one again before it believes in it, and starts anew if one of
-/// them is over.
+/// Breadth-first search for a cycle through one owner, over all edges (E5). It finds a shortest
+/// cycle. It reads the waits of that cycle again to confirm it, and starts over if one of them has
+/// ended.
 #[derive(Clone, Debug)]
 pub struct Search {
     start: OwnerId,
-    // By which wait an owner was reached first.
+    // The wait by which each owner was reached first.
     reached_by: BTreeMap<OwnerId, WaitEdgeSeen>,
     frontier: BTreeSet<OwnerId>,
     waiting: BTreeSet<OwnerId>,
@@ -164,13 +165,13 @@ pub struct Search {
 #[derive(Clone, Debug)]
 struct Suspected {
     owners: Vec<OwnerId>,
-    /// Those that were not seen again.
+    /// The waits not yet seen a second time.
     waits: BTreeSet<WaitEdgeSeen>,
     asked: bool,
 }
 
 impl Search {
-    /// A search for cycles through this owner.
+    /// Creates a search for cycles through this owner.
     pub fn new(start: OwnerId) -> Search {
         Search {
             frontier: BTreeSet::from([start.clone()]),
@@ -182,7 +183,8 @@ impl Search {
         }
     }
 
-    /// The owners whose edges are needed for the next round; none when the search is over.
+    /// Returns the owners whose edges are needed for the next round; empty when the search is
+    /// finished.
     pub fn round(&mut self) -> Vec<OwnerId> {
         if self.cycle.is_some() {
             return Vec::new();
@@ -203,8 +205,8 @@ impl Search {
         self.waiting.iter().cloned().collect()
     }
 
-    /// Whom one owner of the round waits for, at one place. May be called several times for an owner
-    /// (one a place).
+    /// Supplies the edges of one waiter of an owner of the round. Called once per waiter of the
+    /// owner.
     pub fn answer(
         &mut self,
         owner: &OwnerId,
@@ -217,7 +219,8 @@ impl Search {
             blocker,
         });
         if let Some(suspected) = &mut self.suspected {
-            // What is left of the round in which it was found is no second look.
+            // Answers of the round that found the cycle do not confirm it; they may be older than
+            // its last wait.
             for wait in waits.filter(|_| suspected.asked) {
                 suspected.waits.remove(&wait);
             }
@@ -239,7 +242,7 @@ impl Search {
         }
     }
 
-    /// The cycle's owners in wait order, from the start, if one was found.
+    /// Returns the owners of the cycle in wait order, beginning with the start, if one was found.
     pub fn cycle(&self) -> Option<&[OwnerId]> {
         self.cycle.as_deref()
     }

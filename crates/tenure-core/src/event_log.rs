@@ -14,7 +14,8 @@ mod packed;
 /// How long events are kept, in lease time.
 pub(crate) const KEPT_MS: u64 = 30_000;
 
-/// A wall clock hint beyond this (the year 2109) is no time of day; ids stay below 2^53 without it.
+/// A wall clock hint beyond this (the year 2109) is ignored as invalid, so that ids stay below
+/// 2^53.
 const WALL_END: u64 = 1 << 42;
 
 /// The events of one group.
@@ -38,7 +39,7 @@ impl EventLog {
         }
     }
 
-    /// Makes an event and keeps it.
+    /// Creates an event and stores it.
     pub(crate) fn push(
         &mut self,
         time: u64,
@@ -64,7 +65,7 @@ impl EventLog {
         event
     }
 
-    /// Forgets what is too old, a few at a time.
+    /// Drops events that are too old, a few per entry.
     pub(crate) fn forget(&mut self, time: u64) {
         for _ in 0..64 {
             match self.kept.oldest() {

@@ -5,8 +5,8 @@
 //! cannot provoke collisions. The function multiplies, folds the 128-bit product and continues: two
 //! multiplications for a short string.
 
-/// Keys the hash tables of one process. It never shows in any answer and need not be the same on
-/// all replicas: give a random one where clients are not trusted, so that nobody can aim at collisions.
+/// The key of the hash tables of one process. It has no visible effect and may differ between
+/// replicas. Use a random one if clients are not trusted, so that they cannot provoke collisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HashSeed(pub u64);
 
@@ -26,9 +26,9 @@ impl Hasher {
         }
     }
 
-    /// The hash of a number and a text.
+    /// Hashes a number and a string.
     pub(crate) fn hash(self, number: u32, bytes: &[u8]) -> u64 {
-        // Number and length on their own first, so that no text can undo what they do.
+        // Number and length are mixed first, so that no string content can cancel them.
         let length = bytes.len() as u64;
         let mut state = fold(
             self.start ^ u64::from(number) ^ (length << 32),
@@ -45,8 +45,8 @@ impl Hasher {
     }
 }
 
-/// The at most eight bytes at the end of a text, as a number. Reads bytes twice rather than copy a
-/// few of them: the length is in the hash, too, so that different texts stay different.
+/// Returns the last up to eight bytes as a number. It reads some bytes twice to avoid a copy; the
+/// length is part of the hash, so different strings stay different.
 fn last_word(bytes: &[u8]) -> u64 {
     if let Some(word) = bytes.last_chunk() {
         return u64::from_le_bytes(*word);
@@ -65,22 +65,22 @@ fn last_word(bytes: &[u8]) -> u64 {
     }
 }
 
-/// The two halves of the product, joined.
+/// Multiplies to 128 bits and folds the two halves.
 fn fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     (product as u64) ^ ((product >> 64) as u64)
 }
 
-/// Spreads every bit of a number over all others.
+/// Spreads every input bit over all output bits.
 fn mix(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     number ^ (number >> 31)
 }
 
-/// A hash of a request's content, the same on every machine and in every release: what tells whether
-/// a key is used for the same request again (R103: key reuse with other content). Callers can only
-/// fool themselves with it.
+/// A hash of a request's content, equal on every machine and in every release. It detects a key
+/// that is used for a different request (R103: key reuse with other content). It need not be
+/// cryptographic: a caller that forges a collision harms only itself.
 #[derive(Clone, Copy, Debug)]
 pub struct Fingerprint {
     low: u64,
@@ -88,7 +88,7 @@ pub struct Fingerprint {
 }
 
 impl Fingerprint {
-    /// The fingerprint of nothing yet.
+    /// Creates an empty fingerprint.
     #[expect(clippy::new_without_default, reason = "a start, not a default value")]
     pub fn new() -> Fingerprint {
         Fingerprint {
@@ -97,14 +97,14 @@ impl Fingerprint {
         }
     }
 
-    /// Goes on with a number.
+    /// Adds a number.
     pub fn number(&mut self, number: u64) {
         let mixed = mix(number ^ self.low);
         self.low = fold(mixed ^ 0xa409_3822_299f_31d1, self.high | 1) ^ number.rotate_left(32);
         self.high = mix(self.high ^ self.low).wrapping_add(number);
     }
 
-    /// Goes on with a text; its length counts, so that texts cannot run into each other.
+    /// Adds a string with its length, so that the boundaries of adjacent strings matter.
     pub fn text(&mut self, text: &str) {
         self.number(text.len() as u64);
         for chunk in text.as_bytes().chunks(8) {
@@ -114,7 +114,7 @@ impl Fingerprint {
         }
     }
 
-    /// The fingerprint of all that went in.
+    /// Returns the fingerprint of everything added.
     pub fn finish(self) -> u128 {
         (u128::from(mix(self.high)) << 64) | u128::from(mix(self.low ^ self.high.rotate_left(17)))
     }

@@ -33,7 +33,7 @@ impl<T> IdleEntry<T> {
     }
 }
 
-/// See the module.
+/// A table of values by (namespace, rest of path), with a queue of idle entries.
 #[derive(Clone, Debug)]
 pub(crate) struct IdleTable<T> {
     table: HashTable<u32>,
@@ -44,7 +44,7 @@ pub(crate) struct IdleTable<T> {
     hasher: Hasher,
 }
 
-/// An entry that left the table.
+/// An evicted entry.
 #[derive(Debug)]
 pub(crate) struct Evicted<T> {
     pub(crate) namespace: u32,
@@ -67,7 +67,7 @@ impl<T> IdleTable<T> {
         self.entries.len()
     }
 
-    /// How many are idle.
+    /// Returns the number of idle entries.
     pub(crate) fn idle(&self) -> u32 {
         self.idle
     }
@@ -85,13 +85,13 @@ impl<T> IdleTable<T> {
         Some(&mut self.entries[entry].value)
     }
 
-    /// Adds an entry that is not there yet, at the end of the line of the idle.
+    /// Adds a new entry at the end of the idle queue.
     pub(crate) fn insert_idle(&mut self, namespace: u32, name: &str, value: T) {
         let entry = self.insert(namespace, name, value);
         self.list(entry);
     }
 
-    /// Adds an entry that is not there yet, in use.
+    /// Adds a new entry that is in use.
     pub(crate) fn insert(&mut self, namespace: u32, name: &str, value: T) -> u32 {
         let hash = self.hasher.hash(namespace, name.as_bytes());
         let entry = self.entries.insert(IdleEntry {
@@ -108,7 +108,7 @@ impl<T> IdleTable<T> {
         entry
     }
 
-    /// Puts an entry at the end of the line of the idle.
+    /// Moves an entry to the end of the idle queue.
     pub(crate) fn set_idle(&mut self, namespace: u32, name: &str) {
         if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
@@ -133,7 +133,7 @@ impl<T> IdleTable<T> {
             .is_some_and(|entry| self.entries[entry].idle)
     }
 
-    /// Takes an entry out of the line.
+    /// Removes an entry from the idle queue.
     pub(crate) fn set_used(&mut self, namespace: u32, name: &str) {
         if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
@@ -154,12 +154,12 @@ impl<T> IdleTable<T> {
         self.entries.remove(number).map(|entry| entry.value)
     }
 
-    /// The longest idle value.
+    /// Returns the longest idle value.
     pub(crate) fn oldest(&self) -> Option<&T> {
         self.entries.get(self.oldest).map(|entry| &entry.value)
     }
 
-    /// Drops the longest idle one.
+    /// Evicts the longest idle entry.
     pub(crate) fn drop_oldest(&mut self) -> Option<Evicted<T>> {
         if self.oldest == NONE {
             return None;
@@ -167,7 +167,7 @@ impl<T> IdleTable<T> {
         self.drop_entry(self.oldest)
     }
 
-    /// Drops all entries of which this holds; the namespaces they were in, one for each.
+    /// Evicts all entries that match; returns the namespace of each.
     pub(crate) fn drop_where(
         &mut self,
         mut goes: impl FnMut(u32, &str) -> bool,

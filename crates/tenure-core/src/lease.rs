@@ -2,13 +2,13 @@
 
 use crate::value::Ttl;
 
-/// Leases up to this long are renewed without an entry, whatever their cover says.
+/// Leases up to this length are renewed without a log entry, whatever their cover.
 pub const SHORT_LEASE_MS: u64 = 60_000;
 
-/// How much longer than its ttl the log vouches for a lease.
+/// How much longer than its ttl the log covers a lease.
 pub const COVER_SLACK_MS: u64 = 60_000;
 
-/// Whether a renewal with `new_ttl` at `lease_time` needs no entry (step 4).
+/// Returns whether a renewal with `new_ttl` at `lease_time` needs no log entry (step 4).
 pub fn covered(ttl: Ttl, cover: u64, new_ttl: Ttl, lease_time: u64) -> bool {
     if ttl.millis() <= SHORT_LEASE_MS {
         return new_ttl <= ttl;
@@ -19,7 +19,7 @@ pub fn covered(ttl: Ttl, cover: u64, new_ttl: Ttl, lease_time: u64) -> bool {
     lease_time.saturating_add(new_ttl.millis()) <= cover
 }
 
-/// What a new leader gives a lease, from its first own entry on (step 1).
+/// Returns the time that a new leader grants a lease, counted from its first own entry (step 1).
 pub fn left(ttl: Ttl, cover: u64, time: u64) -> u64 {
     if ttl.millis() <= SHORT_LEASE_MS {
         ttl.millis()
@@ -48,7 +48,7 @@ mod tests {
         // Set at 0 with 100 s: cover is 160 s.
         assert!(covered(ttl(100_000), 160_000, ttl(100_000), 60_000));
         assert!(!covered(ttl(100_000), 160_000, ttl(100_000), 60_001));
-        // One that asks for less changes nothing, so there is nothing to write (R77).
+        // A shorter renewal has no effect, so it needs no entry (R77).
         assert!(covered(ttl(100_000), 160_000, ttl(61_000), 0));
     }
 

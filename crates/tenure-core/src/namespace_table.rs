@@ -11,7 +11,7 @@ use crate::command::{ClearPolicy, Domain, Region, Route, Selection};
 use crate::path::{Namespace, Path};
 use crate::policy::Algorithm;
 
-/// The rows made by `SetNamespacePolicy`, and what holds where there is none.
+/// The rows set by `SetNamespacePolicy`, and the defaults for paths without a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NamespaceTable {
     rows: BTreeMap<Namespace, Algorithm>,
@@ -20,7 +20,7 @@ pub struct NamespaceTable {
     default: Algorithm,
 }
 
-/// Why the paths of one request have no common route. Nothing has changed.
+/// Why the paths of one request have no common route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Unroutable {
     /// A NEW path with fewer segments than the routing prefix and without an explicit namespace
@@ -30,18 +30,19 @@ pub enum Unroutable {
     Apart {
         /// The first path and its namespace.
         first: (Path, Namespace),
-        /// The first path elsewhere, and where.
+        /// The first path in a different namespace, and that namespace.
         other: (Path, Namespace),
     },
 }
 
-/// What setting or deleting a row would mean.
+/// The effect of setting or deleting a row.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TableChangePlan {
-    /// Nothing changes at all: the row is as wanted (R131 SetNamespacePolicy clears on change, R137
-    /// deleting a missing row).
+    /// No change: the row already has the requested value (R131 SetNamespacePolicy clears on
+    /// change, R137 deleting a missing row).
     Unchanged,
-    /// Only the row: no path gets another namespace or algorithm (R132: creating an equal row).
+    /// Only the row changes: no path gets another namespace or algorithm (R132: creating an equal
+    /// row).
     RowOnly,
     /// Groups are concerned: freeze, decide, apply.
     Steps(TableChangeSteps),
@@ -50,11 +51,11 @@ pub enum TableChangePlan {
 /// A change that concerns groups.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChangeSteps {
-    /// What moves or is cleared.
+    /// The paths that move or are cleared.
     pub region: Region,
     /// Which groups are concerned.
     pub reach: AffectedGroups,
-    /// What happens to what is there.
+    /// What happens to holds and waiters in the region.
     pub clear: ClearPolicy,
     /// The effective algorithm of the region's root afterwards.
     pub algorithm: Algorithm,
@@ -63,15 +64,15 @@ pub struct TableChangeSteps {
 /// Which groups a change concerns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AffectedGroups {
-    /// The one of the namespace itself: no path changes its namespace.
+    /// The group of the namespace itself: no path changes its namespace.
     OwnGroup,
     /// All of them: paths change their namespace.
     AllGroups,
 }
 
 impl TableChangeSteps {
-    /// Whether a live hold in the region refuses the change (R133 route changes need drained paths,
-    /// R138 deleting a row in use).
+    /// Returns whether a live hold in the region prevents the change (R133 route changes need
+    /// drained paths, R138 deleting a row in use).
     pub fn spares_holds(&self) -> bool {
         self.clear == ClearPolicy::Waiters
     }
@@ -89,7 +90,7 @@ impl NamespaceTable {
         }
     }
 
-    /// A table as it was.
+    /// Restores a table from its parts.
     pub fn restore(
         prefix_segments: usize,
         default: Algorithm,
@@ -104,7 +105,7 @@ impl NamespaceTable {
         }
     }
 
-    /// Grows with every change of a row.
+    /// Returns the version, which grows with every change of a row.
     pub fn version(&self) -> u64 {
         self.version
     }
@@ -149,7 +150,7 @@ impl NamespaceTable {
             .unwrap_or_else(|| Namespace::fallback(path, self.prefix_segments))
     }
 
-    /// The name of [`NamespaceTable::namespace_of`], for those who may have it already.
+    /// Returns the name of [`NamespaceTable::namespace_of`] without an allocation.
     pub fn name_of<'a>(&'a self, path: &'a Path) -> &'a str {
         self.explicit(path).map_or_else(
             || Namespace::fallback_name(path, self.prefix_segments),
@@ -157,7 +158,7 @@ impl NamespaceTable {
         )
     }
 
-    /// Where a path is decided. Reads of state, releases and HELD paths go wherever they lead.
+    /// Returns the route of a path. Queries, releases and HELD paths need no minimum depth.
     pub fn route(&self, path: &Path) -> Route {
         let namespace = self.namespace_of(path);
         Route {
@@ -167,7 +168,8 @@ impl NamespaceTable {
         }
     }
 
-    /// Where an acquire is decided: `taken` are its NEW paths, `others` its HELD paths and releases (R30, R31).
+    /// Returns the route of an acquire: `taken` are its NEW paths, `others` its HELD paths and
+    /// releases (R30, R31).
     pub fn route_acquire<'a>(
         &self,
         taken: impl IntoIterator<Item = &'a Path>,
@@ -229,7 +231,7 @@ impl NamespaceTable {
         }
     }
 
-    /// What setting (`Some`) or deleting (`None`) a row would mean now (R131–R138).
+    /// Plans setting (`Some`) or deleting (`None`) a row (R131–R138). Does not change the table.
     pub fn plan(&self, namespace: &Namespace, to: Option<Algorithm>) -> TableChangePlan {
         let before = self.row(namespace);
         let after = to.unwrap_or(self.default);
@@ -289,7 +291,8 @@ impl NamespaceTable {
         }
     }
 
-    /// Whether some path has another namespace with a row of this name than without it (R133).
+    /// Returns whether adding or removing a row of this name moves any path to another namespace
+    /// (R133).
     fn moves_paths(&self, namespace: &Namespace) -> bool {
         if namespace.is_bare() {
             // Every path of the handler is in a nested `h:/`, if there is one.

@@ -15,7 +15,7 @@ use crate::value::Invalid;
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Path {
     text: Arc<str>,
-    // Where the `:` is. At most 4095, so it fits.
+    // The index of the `:`. At most 4095, so it fits.
     colon: u16,
 }
 
@@ -34,9 +34,9 @@ impl Path {
         })
     }
 
-    /// Whether a text is a path, and where its `:` is.
+    /// Validates a path; returns the index of its `:`.
     fn check(text: &str) -> Result<u16, Invalid> {
-        // All that matters is ASCII: bytes are looked at, not characters.
+        // All special characters are ASCII, so the check works on bytes.
         let bytes = text.as_bytes();
         if bytes.is_empty() || bytes.len() > Self::MAX_BYTES {
             return Err(Invalid::Path("1 to 4096 bytes are allowed"));
@@ -76,7 +76,7 @@ impl Path {
         u16::try_from(colon).map_err(|_| Invalid::Path("the handler is too long"))
     }
 
-    /// A path put together from the parts of valid ones.
+    /// Creates a path from parts of valid ones, without validation.
     pub(crate) fn trusted(text: alloc::string::String) -> Path {
         let colon = text.find(':').unwrap_or(0);
         Path {
@@ -205,18 +205,18 @@ impl Namespace {
         !self.0.contains(':')
     }
 
-    /// Whether the path lies in it, explicit namespaces further down left aside (R20).
+    /// Returns whether the path is below this name. Ignores nested explicit namespaces (R20).
     pub fn contains(&self, path: &Path) -> bool {
         // No bare handler covers a path as text, and no other name is a handler.
         covers(&self.0, path.as_str()) || *self.0 == *path.handler()
     }
 
-    /// What follows the name in a path that lies in it.
+    /// Returns the part of a path after the name. The path must be in this namespace.
     pub(crate) fn rest<'a>(&self, path: &'a Path) -> &'a str {
         path.as_str().get(self.0.len()..).unwrap_or("")
     }
 
-    /// The path that lies in it and has this behind the name.
+    /// Returns the path of this namespace with `rest` after the name.
     pub(crate) fn path(&self, rest: &str) -> Path {
         Path::trusted([self.as_str(), rest].concat())
     }

@@ -45,7 +45,7 @@ impl Algorithm {
     }
 }
 
-/// What is wanted on a path. A semaphore permit is asked for as a write.
+/// Lock mode. A semaphore permit is requested as a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Mode {
     /// Exclusive.
@@ -56,7 +56,7 @@ pub enum Mode {
     ReadTree,
 }
 
-/// Why an acquire is not granted, in the words of the wire.
+/// Why an acquire is not granted; the variants match the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {
     /// Another owner's covering write (or read of a tree, for a write) on an ancestor.
@@ -71,26 +71,27 @@ pub enum Reason {
     DescendantReadLocked,
     /// All permits of the path are taken.
     SemaphoreFull,
-    /// An earlier waiter is in the way (R79: no overtaking).
+    /// An earlier waiter blocks the request (R79: no overtaking).
     Queued,
-    /// The namespace's algorithm does not know this mode.
+    /// The namespace's algorithm does not support this mode.
     ReadLocksDisabled,
     /// The supplied fence is not above the stored one; `current` is the stored one, or the floor
     /// (R68 caller-supplied tokens, R72 token retention and floors).
     StaleFence {
-        /// What the path has.
+        /// The stored fence or the floor.
         current: Fence,
     },
-    /// No permits were named (`None`), or another number than the path's capacity (R50 semaphores
-    /// need permits, R51 the first acquire fixes capacity).
+    /// The request has no permits, or a number other than the path's capacity (R50 semaphores need
+    /// permits, R51 the first acquire fixes capacity).
     InvalidPermits {
-        /// The path's capacity, where there is one.
+        /// The path's capacity; `None` if the request has no permits.
         capacity: Option<NonZeroU32>,
     },
 }
 
 impl Reason {
-    /// Whether waiting can cure it. The others are answered as a conflict, never queued.
+    /// Returns whether waiting can resolve the conflict. Other reasons are reported at once and
+    /// never queued.
     pub fn is_waitable(self) -> bool {
         match self {
             Reason::AncestorLocked
@@ -127,7 +128,7 @@ pub enum BlockReason {
     Queued,
 }
 
-/// What an owner believed to hold and does not (R55 HELD needs a live lease, R56 HELD checks per
+/// What an owner expected to hold and does not (R55 HELD needs a live lease, R56 HELD checks per
 /// mode, R90 Renew with domains, R105 replays report present truth).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Missing {

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use crate::byte_search::until_slash;
 use crate::path::{Namespace, Path};
 
-/// The name of a node. Short ones, the usual case, need no memory of their own.
+/// The name of a node. Short names, the usual case, are stored inline.
 #[derive(Clone, Debug)]
 pub(crate) enum Segment {
     Short { length: u8, bytes: [u8; SHORT] },
@@ -35,7 +35,7 @@ impl Segment {
 
     pub(crate) fn as_str(&self) -> &str {
         match self {
-            // It was a text when it was put in.
+            // Always valid UTF-8: the bytes come from a `&str`.
             Segment::Short { .. } => core::str::from_utf8(self.as_bytes()).unwrap_or(""),
             Segment::Long(text) => text,
         }
@@ -46,7 +46,8 @@ impl Segment {
 pub(crate) fn below_root<'a>(namespace: &Namespace, path: &'a Path) -> Segments<'a> {
     let text = path.as_str();
     let root = namespace.as_str().len();
-    // A bare handler ends where the path's handler does, any other name behind it.
+    // Only a bare handler has the length of the path's handler; then `:/` follows, which is
+    // skipped.
     let start = if root == path.handler().len() {
         root + 2
     } else {
@@ -55,7 +56,7 @@ pub(crate) fn below_root<'a>(namespace: &Namespace, path: &'a Path) -> Segments<
     Segments::of(text.get(start..).unwrap_or(""))
 }
 
-/// The parts of a text between slashes, empty ones left out.
+/// Iterates over the parts of a string between slashes; skips empty ones.
 #[derive(Clone)]
 pub(crate) struct Segments<'a> {
     rest: &'a str,

@@ -8,7 +8,7 @@
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-/// No number.
+/// The null index.
 pub(crate) const NONE: u32 = u32::MAX;
 
 const CHUNK_BITS: u32 = 10;
@@ -20,7 +20,7 @@ enum Slot<T> {
     Used(T),
 }
 
-/// See the module.
+/// A chunked arena with a free list.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
@@ -50,7 +50,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// How many numbers were ever in use at the same time.
+    /// Returns the number of slots, used and free.
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
@@ -111,7 +111,7 @@ impl<T> Slab<T> {
             })
     }
 
-    /// The free numbers, in the order in which they would be used.
+    /// Returns the free numbers, in the order of their reuse.
     pub(crate) fn free_numbers(&self) -> impl Iterator<Item = u32> {
         let mut at = self.free;
         core::iter::from_fn(move || {
@@ -127,8 +127,8 @@ impl<T> Slab<T> {
         })
     }
 
-    /// Puts an arena together as it was: values by number (`None` where free), and the free numbers in order.
-    /// Fails if the two do not fit.
+    /// Restores a slab: values by number (`None` if free), and the free numbers in order. Returns
+    /// `None` if the two contradict each other.
     pub(crate) fn restore(values: Vec<Option<T>>, free: &[u32]) -> Option<Slab<T>> {
         let holes = values.iter().filter(|value| value.is_none()).count();
         if holes != free.len() {
@@ -146,7 +146,8 @@ impl<T> Slab<T> {
                 }
             }
         }
-        // Each hole must be named exactly once: named holes are marked by pointing at themselves first.
+        // Each free slot must be listed exactly once: a listed slot first points to itself as a
+        // mark.
         for number in free {
             let (chunk, at) = split(*number);
             match slab.chunks.get_mut(chunk)?.get_mut(at)? {
@@ -168,7 +169,7 @@ impl<T> Slab<T> {
         let number = self.slots;
         let (chunk, _) = split(number);
         if chunk == self.chunks.len() {
-            // A small arena stays small: only the first chunk grows step by step.
+            // Only the first chunk grows gradually, so that a small slab stays small.
             let capacity = if chunk == 0 { 4 } else { CHUNK };
             self.chunks.push(Vec::with_capacity(capacity));
         }

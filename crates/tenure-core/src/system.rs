@@ -37,12 +37,12 @@ use crate::value::{Fence, OwnerId, Stamp, Ttl};
 
 /// Remembered answers; beyond it keyed calls are refused (R102: keyed requests apply once).
 const ANSWERS: u32 = 65_536;
-/// Events kept for 30 s; beyond it the oldest goes.
+/// Events kept for 30 s; beyond it the oldest is dropped.
 const EVENTS: u32 = 65_536;
-/// Wait edges; beyond it the one that ends first goes. They are advisory (R107: wait edges).
+/// Wait edges; beyond it the one that ends first is dropped. They are advisory (R107: wait edges).
 const EDGES: usize = 65_536;
 
-/// The machine of the system group.
+/// The state machine of the system group.
 #[derive(Clone, Debug)]
 pub struct System {
     rules: u32,
@@ -59,7 +59,7 @@ pub struct System {
 }
 
 impl System {
-    /// A machine without rows, edges or answers.
+    /// Creates a machine without edges or answers.
     pub fn new(table: NamespaceTable) -> System {
         System {
             rules: FIRST_RULES,
@@ -75,13 +75,14 @@ impl System {
         }
     }
 
-    /// Gives its events the ids of a lane (R121: event ids). It belongs to the group, not to its
-    /// state: set it after `new` and after a snapshot was read.
+    /// Sets the ids that the group's events get (R121: event ids). The stride belongs to the group
+    /// and is not part of the state: set it after `new` and after decoding a snapshot.
     pub fn number_events(&mut self, stride: EventIdStride) {
         self.events.stride = stride;
     }
 
-    /// Applies one command. The same commands in the same order give the same machine everywhere.
+    /// Applies one command. The same commands in the same order give the same machine on every
+    /// replica.
     pub fn apply(&mut self, stamp: Stamp, command: SystemCommand) -> SystemApplied {
         self.pass_time(stamp);
         let mut events = Vec::new();
@@ -157,17 +158,17 @@ impl System {
         &self.table
     }
 
-    /// One change under way.
+    /// Returns one pending change.
     pub fn change(&self, change: u64) -> Option<ChangeView> {
         self.changes.view(change)
     }
 
-    /// All changes under way, oldest first: whoever finds one may carry it on.
+    /// Returns all pending changes, oldest first. Any node may continue one.
     pub fn changes(&self) -> Vec<ChangeView> {
         self.changes.views()
     }
 
-    /// Whom an owner's client says it waits for (R107).
+    /// Returns the wait edge that an owner's client has set (R107).
     pub fn edge(&self, owner: &OwnerId, now: u64) -> Option<&Edge> {
         self.edges
             .get(owner)
@@ -180,17 +181,17 @@ impl System {
         Fence::from_number(self.counter)
     }
 
-    /// What a claim would be answered now, without claiming; `None` if it is fresh.
+    /// Looks up a key without claiming it; `None` if it is fresh.
     pub fn lookup(&self, claim: &KeyClaim, now: u64) -> Option<RepeatedKey> {
         self.answers.look(claim, now.max(self.time))
     }
 
-    /// What the owner of a key that is under way is doing.
+    /// Returns the work in progress under a key.
     pub fn work(&self, claim: &KeyClaim, now: u64) -> Option<&KeyWork> {
         self.answers.work(claim, now.max(self.time))
     }
 
-    /// How a change ended, if it is one of the latest.
+    /// Returns the result of a change, if it is one of the latest.
     pub fn change_end(&self, change: u64) -> Option<&ChangeEnd> {
         self.changes.ended.get(&change)
     }
@@ -205,12 +206,12 @@ impl System {
         self.events.sequence
     }
 
-    /// The largest stamp seen.
+    /// Returns the largest lease time applied.
     pub fn time(&self) -> u64 {
         self.time
     }
 
-    /// The number of the rules that it applies by.
+    /// Returns the rules number in force.
     pub fn rules(&self) -> u32 {
         self.rules
     }
@@ -254,7 +255,7 @@ impl System {
                         .begin(claim, KeyWork::Change(change), self.time);
                 }
                 ChangeBegun::Started { .. } => {
-                    // It was looked up just now, so there is room and no conflict.
+                    // Cannot fail: the lookup above found room and no other use of the key.
                     let _ = self.answers.reserve(claim, self.time);
                 }
                 ChangeBegun::Busy { .. } => {}
@@ -263,8 +264,9 @@ impl System {
         SystemOutcome::Begun(begun)
     }
 
-    /// A change is over in all groups. Whoever says so first also completes the key of the call that began
-    /// it, so that nobody has to make the change a second time to learn how it ended.
+    /// Finishes a change that all groups have applied. The first `Finish` also completes the key of
+    /// the call that began the change, so that a repeat of the call learns the result without a
+    /// second change.
     fn finish(&mut self, change: u64) {
         let Some((end, claim)) = self.changes.finish(change) else {
             return;
@@ -311,15 +313,16 @@ impl System {
         SystemOutcome::Planned(plan)
     }
 
-    /// Whether a key does not stand for the plan that was carried out any more: the call took so long that its key
-    /// was forgotten. By now it may stand for another plan, and what that one names has not ended; or it is new,
-    /// and an answer under it would be that of the next call.
+    /// Returns whether a key no longer stands for the plan that was carried out: the call took so
+    /// long that its key was forgotten. By now the key may stand for another plan, whose leases
+    /// have not ended yet; or it is unused, and an answer stored under it would be given to the
+    /// next call.
     fn has_another_plan(&self, claim: &KeyClaim, done: Option<ReleasePlan>) -> bool {
         let present = self.answers.work(claim, self.time);
         done.is_some_and(|done| present != Some(&KeyWork::Plan(done)))
     }
 
-    /// Does something that ends at once, unless its key says that it was done already.
+    /// Runs a call that completes at once, unless its key shows that it ran before.
     fn once(
         &mut self,
         claim: Option<KeyClaim>,
@@ -338,7 +341,8 @@ impl System {
         outcome
     }
 
-    /// R75: above every number given out and every fence minted, as far as known and not driven.
+    /// Issues a number above all issued numbers and all known minted fences that are not driven
+    /// (R75).
     fn increment(&mut self, above: Option<Fence>, claim: Option<KeyClaim>) -> SystemOutcome {
         let minted = above
             .map(Fence::number)
@@ -396,13 +400,13 @@ impl System {
         self.events.push(self.time, self.wall, owner, None, kind)
     }
 
-    /// By how much the counters can be raised at most (see [`SystemCommand::Lift`]).
+    /// Returns the largest useful argument of [`SystemCommand::Lift`].
     pub fn lift_room(&self) -> u64 {
         (Fence::DRIVEN - 1).saturating_sub(self.counter)
     }
 
     fn lift(&mut self, by: u64) {
-        // Versions, changes and sequences never run out, so they are not raised further than fences.
+        // These counters have no upper limit of their own; the bound keeps them far from overflow.
         let by = by.min(Fence::MINTED_END);
         let end = Fence::DRIVEN - 1;
         self.counter = self.counter.saturating_add(by).min(end).max(self.counter);

@@ -19,7 +19,7 @@ use crate::segment::Segment;
 use crate::slab::{NONE, Slab};
 use crate::value::OwnerId;
 
-/// One path, or a part of one.
+/// A node: one path, or a prefix of one.
 #[derive(Clone, Debug)]
 pub(crate) struct PathNode {
     segment: Segment,
@@ -27,7 +27,7 @@ pub(crate) struct PathNode {
     first_child: u32,
     next_sibling: u32,
     previous_sibling: u32,
-    /// The claim, if there is exactly one; several are in the extra's crowd.
+    /// The claim, if there is exactly one; several are in `claims_by_owner` of the extra.
     pub(crate) claim: u32,
     /// Write claims and permits strictly below.
     pub(crate) writes_below: u32,
@@ -36,18 +36,19 @@ pub(crate) struct PathNode {
     extra: u32,
 }
 
-/// The children of a node in byte order, kept only where somebody asked for the first of many.
+/// The children of a node in byte order. Built only for nodes with many children when a query needs
+/// the first one.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderedChildren {
     children: BTreeMap<Box<str>, u32>,
-    /// Children that came or went since it was last used.
+    /// Number of insertions and removals since it was last used.
     unused: usize,
 }
 
-/// Nodes with fewer children are looked through.
+/// Nodes with fewer children are scanned.
 const FEW_CHILDREN: usize = 32;
 
-/// What few nodes have.
+/// State that few nodes have.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeExtra {
     /// Claims, when there are several, by owner: writers or permits, readers, readers of the tree.
@@ -56,7 +57,7 @@ pub(crate) struct NodeExtra {
     pub(crate) here: [BTreeMap<u64, (u32, u32)>; 3],
     /// Waiters for paths strictly below, by number, with how many such paths: for writing, for reading.
     pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
-    /// Heads of the rings of waiters that something here blocks; `NONE` where there is none.
+    /// Heads of the wait lists of waiters blocked at this node; `NONE` if empty.
     pub(crate) rings: [u32; RINGS],
     ordered: Option<Box<OrderedChildren>>,
 }
@@ -85,7 +86,7 @@ impl ClaimKind {
     }
 }
 
-/// What at a node blocks a waiter that is in one of its rings.
+/// The wait lists of a node, by what blocks their waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRing {
     /// The writer, or the permits.
@@ -102,7 +103,7 @@ pub(crate) enum NodeRing {
     AmongOwn = 5,
 }
 
-/// How many kinds of rings there are.
+/// Number of wait lists per node.
 pub(crate) const RINGS: usize = 6;
 
 impl NodeExtra {
@@ -116,7 +117,7 @@ impl NodeExtra {
         }
     }
 
-    /// Those who wait for exactly this path in one way.
+    /// Returns the waiters for exactly this path in one mode.
     pub(crate) fn line(&self, kind: ClaimKind) -> &BTreeMap<u64, (u32, u32)> {
         &self.here[kind as usize]
     }
@@ -130,7 +131,7 @@ impl NodeExtra {
     }
 }
 
-/// Where a path is, or would be, in the tree.
+/// The position of a path in the tree, whether or not its node exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathPosition {
     /// The path's own node, if it exists.
@@ -139,7 +140,7 @@ pub(crate) struct PathPosition {
     pub(crate) above: u32,
 }
 
-/// See the module.
+/// All path nodes of a space.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
     pub(crate) nodes: Slab<PathNode>,
@@ -158,12 +159,12 @@ impl Tree {
         }
     }
 
-    /// A root for a namespace.
+    /// Creates the root of a namespace.
     pub(crate) fn plant(&mut self) -> u32 {
         self.nodes.insert(PathNode::new("", NONE))
     }
 
-    /// Where a path is, without making anything.
+    /// Returns the position of a path without creating nodes.
     pub(crate) fn path_position<'a>(
         &self,
         root: u32,
@@ -185,7 +186,7 @@ impl Tree {
         path_position
     }
 
-    /// The node of a path, made if it is not there.
+    /// Returns the node of a path; creates it if needed.
     pub(crate) fn reach<'a>(&mut self, root: u32, segments: impl Iterator<Item = &'a str>) -> u32 {
         let mut at = root;
         for segment in segments {
@@ -241,7 +242,8 @@ impl Tree {
         child
     }
 
-    /// Keeps the order of a node's children, if there is one, unless nobody has asked for it in a long time.
+    /// Updates the sorted children of a node, if there are any; drops them if no query has used
+    /// them for a long time.
     fn reorder(&mut self, node: u32, change: impl FnOnce(&mut OrderedChildren)) {
         let extra = self.nodes[node].extra;
         if extra == NONE {
@@ -257,7 +259,7 @@ impl Tree {
         }
     }
 
-    /// Puts the children of a node in order, if there are many.
+    /// Sorts the children of a node, if there are many.
     pub(crate) fn order_children(&mut self, node: u32) {
         let ordered = self
             .extra(node)
@@ -280,20 +282,20 @@ impl Tree {
         }
     }
 
-    /// The children of a node in byte order, if they are kept so.
+    /// Returns the children of a node in byte order, if they are kept sorted.
     pub(crate) fn ordered_children(&self, node: u32) -> Option<impl Iterator<Item = u32> + '_> {
         let ordered = self.extra(node)?.ordered.as_ref()?;
         Some(ordered.children.values().copied())
     }
 
-    /// Whether nothing is at a node or below it.
+    /// Returns whether a node has no claims, waiters or children.
     pub(crate) fn is_bare(&self, node: u32) -> bool {
         self.nodes[node].is_bare()
     }
 
-    /// Removes a node and its ancestors as far as nothing is left at them; the root stays.
+    /// Removes a node and its ancestors as far as they are empty; the root stays.
     pub(crate) fn prune(&mut self, mut at: u32) {
-        // A node that is gone already went together with one below it.
+        // The node may have been removed already, together with one below it.
         while let Some(node) = self.nodes.get(at) {
             if node.extra != NONE {
                 self.settle_extra(at);
@@ -323,7 +325,7 @@ impl Tree {
         }
     }
 
-    /// Removes a root on which nothing is left.
+    /// Removes an empty root.
     pub(crate) fn uproot(&mut self, root: u32) {
         self.nodes.remove(root);
     }
@@ -343,7 +345,7 @@ impl Tree {
         &mut self.extras[extra]
     }
 
-    /// Drops the extra of a node if there is nothing in it.
+    /// Frees the extra of a node if it is empty.
     pub(crate) fn settle_extra(&mut self, node: u32) {
         let extra = self.nodes[node].extra;
         if extra != NONE && self.extras[extra].is_empty() {
@@ -352,12 +354,12 @@ impl Tree {
         }
     }
 
-    /// The nodes strictly above, nearest first.
+    /// Iterates over the ancestors, nearest first.
     pub(crate) fn ancestors(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
         self.upwards(self.nodes[node].parent)
     }
 
-    /// A node and those above it, nearest first; nothing for `NONE`.
+    /// Iterates over a node and its ancestors, nearest first; empty for `NONE`.
     pub(crate) fn upwards(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
         let mut at = from;
         core::iter::from_fn(move || {

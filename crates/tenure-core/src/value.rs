@@ -11,7 +11,7 @@ use core::num::{NonZeroU32, NonZeroU64};
 
 use crate::byte_search::find;
 
-/// Why a value from outside was refused. Nothing has changed when this is returned.
+/// Why a value from outside was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Invalid {
     /// A lock path that breaks R1–R4; the text says which part.
@@ -137,7 +137,7 @@ impl Ttl {
     }
 }
 
-/// How long a queued acquire may wait: up to 7 days, one minute unless said otherwise (R9).
+/// How long a queued acquire may wait: up to 7 days, by default one minute (R9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QueueTtl(NonZeroU64);
 
@@ -166,7 +166,7 @@ impl QueueTtl {
     }
 }
 
-/// The number that grows with every write grant; what the guarded store compares (R66–R71).
+/// Fencing token: grows with every write grant; the protected store refuses smaller ones (R66–R71).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fence(NonZeroU64);
 
@@ -175,8 +175,9 @@ impl Fence {
     pub const SUPPLIED_END: u64 = 1 << 52;
     /// Minted fences are below this, so that JSON numbers can hold them (R71).
     pub const MINTED_END: u64 = 1 << 53;
-    /// Only a supplied fence can bring a namespace here; such a one is never spread to others (R72
-    /// token retention and floors, R75 IncrFencingToken always grows).
+    /// From here on a namespace is *driven*: only a supplied fence can raise its counter so far.
+    /// The counter of a driven namespace never raises that of others (R72 token retention and
+    /// floors, R75 IncrFencingToken always grows).
     pub const DRIVEN: u64 = 1 << 51;
 
     /// A caller-supplied fence: zero or less on the wire means "mint one", so it is absent.
@@ -188,7 +189,8 @@ impl Fence {
         }
     }
 
-    /// A number that this server issued or stored; `None` for zero and for what it never issues.
+    /// Converts a number that this server issued or stored; `None` for zero and for numbers that it
+    /// never issues.
     pub fn from_number(number: u64) -> Option<Fence> {
         if number >= Self::MINTED_END {
             None
@@ -236,7 +238,7 @@ impl Key {
     }
 }
 
-/// Who an owner is, for people (E3). It has no effect on any decision.
+/// Description of an owner for people (E3). It has no effect on any decision.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Holder {
     /// What the holder calls itself.
@@ -256,12 +258,11 @@ impl Holder {
     pub const MAX_BYTES: usize = 4096;
 }
 
-/// The time that comes with each entry. The space has no other.
+/// The time of a log entry. The state machines have no other clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Stamp {
     /// Lease time: milliseconds since the group's birth, kept by its leader. Never goes back.
     pub time: u64,
-    /// The leader's wall clock in Unix milliseconds. Serves event ids (R121: event ids) and nothing
-    /// else.
+    /// The leader's wall clock in Unix milliseconds. Used only for event ids (R121: event ids).
     pub wall: u64,
 }

@@ -16,7 +16,7 @@ struct WaitLink {
     waiter: u32,
 }
 
-/// All rings of a space.
+/// All wait lists of a space.
 #[derive(Clone, Debug)]
 pub(crate) struct WaitLists {
     links: Slab<WaitLink>,
@@ -27,7 +27,7 @@ impl WaitLists {
         WaitLists { links: Slab::new() }
     }
 
-    /// A link of a waiter that is in no ring, or a head (`NONE`) with an empty ring.
+    /// Creates a link of a waiter that is in no list, or a head (`NONE`) of an empty list.
     pub(crate) fn create(&mut self, waiter: u32) -> u32 {
         let link = self.links.insert(WaitLink {
             previous: NONE,
@@ -43,7 +43,7 @@ impl WaitLists {
         self.links.remove(link);
     }
 
-    /// Leaves the ring it is in, if any.
+    /// Removes a link from its list, if it is in one.
     pub(crate) fn leave(&mut self, link: u32) {
         let WaitLink { previous, next, .. } = self.links[link];
         self.links[previous].next = next;
@@ -51,7 +51,7 @@ impl WaitLists {
         self.close(link);
     }
 
-    /// Joins the ring of a head, after leaving the one it was in.
+    /// Moves a link to the end of the list of a head.
     pub(crate) fn join(&mut self, link: u32, head: u32) {
         self.leave(link);
         let last = self.links[head].previous;
@@ -61,7 +61,7 @@ impl WaitLists {
         self.links[head].previous = link;
     }
 
-    /// Moves everything of one ring to another.
+    /// Moves all links of one list to another, in constant time.
     pub(crate) fn splice(&mut self, from: u32, to: u32) {
         let WaitLink {
             previous: last,
@@ -79,7 +79,7 @@ impl WaitLists {
         self.links[to].previous = last;
     }
 
-    /// The waiters of a ring. They stay in it.
+    /// Returns the waiters of a list, which stay in it.
     pub(crate) fn waiters(&self, head: u32) -> Vec<u32> {
         let mut waiters = Vec::new();
         let mut at = self.links[head].next;

@@ -17,12 +17,13 @@ use crate::event::{Event, EventKind};
 use crate::path::Namespace;
 use crate::value::{Fence, OwnerId};
 
-/// A block is not made longer than this, unless by one event.
+/// Maximum block size; only a single large event may exceed it.
 const BLOCK: usize = 4096;
-/// The longest that an event's numbers can be.
+/// Upper bound of the encoded size of an event's numbers.
 const NUMBERS: usize = 64;
 
-// What an event begins with: its kind in the two lowest bits, then what is as in the one before.
+// The first byte of an event: its kind in the two lowest bits, then flags for fields equal to those
+// of the event before.
 const KIND: u8 = 0b0011;
 const KILLED: u8 = 0;
 const REVOKE: u8 = 1;
@@ -31,20 +32,21 @@ const GRANT_AT_FENCE: u8 = 3;
 const SAME_NAMESPACE: u8 = 0b0100;
 const NO_NAMESPACE: u8 = 0b1000;
 
-/// See the module.
+/// A queue of events, encoded as differences.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct PackedEvents {
     blocks: VecDeque<Vec<u8>>,
-    /// Where the oldest event begins in the first block.
+    /// Offset of the oldest event in the first block.
     start: usize,
-    /// What the oldest event is different from.
+    /// The numbers that the oldest event is encoded against.
     front: EventNumbers,
-    /// What the next event will be different from.
+    /// The numbers that the next event will be encoded against.
     last: EventNumbers,
     length: usize,
 }
 
-/// What an event is told apart by. Differences wrap around: a line that was read back may hold anything.
+/// The numbers of an event, from which differences are computed. Arithmetic wraps, because a
+/// decoded queue may contain any values.
 #[derive(Clone, Debug, Default)]
 struct EventNumbers {
     made: u64,
@@ -129,7 +131,7 @@ impl PackedEvents {
     }
 }
 
-/// What is left of the first block.
+/// Returns the first block from the oldest event on.
 fn first_of(blocks: &VecDeque<Vec<u8>>, start: usize) -> &[u8] {
     blocks
         .front()
@@ -138,7 +140,7 @@ fn first_of(blocks: &VecDeque<Vec<u8>>, start: usize) -> &[u8] {
 }
 
 impl EventNumbers {
-    /// Writes what is different in an event, and remembers the event.
+    /// Encodes the difference of an event and advances to it.
     fn put(&mut self, out: &mut Writer, made: u64, event: &Event) {
         let (kind, fence) = match event.kind {
             EventKind::Killed => (KILLED, None),
@@ -167,8 +169,8 @@ impl EventNumbers {
         out.text(event.owner.as_str());
     }
 
-    /// Takes the event off that follows: its kind and its owner; the rest is here.
-    /// What was written above can be read, so there is `None` at the end only.
+    /// Decodes the next event: returns its kind and owner and advances the numbers. Returns `None`
+    /// only at the end, because `put` wrote the input.
     fn take<'a>(&mut self, input: &mut Reader<'a>) -> Option<(EventKind, &'a str)> {
         let first = input.byte().ok()?;
         for number in [&mut self.made, &mut self.sequence, &mut self.id] {
@@ -193,7 +195,7 @@ impl EventNumbers {
     }
 }
 
-/// Goes on to a number; by how much.
+/// Advances `from` to `to`; returns the difference.
 fn step(from: &mut u64, to: u64) -> u64 {
     to.wrapping_sub(core::mem::replace(from, to))
 }

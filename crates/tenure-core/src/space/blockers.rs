@@ -157,7 +157,7 @@ impl Space {
         found
     }
 
-    /// Calls `each` for every claim that blocks a NEW path of an acquire: path by path, in the
+    /// Calls `visit` for every claim that blocks a NEW path of an acquire: path by path, in the
     /// order of R45 (order of conflict reasons) and R46.
     pub(super) fn each_blocker(
         &self,

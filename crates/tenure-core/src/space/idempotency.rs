@@ -101,8 +101,7 @@ impl IdempotencyTable {
                     KeyLookup::Reused
                 }
             }
-            // A lapsed entry counts as absent here; only `forget` removes it, so that the size is
-            // the same on every replica.
+            // A lapsed entry is replaced in place, so the limit does not matter.
             Some(_) => KeyLookup::New,
             None if self.table.len() >= self.limit => KeyLookup::Full,
             None => KeyLookup::New,

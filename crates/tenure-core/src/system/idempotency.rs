@@ -11,18 +11,19 @@ use crate::value::Key;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ClaimedKey {
     pub(super) fingerprint: u128,
-    /// `None` while the call is under way.
+    /// `None` while the call is in progress.
     pub(super) answer: Option<SystemAnswer>,
-    /// What the call is doing, while it is under way.
+    /// The work of the call while it is in progress.
     pub(super) work: Option<KeyWork>,
     pub(super) end: u64,
 }
 
-/// See the module.
+/// Claimed keys and remembered answers, with their expiry queue.
 #[derive(Clone, Debug)]
 pub(super) struct SystemIdempotency {
     table: BTreeMap<(SystemCall, Key), ClaimedKey>,
-    // Those that were claimed or completed again are in it more than once; the last one counts.
+    // Expiry queue. A key that was claimed or completed again occurs more than once; the last one
+    // counts.
     ends: VecDeque<(u64, (SystemCall, Key))>,
     limit: usize,
 }
@@ -36,7 +37,7 @@ impl SystemIdempotency {
         }
     }
 
-    /// What a key says; `None` if it is fresh and there is room.
+    /// Looks up a key; `None` if it is fresh and there is room.
     pub(super) fn look(&self, claim: &KeyClaim, time: u64) -> Option<RepeatedKey> {
         match self.table.get(&(claim.call, claim.key.clone())) {
             Some(there) if there.end > time => Some(if there.fingerprint != claim.fingerprint {
@@ -64,19 +65,19 @@ impl SystemIdempotency {
         }
     }
 
-    /// What the owner of a key that is under way is doing.
+    /// Returns the work in progress under a key.
     pub(super) fn work(&self, claim: &KeyClaim, time: u64) -> Option<&KeyWork> {
         let there = self.table.get(&(claim.call, claim.key.clone()))?;
         let same = there.end > time && there.fingerprint == claim.fingerprint;
         there.work.as_ref().filter(|_| same)
     }
 
-    /// Notes what the owner of a key does. The key is new or under way, and nothing was noted.
+    /// Stores the work of a call. The key is new or in progress, without work stored so far.
     pub(super) fn begin(&mut self, claim: KeyClaim, work: KeyWork, time: u64) {
         self.put(claim, None, Some(work), time);
     }
 
-    /// Remembers how a call ended, or forgets that it was tried.
+    /// Stores the answer of a call, or drops the claim of a failed one.
     pub(super) fn complete(&mut self, claim: KeyClaim, answer: Option<SystemAnswer>, time: u64) {
         let key = (claim.call, claim.key.clone());
         let settled = self.table.get(&key).is_some_and(|there| {
@@ -84,12 +85,12 @@ impl SystemIdempotency {
             there.end > time && (other || there.answer.is_some())
         });
         match answer {
-            // The key speaks of another call by now, or was answered: that stands, also if a second
-            // attempt at the same call ends later, in whatever way (R102).
+            // The key stands for another request by now, or has an answer. That stays, also if a
+            // second attempt at the same call completes later with any result (R102).
             _ if settled => {}
             Some(answer) => self.put(claim, Some(answer), None, time),
-            // Only what nothing was noted of is given up here: a plan stands until it is carried out, and
-            // the end of a change decides about its key.
+            // Only a claim without stored work is dropped here: a plan stays until it is carried
+            // out, and `Finish` of a change decides about its key.
             None => {
                 if self
                     .table
@@ -102,7 +103,7 @@ impl SystemIdempotency {
         }
     }
 
-    /// The change that a key is about was refused: a repeat is evaluated afresh (R102).
+    /// Drops the key of a refused change: a repeat is evaluated again (R102).
     pub(super) fn give_up(&mut self, claim: &KeyClaim, change: u64) {
         let key = (claim.call, claim.key.clone());
         let is_its = |there: &ClaimedKey| there.work == Some(KeyWork::Change(change));
@@ -129,7 +130,7 @@ impl SystemIdempotency {
         self.restore(key, claimed);
     }
 
-    /// Puts an answer back; the ends must not go back.
+    /// Restores an answer. Answers must come in the order of their ends.
     pub(super) fn restore(&mut self, key: (SystemCall, Key), claimed: ClaimedKey) {
         let again = self
             .table
@@ -141,7 +142,7 @@ impl SystemIdempotency {
         self.table.insert(key, claimed);
     }
 
-    /// Puts back what the owner of a key was doing. Whether there is such a key.
+    /// Restores the work of a call. Returns whether the key exists.
     pub(super) fn set_work(&mut self, key: &(SystemCall, Key), work: KeyWork) -> bool {
         match self.table.get_mut(key) {
             Some(there) => {
@@ -152,7 +153,7 @@ impl SystemIdempotency {
         }
     }
 
-    /// Forgets what is over, a few at a time.
+    /// Removes lapsed keys, a few per entry.
     pub(super) fn forget(&mut self, time: u64) {
         let mut left = 16;
         while left > 0 && self.ends.front().is_some_and(|(end, _)| *end <= time) {
@@ -165,7 +166,7 @@ impl SystemIdempotency {
         }
     }
 
-    /// All answers, in the order in which they end.
+    /// Iterates over all answers, in the order of their ends.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&(SystemCall, Key), &ClaimedKey)> {
         self.ends.iter().filter_map(|(end, key)| {
             let there = self.table.get(key)?;

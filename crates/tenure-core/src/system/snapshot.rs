@@ -13,7 +13,7 @@ use crate::path::Namespace;
 use crate::policy::Algorithm;
 
 impl System {
-    /// Writes the whole state behind what is in `bytes`. Equal states give equal bytes.
+    /// Appends the encoded state to `bytes`. Equal states give equal bytes.
     pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut out = Writer::append_to(bytes);
         out.byte(snapshot_version(self.rules));
@@ -54,8 +54,8 @@ impl System {
         out.into_bytes()
     }
 
-    /// What rules 2 need: what calls under way are doing, whose changes are under way, and how the latest
-    /// ended.
+    /// Encodes the rules 2 part: the work of calls in progress, the keys of pending changes, and
+    /// the results of the latest ones.
     fn put_work(&self, out: &mut Writer) {
         let answers = self.answers.iter();
         let at_work: Vec<_> = answers
@@ -106,7 +106,7 @@ impl System {
         Ok(())
     }
 
-    /// Reads a state back.
+    /// Decodes a snapshot.
     pub fn decode_snapshot(bytes: &[u8]) -> Result<System, DecodeError> {
         let mut input = Reader::new(bytes);
         let version = take_snapshot_version(&mut input)?;
@@ -158,7 +158,7 @@ impl System {
     }
 }
 
-/// The table as nodes send it to each other and as it stands in the snapshot.
+/// Encodes the table. Nodes exchange it in this form, and the snapshot contains it.
 pub(crate) fn put_table(out: &mut Writer, table: &NamespaceTable) {
     out.length(table.prefix_segments());
     out.put(&table.default_algorithm());

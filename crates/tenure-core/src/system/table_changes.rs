@@ -11,39 +11,39 @@ use crate::path::{Namespace, Path};
 use crate::policy::Algorithm;
 use crate::value::{Fence, OwnerId};
 
-/// A change under way: what its groups must be told now.
+/// A pending change and the command that its groups must apply now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChangeView {
     /// Its number.
     pub change: u64,
-    /// What it concerns.
+    /// The paths concerned.
     pub region: Region,
-    /// Which groups must be told: all, or the one of `region.root`.
+    /// The groups that must apply the command: all, or the one of `region.root`.
     pub reach: AffectedGroups,
-    /// `Freeze` before the decision; `ChangePolicy` or `Thaw` after it.
+    /// `Freeze` before the decision; `Change` or `Thaw` after it.
     pub command: Command,
-    /// What comes when all these groups have applied the command.
+    /// What to propose after all these groups have applied the command.
     pub then: AfterChange,
 }
 
-/// What follows when every group concerned has applied the command of a change.
+/// The system command to propose after every group concerned has applied the command of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AfterChange {
     /// `Decide`, with their reports merged.
     Decide,
-    /// `Finish`; the change was made.
+    /// `Finish`; the change was applied.
     Finish {
-        /// The table's version since.
+        /// The new version of the table.
         version: u64,
     },
     /// `Finish`; the change was refused.
     FinishRefused {
-        /// The live hold that was in the way.
+        /// The live hold that prevented the change.
         live: (Path, OwnerId),
     },
 }
 
-/// One change under way.
+/// One pending change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct PendingChange {
     pub(super) namespace: Namespace,
@@ -54,7 +54,7 @@ pub(super) struct PendingChange {
     pub(super) claim: Option<KeyClaim>,
 }
 
-/// How far a change is.
+/// The phase of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum ChangePhase {
     Freezing,
@@ -62,17 +62,17 @@ pub(super) enum ChangePhase {
     Refused { live: (Path, OwnerId) },
 }
 
-/// See the module.
+/// Pending changes by number, and the results of the latest ones.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct PendingChanges {
     pub(super) underway: BTreeMap<u64, PendingChange>,
     /// The number of the last change.
     pub(super) last: u64,
-    /// How the latest changes ended. Since rules 2.
+    /// Results of the latest changes. Since rules 2.
     pub(super) ended: BTreeMap<u64, ChangeEnd>,
 }
 
-/// Of so many changes it is known how they ended.
+/// Number of results kept.
 const ENDED: usize = 256;
 
 impl PendingChanges {
@@ -82,7 +82,7 @@ impl PendingChanges {
         namespace: &Namespace,
         to: Option<Algorithm>,
     ) -> ChangeBegun {
-        // What is planned now must still be right when it is decided.
+        // No overlapping change may run: the plan made now must still be valid when it is decided.
         let overlapping = self.underway.iter().find(|(_, other)| {
             other.namespace == *namespace
                 || other.namespace.encloses(namespace)
@@ -125,7 +125,7 @@ impl PendingChanges {
                 Some(live) if underway.steps.spares_holds() => ChangePhase::Refused { live },
                 _ => ChangePhase::Made {
                     version: table.commit(&underway.namespace, underway.to),
-                    // Where no path gets another namespace, its fences go on as they are (R71:
+                    // If no path gets another namespace, fences continue without a floor (R71:
                     // tokens never go back).
                     floor: report
                         .highest
@@ -140,7 +140,7 @@ impl PendingChanges {
         }
     }
 
-    /// Ends a change that is decided: how, and the key of the call that began it.
+    /// Finishes a decided change. Returns its result and the key of the call that began it.
     pub(super) fn finish(&mut self, change: u64) -> Option<(ChangeEnd, Option<KeyClaim>)> {
         let end = match &self.underway.get(&change)?.phase {
             ChangePhase::Freezing => return None,
@@ -171,15 +171,16 @@ impl PendingChanges {
             .collect()
     }
 
-    /// Undecided changes end here: the spaces are lifted with this machine and are no longer frozen, so no
-    /// decision may rest on what they reported. Decided ones go on; their groups are told again.
+    /// Drops undecided changes: the spaces are lifted with this machine and are no longer frozen,
+    /// so their reports are no longer valid. Decided changes continue; their groups get the command
+    /// again.
     pub(super) fn lift(&mut self, by: u64) {
         self.underway
             .retain(|_, underway| underway.phase != ChangePhase::Freezing);
         self.last = self.last.saturating_add(by);
     }
 
-    /// All changes up to this one are over.
+    /// Returns the number up to which all changes are finished.
     fn settled(&self) -> u64 {
         match self.underway.first_key_value() {
             Some((oldest, _)) => oldest - 1,
