@@ -165,7 +165,7 @@ impl Writer {
         self.bytes.is_empty()
     }
 
-    /// One byte as it is.
+    /// One raw byte.
     pub fn byte(&mut self, byte: u8) {
         self.bytes.push(byte);
     }
@@ -180,18 +180,18 @@ impl Writer {
         self.bytes.push(number as u8);
     }
 
-    /// The length of a list or text.
+    /// Appends the length of a list or string.
     pub fn length(&mut self, length: usize) {
         self.number(length as u64);
     }
 
-    /// Bytes with their length in front.
+    /// Bytes with a length prefix.
     pub fn slice(&mut self, bytes: &[u8]) {
         self.length(bytes.len());
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// A text with its length in front.
+    /// A string with a length prefix.
     pub fn text(&mut self, text: &str) {
         self.slice(text.as_bytes());
     }
@@ -201,7 +201,7 @@ impl Writer {
         value.put(self);
     }
 
-    /// A value or its absence.
+    /// An optional value: a presence byte, then the value.
     pub fn option<T: Encode>(&mut self, value: Option<&T>) {
         match value {
             None => self.byte(0),
@@ -212,7 +212,7 @@ impl Writer {
         }
     }
 
-    /// A list with its length in front.
+    /// A list with a length prefix.
     pub fn list<T: Encode>(&mut self, values: &[T]) {
         self.length(values.len());
         for value in values {
@@ -282,7 +282,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// One byte as it is.
+    /// One raw byte.
     pub fn byte(&mut self) -> Result<u8, DecodeError> {
         let (first, rest) = self.rest.split_first().ok_or(DecodeError::Truncated)?;
         self.rest = rest;
@@ -325,7 +325,7 @@ impl<'a> Reader<'a> {
         Ok(length)
     }
 
-    /// Bytes with their length in front.
+    /// Bytes with a length prefix.
     pub fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.length()?;
         let (slice, rest) = self
@@ -336,7 +336,7 @@ impl<'a> Reader<'a> {
         Ok(slice)
     }
 
-    /// A text with its length in front.
+    /// A string with a length prefix.
     pub fn text(&mut self) -> Result<&'a str, DecodeError> {
         core::str::from_utf8(self.slice()?).map_err(|_| DecodeError::Text)
     }
@@ -346,7 +346,7 @@ impl<'a> Reader<'a> {
         T::take(self)
     }
 
-    /// A value or its absence.
+    /// An optional value: a presence byte, then the value.
     pub fn option<T: Encode>(&mut self) -> Result<Option<T>, DecodeError> {
         match self.byte()? {
             0 => Ok(None),

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!(ring.kept.len(), 1);
     }
 
-    /// R121: what an owner is told by several groups in one millisecond has as many ids.
+    /// R121: events of several groups for one owner in the same millisecond have different ids.
     #[test]
     fn r121_groups_never_share_an_id() {
         const GROUPS: u32 = 5;

@@ -79,8 +79,8 @@ impl TableChangeSteps {
 }
 
 impl NamespaceTable {
-    /// A table without rows. Both settings are fixed for a cluster's life (R161: settings fixed per
-    /// cluster).
+    /// Creates a table without rows. Both settings are fixed for the life of a cluster (R161:
+    /// settings fixed per cluster).
     pub fn new(prefix_segments: usize, default: Algorithm) -> NamespaceTable {
         NamespaceTable {
             rows: BTreeMap::new(),
@@ -110,27 +110,27 @@ impl NamespaceTable {
         self.version
     }
 
-    /// How many segments a fallback namespace has (R22: fallback namespace).
+    /// Returns the number of segments of a fallback namespace (R22: fallback namespace).
     pub fn prefix_segments(&self) -> usize {
         self.prefix_segments
     }
 
-    /// The algorithm where there is no row (R24: algorithm of a namespace).
+    /// Returns the algorithm of namespaces without a row (R24: algorithm of a namespace).
     pub fn default_algorithm(&self) -> Algorithm {
         self.default
     }
 
-    /// The exact row (R136: GetNamespacePolicy reads one row).
+    /// Returns the row of exactly this namespace (R136: GetNamespacePolicy reads one row).
     pub fn row(&self, namespace: &Namespace) -> Option<Algorithm> {
         self.rows.get(namespace).copied()
     }
 
-    /// All rows in byte order (E13: list namespace policies).
+    /// Iterates over all rows in byte order (E13: list namespace policies).
     pub fn rows(&self) -> impl Iterator<Item = (&Namespace, Algorithm)> {
         self.rows.iter().map(|(name, algorithm)| (name, *algorithm))
     }
 
-    /// The rows behind a name, in byte order (E13).
+    /// Iterates over the rows after a name, in byte order (E13).
     pub fn rows_after(&self, after: &Namespace) -> impl Iterator<Item = (&Namespace, Algorithm)> {
         use core::ops::Bound::{Excluded, Unbounded};
         self.rows
@@ -138,12 +138,12 @@ impl NamespaceTable {
             .map(|(name, algorithm)| (name, *algorithm))
     }
 
-    /// The algorithm in effect (R24).
+    /// Returns the algorithm in effect (R24).
     pub fn algorithm(&self, namespace: &Namespace) -> Algorithm {
         self.row(namespace).unwrap_or(self.default)
     }
 
-    /// The namespace of a path (R21 longest explicit namespace wins, R22).
+    /// Returns the namespace of a path (R21 longest explicit namespace wins, R22).
     pub fn namespace_of(&self, path: &Path) -> Namespace {
         self.explicit(path)
             .cloned()
@@ -209,7 +209,7 @@ impl NamespaceTable {
         Ok(first)
     }
 
-    /// What a list of `domains` selects (R126–R128).
+    /// Returns the namespaces that a list of `domains` selects (R126–R128).
     pub fn select(&self, domains: &[Namespace]) -> Selection {
         if domains.is_empty() {
             return Selection::All;
@@ -220,7 +220,7 @@ impl NamespaceTable {
         Selection::Only(selected)
     }
 
-    /// What one entry of `domains` selects (R127 domains are literal names, R128).
+    /// Resolves one entry of `domains` (R127 domains are literal names, R128).
     pub fn domain(&self, entry: &Namespace) -> Domain {
         let literal =
             !entry.is_bare() || self.prefix_segments == 0 || self.rows.contains_key(entry);

@@ -20,9 +20,9 @@ pub struct Path {
 }
 
 impl Path {
-    /// The longest path, in bytes.
+    /// Maximum length of a path, in bytes.
     pub const MAX_BYTES: usize = 4096;
-    /// The most segments a path may have.
+    /// Maximum number of segments of a path.
     pub const MAX_SEGMENTS: usize = 256;
 
     /// Parses a path.
@@ -86,27 +86,27 @@ impl Path {
         }
     }
 
-    /// The whole path as text.
+    /// Returns the path as a string.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// The part before the first `:`.
+    /// Returns the part before the first `:`.
     pub fn handler(&self) -> &str {
         &self.text[..usize::from(self.colon)]
     }
 
-    /// The segments from the top; none for the handler root `h:/`.
+    /// Iterates over the segments from the top; empty for the handler root `h:/`.
     pub fn segments(&self) -> impl Iterator<Item = &str> {
         Segments::of(&self.text[usize::from(self.colon) + 2..])
     }
 
-    /// How many segments there are.
+    /// Returns the number of segments.
     pub fn depth(&self) -> usize {
         self.segments().count()
     }
 
-    /// Whether `other` lies strictly below `self` (R6).
+    /// Returns whether `other` is strictly below `self` (R6).
     pub fn is_ancestor_of(&self, other: &Path) -> bool {
         self.text.len() < other.text.len() && covers(&self.text, &other.text)
     }
@@ -169,7 +169,7 @@ impl Namespace {
         Ok(Namespace(text.into()))
     }
 
-    /// The fallback namespace of a path: handler and first `prefix_segments` segments (R22:
+    /// Returns the fallback namespace of a path: handler and first `prefix_segments` segments (R22:
     /// fallback namespace).
     pub fn fallback(path: &Path, prefix_segments: usize) -> Namespace {
         Namespace(Namespace::fallback_name(path, prefix_segments).into())
@@ -190,17 +190,17 @@ impl Namespace {
         &path.text[..end]
     }
 
-    /// The name as text.
+    /// Returns the name as a string.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The handler whose paths it may contain.
+    /// Returns the handler whose paths it may contain.
     pub fn handler(&self) -> &str {
         self.0.split(':').next().unwrap_or(&self.0)
     }
 
-    /// Whether this is a bare handler, without `:`.
+    /// Returns whether this is a bare handler, without `:`.
     pub fn is_bare(&self) -> bool {
         !self.0.contains(':')
     }
@@ -221,7 +221,7 @@ impl Namespace {
         Path::trusted([self.as_str(), rest].concat())
     }
 
-    /// Whether every path that lies in `inner` lies in this one too, and the two differ.
+    /// Returns whether this namespace contains every path of `inner` and differs from it.
     pub fn encloses(&self, inner: &Namespace) -> bool {
         if self == inner || inner.is_bare() {
             return false;

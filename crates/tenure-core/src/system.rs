@@ -153,7 +153,7 @@ impl System {
         SystemApplied { outcome, events }
     }
 
-    /// The namespace table.
+    /// Returns the namespace table.
     pub fn table(&self) -> &NamespaceTable {
         &self.table
     }
@@ -176,7 +176,7 @@ impl System {
             .map(|(edge, _)| edge)
     }
 
-    /// The last global number given out (R75: IncrFencingToken always grows).
+    /// Returns the last global number issued (R75: IncrFencingToken always grows).
     pub fn counter(&self) -> Option<Fence> {
         Fence::from_number(self.counter)
     }
@@ -196,12 +196,12 @@ impl System {
         self.changes.ended.get(&change)
     }
 
-    /// The events that followed a sequence number.
+    /// Returns the events after a sequence number.
     pub fn events_after(&self, sequence: u64) -> EventsAfter {
         self.events.after(sequence)
     }
 
-    /// The sequence number of the last event.
+    /// Returns the sequence number of the last event.
     pub fn last_event(&self) -> u64 {
         self.events.sequence
     }

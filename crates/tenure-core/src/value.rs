@@ -88,7 +88,7 @@ impl OwnerId {
     /// The longest id, in bytes.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes a caller's string as an owner id.
+    /// Validates a caller's string as an owner id.
     pub fn new(text: &str) -> Result<OwnerId, Invalid> {
         if text.is_empty() || text.len() > Self::MAX_BYTES || find(text.as_bytes(), 0).is_some() {
             return Err(Invalid::Owner);
@@ -96,7 +96,7 @@ impl OwnerId {
         Ok(OwnerId(text.into()))
     }
 
-    /// The id as the caller gave it.
+    /// Returns the id as the caller gave it.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -122,7 +122,7 @@ impl Ttl {
     /// Seven days.
     pub const MAX_MILLIS: u64 = 604_800_000;
 
-    /// Takes a number of milliseconds as a ttl.
+    /// Creates a ttl from milliseconds.
     pub fn from_millis(millis: u64) -> Result<Ttl, Invalid> {
         let ttl = u32::try_from(millis).ok().and_then(NonZeroU32::new);
         match ttl {
@@ -131,7 +131,7 @@ impl Ttl {
         }
     }
 
-    /// The ttl in milliseconds, never zero.
+    /// Returns the ttl in milliseconds, never zero.
     pub fn millis(self) -> u64 {
         u64::from(self.0.get())
     }
@@ -142,10 +142,10 @@ impl Ttl {
 pub struct QueueTtl(NonZeroU64);
 
 impl QueueTtl {
-    /// What an absent or zero value means.
+    /// The default, used for an absent or zero value.
     pub const DEFAULT_MILLIS: u64 = 60_000;
 
-    /// Takes a number of milliseconds; zero means the default.
+    /// Creates a queue ttl from milliseconds; zero means the default.
     pub fn from_millis(millis: u64) -> Result<QueueTtl, Invalid> {
         if millis > Ttl::MAX_MILLIS {
             return Err(Invalid::QueueTtl(millis));
@@ -160,7 +160,7 @@ impl QueueTtl {
             .ok_or(Invalid::QueueTtl(millis))
     }
 
-    /// The time in milliseconds, never zero.
+    /// Returns the time in milliseconds, never zero.
     pub fn millis(self) -> u64 {
         self.0.get()
     }
@@ -180,7 +180,8 @@ impl Fence {
     /// floors, R75 IncrFencingToken always grows).
     pub const DRIVEN: u64 = 1 << 51;
 
-    /// A caller-supplied fence: zero or less on the wire means "mint one", so it is absent.
+    /// Validates a caller-supplied fence. Zero or less on the wire means "mint one" and gives
+    /// `None`.
     pub fn supplied(number: i64) -> Result<Option<Fence>, Invalid> {
         match u64::try_from(number).ok().and_then(NonZeroU64::new) {
             None => Ok(None),
@@ -199,7 +200,7 @@ impl Fence {
         }
     }
 
-    /// The fence as a plain number.
+    /// Returns the fence as a number.
     pub fn number(self) -> u64 {
         self.0.get()
     }
@@ -220,7 +221,7 @@ impl Key {
     /// The longest key, in bytes.
     pub const MAX_BYTES: usize = 1024;
 
-    /// Takes a caller's string; an empty one is no key.
+    /// Validates a caller's string; returns `None` for an empty one.
     pub fn new(text: &str) -> Result<Option<Key>, Invalid> {
         if text.len() > Self::MAX_BYTES || find(text.as_bytes(), 0).is_some() {
             return Err(Invalid::Key);
@@ -232,7 +233,7 @@ impl Key {
         })
     }
 
-    /// The key as the caller gave it.
+    /// Returns the key as the caller gave it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -37,6 +37,7 @@ impl Space {
         });
         let fingerprint = key.as_ref().map(|_| acquire_fingerprint(&acquire));
         let keyed = key.zip(fingerprint);
+        // Before the freeze check: a repeat gets its remembered answer also during a policy change.
         if let Some((key, fingerprint)) = &keyed {
             match self.answers.look(key, *fingerprint, self.time) {
                 KeyLookup::New | KeyLookup::Answered(StoredAnswer::Gone) => {}
@@ -52,6 +53,7 @@ impl Space {
         let session = self.sessions.find(namespace, &acquire.owner);
         // Few owners ever lose a hold to a break; all others pay only for this check.
         let taken = session.is_some_and(|session| self.sessions[session].taken().is_some());
+        // `acquire_in` consumes the request, so the holds that it names are copied before.
         let named = taken.then(|| (acquire.owner.clone(), new_and_released(&acquire)));
         let repeats = taken && session.is_some_and(|session| self.repeats_place(session, &acquire));
         let outcome = self.acquire_in(namespace, acquire, keyed);
@@ -70,6 +72,7 @@ impl Space {
                 self.sessions[session].forget_taken(&hold.path, hold.mode);
             }
         }
+        // Inline releases and a replaced waiter may have freed other waiters.
         self.wake_waiters();
         self.settle_namespace(namespace);
         outcome
@@ -96,6 +99,8 @@ impl Space {
         let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
         let entry = self.waiters.get(entry);
         let pairs = entry.map(|entry| new_pairs(&entry.request));
+        // A repeated acquire keeps its position for the paths that it already waits for (R79: no
+        // overtaking).
         let place = match (entry, &pairs) {
             (Some(entry), Some(pairs)) => QueuePosition::Again(entry.number, pairs),
             _ => QueuePosition::End,
@@ -199,6 +204,7 @@ impl Space {
         let pairs = new_pairs(&acquire);
         let old = session.map_or(NONE, |session| self.sessions[session].waiter);
         let old_parts = self.waiters.get(old).map_or(0, |old| old.parts.len());
+        // The new request replaces the old one, whose paths do not count against the limit.
         let waiting = self.namespaces[namespace].waiting_paths as usize - old_parts;
         if waiting + pairs.len() > self.limits.waiting_paths as usize {
             return AcquireOutcome::Refused(Refusal::QueueFull);
@@ -222,6 +228,7 @@ impl Space {
         };
         let session = session.unwrap_or_else(|| self.open_session(namespace, &acquire.owner));
         let end = self.time.saturating_add(acquire.queue_ttl.millis());
+        // The same paths and modes: keep the waiter and its number, update only what may differ.
         let id = if same {
             let old_end = self.waiters[old].end;
             let number = self.waiters[old].number;
@@ -365,9 +372,11 @@ impl Space {
             self.tell_granted(session, &acquire.requests, fence.filter(|_| !semaphore));
         }
         self.set_lease(session, acquire.ttl);
+        // After the claims exist: the parked waiters move to them.
         for part in parts {
             self.hand_over(part, semaphore);
         }
+        // Last, so that a path named in both lists is released in the end (R64: inline releases).
         for hold in &acquire.releases {
             self.release_hold(session, hold.clone(), ClaimEnd::Released);
         }

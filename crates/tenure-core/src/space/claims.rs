@@ -378,6 +378,8 @@ impl Space {
                 }
             }
         }
+        // Waiters on a subtree are woken when its count reaches zero. Those that hold claims there
+        // themselves (`AmongOwn`) never see zero, so every removal wakes them.
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let above = &self.tree.nodes[at];

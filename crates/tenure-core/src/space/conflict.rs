@@ -314,6 +314,7 @@ impl Space {
         algorithm: Algorithm,
     ) -> Option<BlockingClaim> {
         let writes = mode == Mode::Write;
+        // Ancestors first: ANCESTOR_LOCKED has the highest rank in R45.
         for node in self.tree.upwards(path_position.above) {
             let writer = self.foreign_claim(session, node, ClaimKind::Write);
             if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
@@ -325,6 +326,7 @@ impl Space {
                 return Some(BlockingClaim::Ancestor { node, kind });
             }
         }
+        // Without a node there is no claim at the path or below it.
         let node = path_position.at?;
         if let Some(writer) = self.foreign_claim(session, node, ClaimKind::Write)
             && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
@@ -347,6 +349,7 @@ impl Space {
         if !looks_below || (below.writes_below == 0 && below.reads_below == 0) {
             return None;
         }
+        // The counts include the owner's own claims, which never block it.
         let (own_writes, own_reads) = self.own_below(session, node);
         if below.writes_below > own_writes {
             return Some(BlockingClaim::WritesBelow { node });

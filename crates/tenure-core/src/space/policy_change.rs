@@ -381,6 +381,7 @@ impl Space {
                 self.namespaces[there.namespace].name.clone(),
             )
         };
+        // Session numbers may differ between replicas, so the order is by owner and namespace.
         sessions.sort_by_cached_key(key);
         let mut killed: BTreeSet<OwnerId> = BTreeSet::new();
         for session in sessions {

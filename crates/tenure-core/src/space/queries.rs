@@ -283,6 +283,7 @@ impl Space {
         let Some(acquire) = probe(route, owner, path, mode, permits) else {
             return found;
         };
+        // An unknown namespace is empty: only the algorithm can refuse.
         let Some(namespace) = namespace else {
             if !route.algorithm.allows(mode) {
                 found.conflict = Some(Conflict {
@@ -573,7 +574,7 @@ mod tests {
     use crate::space::{HashSeed, SpaceLimits};
     use crate::value::Stamp;
 
-    /// E7: how long somebody has held goes by the reader's time; an idle group has no newer entry.
+    /// E7: the reported hold time uses the reader's time, because an idle group has no newer entry.
     #[test]
     fn time_goes_on_between_entries() {
         let path = Path::parse("t:/a").unwrap();

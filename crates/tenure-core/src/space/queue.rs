@@ -195,6 +195,7 @@ impl Space {
     fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
         let recursive = want.algorithm.is_recursive();
+        // Waiters above block by recursive writes, and a write also by tree reads.
         for above in self.tree.upwards(want.path_position.above) {
             let Some(extra) = self.tree.extra(above) else {
                 continue;
@@ -212,6 +213,7 @@ impl Space {
                 ));
             }
         }
+        // At the path itself a write waiter always blocks; read waiters block only a write.
         if let Some(node) = want.path_position.at
             && let Some(extra) = self.tree.extra(node)
         {
@@ -229,6 +231,7 @@ impl Space {
                     extra.line(ClaimKind::Tree),
                 ));
             }
+            // Only a tree read or a recursive write reaches below its own path.
             if want.kind == ClaimKind::Tree || (want.kind.is_write() && recursive) {
                 found.push((
                     WaiterPosition::Below(node, QueueSides::Write),

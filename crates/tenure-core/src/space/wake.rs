@@ -28,6 +28,7 @@ impl Space {
     pub(super) fn wake_waiters(&mut self) {
         while let Some((number, id)) = self.pending.pop_first() {
             let there = self.waiters.get(id);
+            // The slot may have been freed, or reused by another waiter.
             if there.is_some_and(|waiter| waiter.number == number) {
                 self.look_at(id);
             }
