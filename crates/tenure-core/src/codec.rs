@@ -1,9 +1,9 @@
 //! Binary encoding of commands, outcomes and snapshots: versioned and bounded.
 //!
 //! Every top-level record starts with a version byte ([`to_bytes`], [`from_bytes`]). Numbers are
-//! LEB128; strings and lists carry a length prefix. A reader checks each length against the remaining
-//! input before it allocates, so hostile input never costs more memory than its own size. Decoded
-//! values pass through the same constructors as client input, which validate them again.
+//! LEB128; strings and lists carry a length prefix. A reader checks each length against the
+//! remaining input before it allocates, so hostile input never costs more memory than its own size.
+//! Decoded values pass through the same constructors as client input, which validate them again.
 //!
 //! A newer release reads what an older one wrote: new fields are added behind a new version number
 //! and existing fields never move.

@@ -1,8 +1,8 @@
 //! Deterministic state machines of Tenure: the lock rules, without I/O.
 //!
-//! There are two: [`Space`](space) holds the locks of one group, and the system machine holds the state that
-//! spans groups. Commands go in with a [`Stamp`](value::Stamp); outcomes and events come out. The
-//! crate has no I/O, no clock, no threads and no randomness, and no input makes it panic.
+//! There are two: [`Space`](space) holds the locks of one group, and the system machine holds the
+//! state that spans groups. Commands go in with a [`Stamp`](value::Stamp); outcomes and events come
+//! out. The crate has no I/O, no clock, no threads and no randomness, and no input makes it panic.
 //!
 //! | topic | module |
 //! |---|---|

@@ -1,7 +1,7 @@
 //! Outcomes: the results of commands applied to a [`Space`](crate::space::Space), as values.
 //!
-//! A conflict is a regular outcome, not an error. Wire codes, HTTP statuses, exit codes and messages
-//! are derived from these enums at the edges of the system.
+//! A conflict is a regular outcome, not an error. Wire codes, HTTP statuses, exit codes and
+//! messages are derived from these enums at the edges of the system.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;

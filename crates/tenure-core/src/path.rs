@@ -1,7 +1,8 @@
-//! Paths and namespaces, parsed and validated once at the boundary (R1–R6, R11 namespace strings, R20
-//! which paths a namespace contains).
+//! Paths and namespaces, parsed and validated once at the boundary (R1–R6, R11 namespace strings,
+//! R20 which paths a namespace contains).
 //!
-//! A path is `handler:/a/b/c`. Inside the engine a path is always one of these types, never a `&str`.
+//! A path is `handler:/a/b/c`. Inside the engine a path is always one of these types, never a
+//! `&str`.
 
 use alloc::sync::Arc;
 use core::fmt;

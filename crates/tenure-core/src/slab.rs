@@ -1,9 +1,9 @@
 //! Slab (arena) with stable indices: a value keeps its number until it is removed.
 //!
 //! The slab grows by chunks, so growth never copies existing values and never doubles the memory.
-//! Freed numbers are reused, last freed first. So the numbers are a function of the history and equal
-//! on every replica as long as a snapshot keeps them. Snapshots do so for claims, whose numbers are
-//! paging cursors.
+//! Freed numbers are reused, last freed first. So the numbers are a function of the history and
+//! equal on every replica as long as a snapshot keeps them. Snapshots do so for claims, whose
+//! numbers are paging cursors.
 
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};

@@ -1,15 +1,16 @@
 //! State machine of the system group: the state that spans groups.
 //!
-//! It keeps the namespace table and its pending changes, the wait edges that clients set, the global
-//! counter, the answers of cluster-wide calls, and the KILLED and REVOKE events of ForceRelease and
-//! RequestRevoke.
+//! It keeps the namespace table and its pending changes, the wait edges that clients set, the
+//! global counter, the answers of cluster-wide calls, and the KILLED and REVOKE events of
+//! ForceRelease and RequestRevoke.
 //!
 //! ```text
 //! Begin ──▶ freeze the groups ──▶ Decide ──▶ the groups apply it, or thaw ──▶ Finish
 //! ```
 //!
 //! The messages that a change must send to its groups in each phase are part of the state
-//! ([`System::change`]), so any node can continue a change. Overlapping changes run one after the other.
+//! ([`System::change`]), so any node can continue a change. Overlapping changes run one after the
+//! other.
 
 mod command;
 mod idempotency;

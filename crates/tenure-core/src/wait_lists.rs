@@ -1,8 +1,8 @@
 //! Intrusive circular lists of waiters: the waiters to re-check when a blocker goes.
 //!
 //! Each waiter is in at most one list, that of its blocker. The list's head is a link itself, so a
-//! waiter leaves in constant time without knowing its list, and two lists are joined in constant time
-//! whatever their size.
+//! waiter leaves in constant time without knowing its list, and two lists are joined in constant
+//! time whatever their size.
 
 use alloc::vec::Vec;
 

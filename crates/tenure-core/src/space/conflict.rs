@@ -1,12 +1,13 @@
-//! Conflict check: decides whether an acquire can be granted now, and finds what blocks it (R40–R59,
-//! R79 no overtaking).
+//! Conflict check: decides whether an acquire can be granted now, and finds what blocks it
+//! (R40–R59, R79 no overtaking).
 //!
 //! The check only reads. Its order is that of R47 (incurable findings come first): first findings
-//! that waiting cannot cure, over the whole list; then earlier waiters; then, path by path, claims in
-//! the order of R45 (order of conflict reasons) and stale fences.
+//! that waiting cannot cure, over the whole list; then earlier waiters; then, path by path, claims
+//! in the order of R45 (order of conflict reasons) and stale fences.
 //!
-//! An owner's own claims never block it, but the counts in the tree include them. The check subtracts
-//! the owner's own counts; searching for its claims would cost as much as the owner holds.
+//! An owner's own claims never block it, but the counts in the tree include them. The check
+//! subtracts the owner's own counts; searching for its claims would cost as much as the owner
+//! holds.
 
 use alloc::collections::BTreeSet;
 
@@ -314,7 +315,7 @@ impl Space {
         algorithm: Algorithm,
     ) -> Option<BlockingClaim> {
         let writes = mode == Mode::Write;
-        // Ancestors first: ANCESTOR_LOCKED has the highest rank in R45.
+        // Ancestors first: R45 ranks ANCESTOR_LOCKED before all other blocking claims.
         for node in self.tree.upwards(path_position.above) {
             let writer = self.foreign_claim(session, node, ClaimKind::Write);
             if writer.is_some_and(|claim| self.claims[claim].covers_below()) {

@@ -1,7 +1,7 @@
 //! Bit-packed claim: mode, algorithm and fence in eight bytes.
 //!
-//! A fence has 53 bits (R71: tokens never go back), which leaves room for the other two. There is one
-//! packed claim per held path, so its size matters.
+//! A fence has 53 bits (R71: tokens never go back), which leaves room for the other two. There is
+//! one packed claim per held path, so its size matters.
 
 use core::fmt;
 use core::num::NonZeroU64;

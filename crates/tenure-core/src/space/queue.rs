@@ -5,15 +5,15 @@
 //!                                      └── timed out, cancelled, replaced ──▶ leave
 //! ```
 //!
-//! A waiter is queued at the node of each path that it wants, and counted in the queues of all nodes
-//! above. A new request finds the waiters that block it at its own path and the nodes above it (R79:
-//! no overtaking).
+//! A waiter is queued at the node of each path that it wants, and counted in the queues of all
+//! nodes above. A new request finds the waiters that block it at its own path and the nodes above
+//! it (R79: no overtaking).
 //!
 //! Each waiter is parked on *one* blocker: the latest earlier waiter that excludes it, or a claim.
 //! While that blocker exists, no other change can make the waiter grantable, so no other change
 //! re-checks it. When the blocker goes, all waiters parked on it are re-checked in order (see
-//! `wake.rs`). Waiters for the same path form a chain, each parked on the one before, so a hand-over
-//! re-checks one waiter, however many are queued.
+//! `wake.rs`). Waiters for the same path form a chain, each parked on the one before, so a
+//! hand-over re-checks one waiter, however many are queued.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};

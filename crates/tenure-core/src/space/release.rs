@@ -1,5 +1,5 @@
-//! Release, release of all, expiry, break and cancellation; also renewal and release requests, which
-//! change only a lease.
+//! Release, release of all, expiry, break and cancellation; also renewal and release requests,
+//! which change only a lease.
 
 use alloc::vec::Vec;
 

@@ -1,4 +1,5 @@
-//! Sessions: the state of one owner in one namespace: claims under one lease, and at most one waiter.
+//! Sessions: the state of one owner in one namespace: claims under one lease, and at most one
+//! waiter.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;

@@ -1,8 +1,10 @@
-//! Wake-up pass: re-checks the affected waiters after every change that may let one proceed (R87–R89).
+//! Wake-up pass: re-checks the affected waiters after every change that may let one proceed
+//! (R87–R89).
 //!
-//! Waiters are re-checked in the order of their numbers. A grant may free more waiters, also earlier
-//! ones, which are then re-checked next. The effect equals a walk over the whole queue from its front
-//! after every grant, without the cost: a waiter that is not re-checked still has its blocker.
+//! Waiters are re-checked in the order of their numbers. A grant may free more waiters, also
+//! earlier ones, which are then re-checked next. The effect equals a walk over the whole queue from
+//! its front after every grant, without the cost: a waiter that is not re-checked still has its
+//! blocker.
 
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
