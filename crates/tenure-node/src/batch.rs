@@ -1,8 +1,9 @@
-//! Many commands, one entry.
+//! Group commit: many commands in one Raft entry.
 //!
-//! All commands that wait for a group when its turn comes become one entry with one stamp: version,
-//! lease time, wall hint, then the commands in order. Endings (`Expire`, `Tick`) come first, so that
-//! whatever the leader proposes after a deadline passed sees its effect (leases.md, step 2).
+//! All commands that wait for a group in one step become one entry with one time stamp: version,
+//! lease time, wall-clock hint, then the commands in order. Endings (`Expire`, `Tick`) come first,
+//! so that every command that the leader proposes after a deadline sees the effect of that deadline
+//! (leases.md, step 2).
 
 use std::collections::VecDeque;
 

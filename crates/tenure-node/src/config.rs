@@ -1,4 +1,4 @@
-//! What a node is told at its start, and never again.
+//! Configuration of a node. It is given at the start and never changes while the node runs.
 
 use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;

@@ -1,13 +1,14 @@
-//! What a node wants written, as items of its log, and back: the one mapping, for real machines and
-//! for the simulator.
+//! Mapping between a node's write batches and the items of its log. Used by real drivers and by the
+//! simulator.
 //!
 //! ```text
-//!   Batch ──append──▶ Written ──sync, or begin and finish──▶ Synced: the mark that is durable
+//!   WriteBatch ──append──▶ WrittenBatches ──sync, or begin and finish──▶ Synced: the durable mark
 //!   log, snapshots ──replay──▶ Recovery
 //! ```
 //!
-//! A mark can be read only from [`Synced`], and that is made only by a sync: whoever reports a batch
-//! cannot do it too early. (A node that is told not to wait for its disk says so: [`WrittenBatches::trusted`].)
+//! A mark can be read only from [`Synced`], and only a sync creates one, so a driver cannot report
+//! a batch too early. The exception is explicit: a node that is configured not to wait for its disk
+//! uses [`WrittenBatches::trusted`].
 
 mod replay;
 mod suspects;

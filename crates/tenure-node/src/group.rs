@@ -1,14 +1,14 @@
 //! One Raft group on this node: propose, commit, apply, answer.
 //!
 //! ```text
-//!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ machine ──▶ answer
-//!     └─ renew, read ──▶ round ──confirmed, applied──▶ looked up ──▶ answer
+//!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ state machine ──▶ answer
+//!     └─ renew, read ──▶ ReadIndex round ──confirmed, applied──▶ read ──▶ answer
 //! ```
 //!
-//! A group is led here only after the first entry of the own term was applied; before that nothing
-//! is proposed or answered (leases.md, step 1). What was proposed is remembered by its place in the
-//! log, also beyond the end of leadership: the entry that is applied at that place tells whether it
-//! happened, so an answer is never a guess.
+//! A leader proposes and answers nothing before it has applied the first entry of its own term
+//! (leases.md, step 1). The group remembers its proposals by log position, also after it has lost
+//! leadership: the entry that is applied at that position shows whether the proposal was committed,
+//! so an answer is never a guess.
 
 mod leader;
 

@@ -1,7 +1,7 @@
-//! What a group is asked to do, and what it answers.
+//! Operations on one group, and their results.
 //!
-//! An operation concerns one group and is carried out by its leader, wherever that is. Calls of
-//! clients and whatever spans groups are made of these.
+//! The leader of the group carries an operation out, on whichever node it is. Client calls and all
+//! cross-group work consist of these operations.
 
 use tenure_core::command::{Command, ReleaseAll, RenewLease, Route};
 use tenure_core::namespace_table::NamespaceTable;

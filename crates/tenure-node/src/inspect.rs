@@ -1,5 +1,5 @@
-//! Read access to a group's log and replicas, for judges and tools that look at a cluster from outside.
-//! Nothing here takes part in a decision of the node.
+//! Read access to a group's log and replicas, for checkers and tools that inspect a cluster from
+//! outside. No decision of the node depends on this module.
 
 use tenure_core::codec::DecodeError;
 use tenure_core::command::Command;

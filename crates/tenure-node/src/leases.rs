@@ -1,4 +1,4 @@
-//! When leases end: deadlines on the leader's own clock.
+//! Lease deadlines, on the leader's running time.
 //!
 //! ```text
 //!   set (acquire, grant, logged renewal) ──▶ deadline ──passed──▶ ending ──Expire applied──▶ gone
@@ -6,14 +6,15 @@
 //!                             unlogged renewal └───┘
 //! ```
 //!
-//! All of this is volatile: it exists from the moment a leader has applied the first entry of its
-//! own term, is built from the space there, and is dropped with leadership. A deadline that passes
-//! ends nothing by itself; it makes the leader propose `Expire` with the lease's epoch, and only
-//! the applied entry ends the lease. While a lease is in `ending` no renewal of it is decided.
+//! All of this is volatile. A leader builds it from the space when it has applied the first entry
+//! of its own term, and drops it when it loses leadership. A passed deadline ends nothing by
+//! itself: the leader proposes `Expire` with the lease's epoch, and only the applied entry ends the
+//! lease. While a lease is in `ending`, no renewal of it is decided.
 //!
-//! Cost: there may be a lease for every lock, and the space has its namespace, owner and epoch
-//! already. So a lease here is its number there, and a renewal moves a deadline. The heap holds at
-//! most one place per number; one that comes up too early is put back at the time that is now true.
+//! Cost: there may be a lease for every lock, and the space already stores its namespace, owner and
+//! epoch. So a lease is identified here by its number in the space, and a renewal only moves a
+//! deadline. The heap holds at most one entry per number; an entry that comes up too early is put
+//! back with the current deadline.
 
 use tenure_core::outcome::LeaseNumber;
 

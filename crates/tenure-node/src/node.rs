@@ -1,7 +1,7 @@
-//! [`Node::step`]: one turn.
+//! [`Node::step`]: one step of the node.
 //!
 //! ```text
-//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ one batch, one frame a peer
+//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ write batches, one frame per peer
 //! ```
 
 mod batch_split;

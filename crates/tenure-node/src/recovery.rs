@@ -1,4 +1,4 @@
-//! From what a log held to the replicas of a node.
+//! Start of a node: builds its replicas from the contents of the log.
 
 use std::collections::BTreeMap;
 

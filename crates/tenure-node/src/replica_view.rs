@@ -1,5 +1,5 @@
-//! What a checker of a whole cluster may see of a node, beyond what its clients see: how far each replica
-//! is, the entries that it has, and the promises in a frame. For the simulator; a driver needs none of it.
+//! Inspection interface for the simulator's checkers: the progress of each replica, its entries,
+//! and the promises in a frame. A driver does not need it.
 
 use bytes::Bytes;
 

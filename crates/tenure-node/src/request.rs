@@ -1,8 +1,8 @@
-//! What clients ask and what they are answered, in the rules' own types.
+//! Client requests and their answers, in the types of tenure-core.
 //!
-//! Everything is valid by construction when it gets here (R1–R18); what depends on state is
-//! decided behind. A conflict, a place in line, a loss are answers; [`Failure`] is for what could
-//! not be decided.
+//! Every request is syntactically valid by construction (R1–R18); groups check what depends on
+//! state. A conflict, a queue position and a lost lock are answers; [`Failure`] is for requests
+//! that could not be decided.
 
 use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;

@@ -1,4 +1,4 @@
-//! The machine behind a group's log: a space of locks, or the system machine.
+//! The replicated state machine of a group: a lock space, or the system machine.
 
 use tenure_core::command::Command;
 use tenure_core::event::EventIdStride;

@@ -1,6 +1,8 @@
-//! Our types to the library's and back. The library's parser is only ever given bytes that its own
-//! writer made in this process: a membership entry carries our encoding in its context, and the
-//! library's form is rebuilt from it wherever the entry came from.
+//! Conversion between this crate's types and those of the Raft library.
+//!
+//! The library's protobuf parser only ever reads bytes that its own writer made in this process. A
+//! membership entry carries our encoding in its context, and the library's form is rebuilt from it,
+//! whether the entry comes from a peer or from disk.
 
 use bytes::Bytes;
 use protobuf::Message as _;

@@ -1,15 +1,15 @@
-//! Consensus behind a narrow door: one group's replica as a value that is poked and asked.
+//! Raft behind a narrow interface: one replica of one group as a state machine without I/O.
 //!
 //! ```text
-//!   tick, receive, propose, change, read, persisted ──▶ Replica ──take──▶ Work
+//!   tick, receive, propose, change, read, persisted ──▶ Replica ──take──▶ Ready
 //! ```
 //!
-//! Everything above this module speaks the types of this file; only the files below it name the
-//! Raft library. Nothing that came over a socket or from a disk reaches the library's own parser:
-//! messages and entries arrive as these types, decoded by [`codec`].
+//! All other modules use only the types of this file; only the submodules name the Raft library.
+//! The library's own parser never sees bytes from a socket or a disk: messages and entries arrive
+//! as these types, decoded by [`codec`].
 //!
-//! Between [`Consensus::take`] and the next call the library's own bookkeeping is complete, so a
-//! caller can never be "between ready and advance".
+//! [`Consensus::take`] runs the library's ready/advance cycle in one call, so a caller can never be
+//! between the two.
 
 mod convert;
 mod id_interner;

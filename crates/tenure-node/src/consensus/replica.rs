@@ -1,9 +1,10 @@
-//! One replica of one group, on TiKV's `raft`.
+//! One Raft replica of one group, on TiKV's `raft` crate.
 //!
-//! The library's traps and where they are met: appends are checked for gaps on the way out and in;
-//! election timeouts come from our own generator after every change of term or role; a joint
-//! configuration is left by an explicit proposal; reads are answered only by contexts that are
-//! never used twice; `batch_append` is off, batching happens where proposals are made.
+//! Known pitfalls of the library, and how this module avoids them: appends are checked for gaps
+//! when they are sent and when they arrive; election timeouts come from our own generator after
+//! every change of term or role; a joint configuration is left by an explicit proposal; a read
+//! context is never used twice; `batch_append` is off, because proposals are batched before they
+//! get here.
 
 use bytes::Bytes;
 use raft::eraftpb;

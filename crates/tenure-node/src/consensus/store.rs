@@ -1,12 +1,13 @@
-//! The tail of a group's log, in memory, as the Raft library reads it.
+//! The in-memory tail of a group's log: the `Storage` of the Raft library.
 //!
 //! ```text
 //!   base (state up to here) ──▶ entries after it ──▶ last
 //! ```
 //!
-//! The disk is written by the driver from the node's outputs and read only at start; replication is
-//! served from here; a replica that has no peers forgets what it has applied. A snapshot for a peer is made on demand: the library asks, is told "not yet",
-//! and `wanted` tells the group to make one.
+//! Replication is served from memory. The driver writes the disk from the node's outputs; the disk
+//! is read only at start. A replica without peers drops the entries that it has applied. A snapshot
+//! for a peer is made on demand: the library asks for it, gets "temporarily unavailable", and
+//! `wanted` makes the group create one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

@@ -1,5 +1,5 @@
-//! Acquire: resolve, place it in its group, and where asked for look for a deadlock (E5: refuse on
-//! deadlock).
+//! The Acquire call: resolves the namespace, submits the request to its group, and on request
+//! refuses to wait in a deadlock (E5: refuse on deadlock).
 
 use tenure_core::command::{Acquire, Command, RequestKind, Withdraw};
 use tenure_core::deadlock::Search;

@@ -1,5 +1,5 @@
-//! Who waits for whom, across groups: DetectCycle (R111: DetectCycle walks wait edges) and Explain
-//! (E7: Explain a lock request). Both only read.
+//! Wait-for graph across groups: DetectCycle (R111: DetectCycle walks wait edges) and Explain (E7:
+//! Explain a lock request). Both calls only read.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,15 +1,16 @@
-//! Events to subscribers on any node (R119–R124).
+//! Event delivery to subscribers on any node (R119–R124).
 //!
 //! ```text
-//!   leader: event made ─▶ every node that follows the group ─▶ the owner's subscribers there
+//!   leader: new event ─▶ every node that follows the group ─▶ the owner's subscribers on that node
 //! ```
 //!
-//! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
-//! gets what came after, and then everything that is made. Under a new leader it does the same, so
-//! nothing is lost and nothing is told twice. A new subscription is followed by a fan-out for the
-//! GRANT that came before it and still stands (R122: events are always delivered): over each group
-//! as soon as that group is followed, so that a group without a leader holds back no event of
-//! another.
+//! A node with a subscriber follows every group: it sends the leader the last sequence number that
+//! it has seen and receives all later events. It does the same with every new leader, so no event
+//! is lost or delivered twice.
+//!
+//! A new subscription also starts a fan-out for a GRANT that is older than the subscription and
+//! still in force (R122: events are always delivered). Each group is asked as soon as it is
+//! followed, so that a group without a leader does not delay the events of other groups.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

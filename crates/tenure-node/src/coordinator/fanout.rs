@@ -1,16 +1,18 @@
-//! Owner-wide questions: one message a node, every group confirmed (R126–R130).
+//! Fan-out: one question to all groups in scope, one message per node, every group confirmed
+//! (R126–R130).
 //!
 //! ```text
-//!   call ─▶ Sweep to every node ─▶ each group led there: one round ─▶ looked at ─▶ Swept
-//!            └──────── groups that nobody confirmed are asked for again ────────┘
+//!   call ─▶ message to every node ─▶ each group led there: one ReadIndex round ─▶ read ─▶ answer
+//!            └────────────── groups that no leader confirmed are asked again ──────────────┘
 //! ```
 //!
-//! "Nothing there" is a claim about all groups, so each one must be confirmed by a leader that
-//! was confirmed after the question. All questions of a turn share one round of each group.
+//! "The owner has nothing" is a statement about all groups, so each group must be confirmed by its
+//! leader after the question was received. All questions of one step share one ReadIndex round per
+//! group.
 //!
-//! Every time nodes are asked, they are asked under a new number, and an answer counts only under the
-//! number of the last time: what a group says is taken into account once. A fan-out ends with the call that
-//! wants it, here and on the nodes that were asked.
+//! Every attempt to ask the nodes has a new number, and an answer counts only under the number of
+//! the latest attempt: the answer of a group is counted once. A fan-out ends with the call that
+//! started it, on this node and on the nodes that were asked.
 //!
 //! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 

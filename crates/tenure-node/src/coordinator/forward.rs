@@ -1,15 +1,16 @@
-//! One operation to the leader of its group, wherever that is, at most once (R106 forwarding is at
-//! most once, R163 any node serves any client).
+//! Request forwarding: sends one operation to the leader of its group, at most once (R106
+//! forwarding is at most once, R163 any node serves any client).
 //!
 //! ```text
-//!   submit ─▶ led here ─▶ group
-//!          ─▶ led there ─▶ frame ─▶ its group ─▶ answer
-//!          ─▶ nobody known ─▶ parked until somebody is
+//!   submit ─▶ led by this node    ─▶ group
+//!          ─▶ led by another node ─▶ frame ─▶ its group ─▶ answer
+//!          ─▶ no leader known     ─▶ parked until there is one
 //! ```
 //!
-//! An operation is sent again only when it is certain that it has not happened: the other node said
-//! so, or a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer is an honest
-//! [`GroupOpResult::Unknown`]. So is a refusal of a second copy: the first may have happened. Nothing is sent again for a call that is over.
+//! An operation is sent again only if the first copy certainly had no effect (the other node said
+//! so) or if a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer
+//! becomes [`GroupOpResult::Unknown`]. The refusal of a second copy also becomes `Unknown`, because
+//! the first copy may have been applied. Nothing is sent again for a call that has ended.
 
 use std::collections::BTreeMap;
 

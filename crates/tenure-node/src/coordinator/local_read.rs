@@ -1,7 +1,8 @@
-//! Reads that need not wait: what a round would confirm is known already, and applied.
+//! Fast path for AssertFencing in a single-voter group.
 //!
-//! A lone voter has nobody to ask whether it still leads. Where nothing is under way in its group,
-//! a read is answered by looking, without becoming a call, an operation and a waiter first.
+//! A single voter has no peers to confirm its leadership with. If its group has no unapplied work,
+//! the node answers the read directly from the state machine, without creating a call, an operation
+//! and a ReadIndex waiter.
 
 use tenure_core::path::Path;
 use tenure_core::query::FenceCheck;

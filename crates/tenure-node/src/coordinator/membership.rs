@@ -1,9 +1,10 @@
-//! Who replicates a group: learners, joint changes, hand-over, removal (R165 pace of membership
-//! changes, R166 draining a node).
+//! Membership changes of a group: learners, joint consensus, leadership transfer, removal (R165
+//! pace of membership changes, R166 draining a node).
 //!
-//! The driver decides *what* should change; this file sees to it that it is safe: a learner is
-//! promoted only when it has caught up, a joint configuration is left by whoever leads, and a wiped
-//! node comes back only under a new incarnation. How a removed replica goes is in `replica_removal.rs`.
+//! The driver decides *what* should change; this module makes sure that the change is safe. A
+//! learner is promoted only when it has caught up, the current leader leaves a joint configuration,
+//! and a node that lost its data returns only under a new incarnation. `replica_removal.rs` handles
+//! the removed replica itself.
 
 use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
 use crate::node::Node;

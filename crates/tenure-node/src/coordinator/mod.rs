@@ -1,18 +1,18 @@
-//! What spans groups: calls of clients, and how they reach the groups they need.
+//! Coordinator: handles the calls of clients and everything else that concerns several groups.
 //!
 //! ```text
-//!   call ──▶ operations (one group each) ──▶ forward: here, or on the leader's node
-//!     └────▶ sweep (one message a node, all groups confirmed) ──▶ operations there
+//!   call ──▶ operations (one group each) ──▶ forward: to this node, or to the leader's node
+//!     └────▶ fan-out (one message per node, all groups confirmed) ──▶ operations on each node
 //! ```
 //!
-//! A call is a small state machine: [`ActiveCall`] is taken out, given what happened, and either answered or put
-//! back. Nothing here touches a space; groups do.
+//! A call is a small state machine: [`ActiveCall`] is taken out of the table, given an event, and
+//! then either answered or put back. The coordinator never touches a space; only groups do.
 //!
-//! Everything that a call starts (an operation, a fan-out, a timer, a look at the namespace table, a policy
-//! change) is a *part* with a number that the call never uses again. A call that begins anew declares its
-//! earlier parts void ([`CallContext::start_over`]), and what comes of a void part is dropped before the call
-//! sees it. A part of a call that is over, or that is void, is not sent again.
-//! `docs/design/coordination.md` has the argument.
+//! Everything that a call starts (an operation, a fan-out, a timer, a wait for the namespace table,
+//! a policy change) is a *part* with a number that the call never uses again. A call that starts
+//! over declares its earlier parts void ([`CallContext::start_over`]), and the result of a void
+//! part is dropped before the call sees it. A part of a call that has ended, or a void part, is not
+//! sent again. `docs/design/coordination.md` has the argument.
 
 mod acquire;
 mod deadlock;

@@ -1,17 +1,17 @@
-//! Calls about one owner everywhere: Renew, ReleaseAll, ForceRelease, RequestRevoke, IsOwnerAlive,
-//! ListOwnerLocks; and IncrFencingToken, which asks all groups too.
+//! Calls about one owner in all its namespaces: Renew, ReleaseAll, ForceRelease, RequestRevoke,
+//! IsOwnerAlive, ListOwnerLocks; and IncrFencingToken, which also asks all groups.
 //!
-//! With a key a call leaves its traces in the system group (R102–R105):
+//! A call with an idempotency key records its progress in the system group (R102–R105):
 //!
 //! ```text
 //!   Renew:                     claim ─────────────────▶ renew ──────────▶ complete
 //!   ReleaseAll, ForceRelease:  look ─▶ find ─▶ plan ──▶ end what the plan names ──▶ complete
 //! ```
 //!
-//! A second attempt under the key does the same work beside the first, or after it. For a renewal that
-//! is harmless: it never shortens a lease (R77: a renewal never shortens a lease). The others end
-//! only what the first plan names, by births and places in line that never come again. So whatever
-//! is late, the call has one effect.
+//! A second attempt under the same key does the same work, concurrently or later. For a renewal
+//! that is harmless: it never shortens a lease (R77: a renewal never shortens a lease). ReleaseAll
+//! and ForceRelease end only what the first plan names, by lease births and queue positions that
+//! are never reused. So the call has one effect, however late an attempt is.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,13 @@
-//! SetNamespacePolicy and DeleteNamespacePolicy: freeze, decide, apply (R131–R138).
+//! SetNamespacePolicy and DeleteNamespacePolicy: a freeze, decide, apply protocol over several
+//! groups (R131–R138).
 //!
 //! ```text
-//!   Begin ─▶ Freeze in every group concerned ─▶ Decide ─▶ Change or Thaw in all of them ─▶ Finish
+//!   Begin ─▶ Freeze in every affected group ─▶ Decide ─▶ Change or Thaw in all of them ─▶ Finish
 //! ```
 //!
-//! Every step is written down in the system group and harmless to repeat, so that any node can
-//! carry a change on: the one that was asked, and whoever leads the system group finds what was
-//! left behind and finishes it.
+//! Every step is recorded in the system group and harmless to repeat, so any node can drive a
+//! change: normally the node that received the call. The leader of the system group finds
+//! unfinished changes and completes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 

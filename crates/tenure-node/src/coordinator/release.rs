@@ -1,4 +1,4 @@
-//! Release: split by namespace, each part atomic on its own (R97–R99).
+//! The Release call: split by namespace; each part is atomic on its own (R97–R99).
 
 use std::collections::{BTreeMap, BTreeSet};
 

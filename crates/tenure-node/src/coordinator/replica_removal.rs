@@ -1,26 +1,30 @@
-//! How a replica that was removed learns of it, and goes (R166: draining a node).
+//! Deletion of removed replicas (R166: draining a node).
 //!
 //! ```text
-//!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ whoever leads ──▶ "no" ──▶ deleted
-//!   a message for a later replica of the same node ───────────────────────────────────▶ deleted
+//!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ leader ──▶ "no" ──▶ replica deleted
+//!   a message for a later replica of the same node ──────────────────────────────▶ replica deleted
 //! ```
 //!
-//! A removed replica may never see the entry that removed it: it was cut off, or its leader died
-//! before it could tell. A voter that stands for election gives itself away, a learner never
-//! would. So whoever hears from no leader for a while asks everybody, and a leader that does not
-//! have the asker says so, once a round has shown that it leads still.
+//! A removed replica may never see the entry that removed it: it was partitioned, or its leader
+//! failed before it sent the entry. A removed voter campaigns, which the leader notices; a learner
+//! never campaigns. So a replica that hears from no leader for a while asks all nodes. A leader
+//! whose membership does not contain the replica answers "no" after a ReadIndex round has confirmed
+//! that it still leads.
 //!
-//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that covers
-//! the removal. Before that, a voter that knows the entry and not that it is committed still counts by the
-//! configuration before it, and may need the vote of the removed replica to elect anyone.
+//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that
+//! covers the removal. Before that, a voter that has the entry but does not know that it is
+//! committed still uses the earlier configuration, and may need the vote of the removed replica in
+//! an election.
 //!
-//! A deleted replica leaves a tombstone: its number. Whatever is addressed to this number or a lower one is
-//! dropped from then on. A replica that is added again has a higher number (docs/design/replica-identity.md).
+//! A deleted replica leaves a tombstone: its number. The node drops every message to this number or
+//! a lower one. A replica that is added again has a higher number
+//! (docs/design/replica-identity.md).
 //!
-//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a "no" that comes
-//! late must not meet it. It counts only as the answer to the last question, and if no leader spoke since:
-//! what the replica may have acknowledged before the question, the answerer knew; and since then it
-//! acknowledged nothing.
+//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a late
+//! "no" must not delete the new replica. A "no" counts only as the answer to the latest question,
+//! and only if no leader has contacted the replica since the question. Then the answering leader
+//! knew everything that the replica acknowledged before the question, and the replica acknowledged
+//! nothing after it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;

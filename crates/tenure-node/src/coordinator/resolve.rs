@@ -1,8 +1,9 @@
-//! Which namespace and which group: the node's copy of the namespace table.
+//! Namespace resolution: this node's cached copy of the namespace table.
 //!
-//! The copy may be old; that is only slow. An acquire carries what it was resolved with, and a
-//! space refuses one that is older than a change that concerns it (R32: re-resolution after policy
-//! change). Then the copy is read anew from the system group, once for everybody who waits.
+//! A stale copy costs time, not correctness. An acquire carries the table version that it was
+//! resolved with, and a space refuses a version older than a change that affects the path (R32:
+//! re-resolution after policy change). Then the node reads the table again from the system group,
+//! once for all calls that wait for it.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;

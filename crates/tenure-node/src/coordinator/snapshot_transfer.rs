@@ -1,4 +1,4 @@
-//! Snapshots: when a log is cut, and how a state travels to a replica that is too far behind.
+//! Log compaction, and snapshot transfer to replicas that are too far behind.
 //!
 //! ```text
 //!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there

@@ -1,8 +1,8 @@
-//! Whose events go to which streams.
+//! Subscription table: from an owner to the streams that receive its events.
 //!
-//! There may be a subscription for every lock, so one costs 32 bytes and a place in a table: an owner
-//! mostly has one, found by the owner alone; further ones are in a map. Those of one stream are
-//! chained, so that nobody else has to remember them until it ends.
+//! There may be one subscription per lock, so one costs 32 bytes plus a table slot. Most owners
+//! have one subscription, found by the owner alone; further ones are in a map. The subscriptions of
+//! one stream form a linked list, so that closing a stream needs no other bookkeeping.
 
 use std::collections::BTreeMap;
 

@@ -1,12 +1,13 @@
-//! Watches: everything that changes under a prefix, without a hole (E8: Watch lock changes).
+//! Watches: all changes under a path prefix, without gaps (E8: Watch lock changes).
 //!
-//! A watch is registered with the leader of every group and lives as long as all of them lead and
-//! every word of theirs arrives: each numbers what it says. Anything else closes it; whoever
-//! watches begins again with a snapshot.
+//! A watch is registered with the leader of every group. Each leader numbers its messages. A change
+//! of leader or a gap in the numbers closes the watch; the client then starts a new one with a
+//! snapshot.
 //!
-//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a page, keeps the
-//! rest of the snapshot and the changes since, and goes on when the watcher asks for the next page. A watcher of
-//! release 0.1.0 knows no pages: it gets everything in one piece, or its watch is closed.
+//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a
+//! page, keeps the rest of the snapshot and the changes since, and continues when the watcher asks
+//! for the next page. A watcher of release 0.1.0 knows no pages: it gets everything in one piece,
+//! or its watch is closed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

@@ -1,5 +1,5 @@
-//! What a leader keeps for its group, and loses with leadership: deadlines, endings under way, and
-//! those who wait for a round. The steps are those of leases.md.
+//! Volatile state of a group's leader: lease deadlines, pending endings, and waiters of ReadIndex
+//! rounds. It is dropped when leadership is lost. The step numbers are those of leases.md.
 
 use tenure_core::command::{Command, Expire, RenewLease};
 use tenure_core::lease;

@@ -1,4 +1,5 @@
-//! The other nodes: which there are, which frames of theirs were seen, and who leads what.
+//! Peer state: the known nodes, the frames already received from each (duplicate detection), and
+//! the known leader of every group.
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,4 +1,4 @@
-//! What a node can say about itself, for operators, metrics and placement.
+//! Status of a node, for operators, metrics and placement.
 
 use crate::consensus::{Consensus, Membership, Progress, Role};
 use crate::node::Node;
