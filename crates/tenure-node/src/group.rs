@@ -447,7 +447,7 @@ impl Group {
         MoreWork::More
     }
 
-    /// Does what consensus wants done.
+    /// Handles a [`Ready`]: collects its writes and messages, and applies its committed entries.
     ///
     /// A follower that has something to write applies the committed entries in the next step: the
     /// leader waits for the follower's write, which should not wait for the apply.
