@@ -413,7 +413,7 @@ impl Consensus for Replica {
         }
         let raft = &mut self.raw.raft;
         if raft.state == StateRole::Leader && !raft.promotable() {
-            // This replica removed itself. The library would stay leader and panic at the next
+            // This leader is no longer a voter. The library would stay leader and panic at the next
             // acknowledgement, because it no longer tracks its own progress. So broadcast the
             // commit and step down; the others elect a leader.
             raft.bcast_append();

@@ -75,7 +75,7 @@ struct SentOp {
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     last_ticket: u64,
-    // Never iterated where order matters: see `tickets_sent_to`.
+    // Never iterated where order matters: `tickets` sorts.
     pending: HashMap<OpId, PendingOp, FxBuildHasher>,
     parked: BTreeMap<GroupId, Vec<(OpId, GroupOp)>>,
 }
