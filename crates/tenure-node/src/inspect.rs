@@ -25,9 +25,9 @@ pub enum LoggedCommand {
 /// One replica at this moment, as far as consensus goes.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaStanding<'a> {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
-    /// Its part.
+    /// Its Raft role.
     pub role: Role,
     /// Its term.
     pub term: u64,
@@ -40,11 +40,11 @@ pub struct ReplicaStanding<'a> {
 /// What a log held for one group.
 #[derive(Clone, Copy, Debug)]
 pub struct LogView<'a> {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
     /// Term and vote.
     pub hard_state: HardState,
-    /// What the log stands on.
+    /// The base of the log.
     pub base: LogPosition,
     /// The entries behind it.
     pub entries: &'a [Entry],
