@@ -54,7 +54,8 @@ mod tests {
         }
     }
 
-    /// R94: a suspended node does not hold its sleep against anybody, and no step of a clock ends a lease.
+    /// R94 (leases use monotonic leader time): suspended time does not count, and no clock jump
+    /// ends a lease.
     #[test]
     fn a_leap_counts_as_one_second_and_going_back_as_nothing() {
         let mut clock = Clock::new(at(5_000));

@@ -47,7 +47,7 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
     }
 }
 
-/// Like [`entry_out`], of an entry that nobody else needs.
+/// Like [`entry_out`], but consumes the entry.
 pub(super) fn entry_own(entry: eraftpb::Entry) -> Entry {
     let is_commands = entry.get_entry_type() == eraftpb::EntryType::EntryNormal;
     if !is_commands || entry.data.is_empty() {
@@ -88,9 +88,9 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
 
 pub(super) fn change_in(change: &MembershipChange, ids: &mut IdInterner) -> eraftpb::ConfChangeV2 {
     let mut out = eraftpb::ConfChangeV2::default();
-    // Explicit: whoever leads leaves the joint configuration by a proposal of its own. The
-    // library's automatic way can get stuck when the leader steps down at the wrong moment.
-    // A single step needs no joint configuration.
+    // Explicit: the current leader leaves the joint configuration by a proposal of its own. The
+    // library's automatic way can get stuck when the leader steps down at the wrong moment. A
+    // single step needs no joint configuration.
     if change.steps.len() > 1 {
         out.set_transition(eraftpb::ConfChangeTransition::Explicit);
     }

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use crate::ReplicaId;
 
-/// See the module.
+/// The mapping between replica identities and the library's ids.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdInterner {
     numbered: BTreeMap<ReplicaId, u64>,

@@ -690,7 +690,8 @@ mod tests {
     use crate::{ClusterConfig, Limits};
     use tenure_core::policy::Algorithm;
 
-    /// Calls end long before their deadlines; what is left of them must not grow with their number.
+    /// Calls end long before their deadlines; the stored deadlines must not grow with the number of
+    /// ended calls.
     #[test]
     fn deadlines_of_calls_that_are_over_do_not_pile_up() {
         let node = NodeId::new(1).unwrap();

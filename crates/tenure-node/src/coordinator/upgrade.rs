@@ -28,7 +28,7 @@ use crate::{GroupId, NodeId};
 
 /// A proposal that was not applied after so long is made again.
 const PROPOSAL_MS: u64 = 10_000;
-/// Operations, sweeps and answers have newer forms since these rules.
+/// Operations, fan-outs and answers have newer forms since this rules number.
 const NEWER_FORMS: u32 = 2;
 
 /// Groups whose leader, on this node, has proposed newer rules that are not applied yet.
@@ -82,9 +82,10 @@ impl Node {
         known.min().map_or(RULES, |least| least.min(RULES))
     }
 
-    /// Whether operations, sweeps and answers may have the forms that came with rules 2: every node knows
-    /// them. A group that applies by rules 2, here or on another node, proves it, whatever is known of the nodes
-    /// now. Leaders write the older forms into the logs of groups that are not there yet.
+    /// Whether operations, fan-outs and answers may have the forms that came with rules 2: every
+    /// node knows them. A group that applies by rules 2, here or on another node, proves it,
+    /// whatever is known of the nodes now. Leaders write the older forms into the logs of groups
+    /// that are not there yet.
     pub(crate) fn has_newer_forms(&mut self) -> bool {
         if !self.coordinator.newer_forms {
             self.coordinator.newer_forms =
