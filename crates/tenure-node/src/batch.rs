@@ -1,8 +1,9 @@
-//! Many commands, one entry.
+//! Group commit: many commands in one Raft entry.
 //!
-//! All commands that wait for a group when its turn comes become one entry with one stamp: version,
-//! lease time, wall hint, then the commands in order. Endings (`Expire`, `Tick`) come first, so that
-//! whatever the leader proposes after a deadline passed sees its effect (leases.md, step 2).
+//! All commands that wait for a group in one step become one entry with one time stamp: version,
+//! lease time, wall-clock hint, then the commands in order. Endings (`Expire`, `Tick`) come first,
+//! so that every command that the leader proposes after a deadline sees the effect of that deadline
+//! (leases.md, step 2).
 
 use std::collections::VecDeque;
 
@@ -16,12 +17,12 @@ use crate::codec::VERSION;
 use crate::group_op::{GroupOp, OpId};
 use crate::state_machine::AnyCommand;
 
-/// An entry is closed when it has this many bytes, so that a burst does not become one message.
+/// An entry is closed at this many bytes, so that a burst does not become one huge message.
 const MAX_ENTRY_BYTES: usize = 256 * 1024;
-/// And this many commands.
+/// An entry is also closed at this many commands.
 const MAX_ENTRY_COMMANDS: usize = 4096;
 
-/// What waits to be proposed.
+/// Commands that wait to be proposed.
 #[derive(Debug, Default)]
 pub(crate) struct ProposalBatch {
     endings: VecDeque<AnyCommand>,
@@ -33,7 +34,8 @@ pub(crate) struct ProposalBatch {
 #[derive(Debug)]
 pub(crate) struct ProposedCommands {
     pub(crate) stamp: Stamp,
-    /// The rules in whose form they were written: they are applied in this form.
+    /// The rules number in whose form they were encoded. The proposer applies them in the same
+    /// form.
     rules: u32,
     /// How many of the first commands are endings.
     pub(crate) endings: u64,
@@ -41,7 +43,7 @@ pub(crate) struct ProposedCommands {
 }
 
 impl ProposedCommands {
-    /// The commands as they were written.
+    /// Returns the commands in the form in which they were encoded.
     pub(crate) fn into_written(self) -> impl Iterator<Item = (Option<OpId>, AnyCommand)> {
         let rules = self.rules;
         self.commands.into_iter().map(move |(ticket, command)| {
@@ -71,7 +73,7 @@ impl ProposalBatch {
         self.asked.push_back((ticket, command));
     }
 
-    /// Exempt from budgets.
+    /// Adds an ending. Endings are exempt from the limits of `budget.rs`.
     pub(crate) fn push_ending(&mut self, command: AnyCommand) {
         self.endings.push_back(command);
     }
@@ -80,12 +82,13 @@ impl ProposalBatch {
         self.endings.is_empty() && self.asked.is_empty()
     }
 
-    /// How many commands wait that somebody asked for.
+    /// Returns the number of pending commands, without endings.
     pub(crate) fn len(&self) -> usize {
         self.asked.len()
     }
 
-    /// Takes out the operations that have no form which a machine of these older rules knows.
+    /// Removes and returns the operations that cannot be encoded for a machine of these older
+    /// rules.
     pub(crate) fn take_unknown(&mut self, rules: u32) -> Vec<OpId> {
         let mut unknown = Vec::new();
         self.asked.retain(|(ticket, command)| {
@@ -102,8 +105,8 @@ impl ProposalBatch {
     }
 
     /// The next entry, encoded. Given back with [`ProposalBatch::put_back`] if consensus drops it.
-    /// It is written in the form that a machine of these rules knows; what was asked for is kept as it is, for
-    /// the case that it does not happen here and is taken elsewhere. `scratch` is room to write in.
+    /// It is encoded in the form of these rules. The original operations are kept unchanged,
+    /// because they are forwarded if they do not take effect here. `scratch` is a reusable buffer.
     pub(crate) fn next(
         &mut self,
         stamp: Stamp,
@@ -144,7 +147,7 @@ impl ProposalBatch {
         (Bytes::copy_from_slice(scratch), commands)
     }
 
-    /// Consensus has not taken the entry: everything waits again, in the same order.
+    /// Puts back the commands of an entry that consensus did not accept, in the same order.
     pub(crate) fn put_back(&mut self, commands: ProposedCommands) {
         for (ticket, command) in commands.commands.into_iter().rev() {
             match ticket {
@@ -154,7 +157,7 @@ impl ProposalBatch {
         }
     }
 
-    /// Leadership is lost: endings are forgotten with it, the others are told.
+    /// Empties the batch when leadership is lost: drops endings and returns the other operations.
     pub(crate) fn clear(&mut self) -> Vec<(OpId, GroupOp)> {
         self.endings.clear();
         self.asked
@@ -177,14 +180,14 @@ fn put(out: &mut Writer, command: &AnyCommand) {
     }
 }
 
-/// Reads an entry back, command by command: whoever applies them needs no list of them.
+/// Decodes an entry command by command, so that applying needs no intermediate list.
 pub(crate) struct EntryDecoder<'a> {
     pub(crate) stamp: Stamp,
     input: Reader<'a>,
 }
 
 impl<'a> EntryDecoder<'a> {
-    /// `namespace` is the one that the group's commands named last: see [`Reader::expect`].
+    /// `namespace` is the namespace that the group's commands named last: see [`Reader::expect`].
     pub(crate) fn new(
         bytes: &'a [u8],
         namespace: Option<Namespace>,
@@ -199,7 +202,7 @@ impl<'a> EntryDecoder<'a> {
         Ok(EntryDecoder { stamp, input })
     }
 
-    /// The next command; `None` at the end.
+    /// Returns the next command; `None` at the end.
     pub(crate) fn next(&mut self) -> Result<Option<AnyCommand>, DecodeError> {
         if self.input.remaining() == 0 {
             return Ok(None);
@@ -214,7 +217,7 @@ impl<'a> EntryDecoder<'a> {
         }
     }
 
-    /// The namespace that was named last.
+    /// Returns the namespace that was named last.
     pub(crate) fn into_namespace(self) -> Option<Namespace> {
         self.input.into_expected()
     }

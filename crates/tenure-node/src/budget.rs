@@ -1,7 +1,7 @@
-//! Backpressure: how much may wait, in a group and on the node (R151: backpressure per group).
+//! Backpressure: limits on pending work per group and per node (R151: backpressure per group).
 //!
-//! Beyond it the answer is an immediate "busy", which is certain to have changed nothing. Endings
-//! (`Expire`, `Tick`) are exempt: a full group must still let go of what is over.
+//! Above the limit the node answers "busy" at once; a busy answer guarantees that nothing changed.
+//! Endings (`Expire`, `Tick`) are exempt: a full group must still be able to end expired leases.
 
 use crate::group::Group;
 use crate::node::Node;

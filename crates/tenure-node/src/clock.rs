@@ -1,8 +1,8 @@
-//! The time: how long this node has been running, in milliseconds.
+//! Monotonic running time of this node, in milliseconds.
 //!
-//! The driver gives a monotonic instant with every step; the time adds up what passed between
-//! them, at most a second at a time. Time in which the node did not run (stopped, suspended, stuck)
-//! does not count against anybody, and an instant that leaps or goes back does no harm.
+//! The driver passes a monotonic instant to every step. The clock adds up the differences, at most
+//! one second per step. Time in which the node did not run (stopped, suspended, stuck) therefore
+//! does not expire any lease, and an instant that jumps or goes back is harmless.
 
 use crate::StepTime;
 
@@ -54,7 +54,8 @@ mod tests {
         }
     }
 
-    /// R94: a suspended node does not hold its sleep against anybody, and no step of a clock ends a lease.
+    /// R94 (leases use monotonic leader time): suspended time does not count, and no clock jump
+    /// ends a lease.
     #[test]
     fn a_leap_counts_as_one_second_and_going_back_as_nothing() {
         let mut clock = Clock::new(at(5_000));

@@ -1,23 +1,24 @@
-//! What a node is told at its start, and never again.
+//! Configuration of a node. It is given at the start and never changes while the node runs.
 
 use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;
 
 use crate::{NodeId, ReplicaId};
 
-/// Everything that does not change while a node runs.
+/// The configuration of a node.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Who this is, in this incarnation (see [`ReplicaId`]).
+    /// The identity of this node in this incarnation (see [`ReplicaId`]).
     pub me: ReplicaId,
-    /// Fixed for the cluster's incarnation; the same on every node.
+    /// Fixed for the lifetime of the cluster; the same on every node.
     pub cluster: ClusterConfig,
-    /// How much may wait and be kept.
+    /// Limits on pending work and stored data.
     pub limits: Limits,
-    /// Greater than at every earlier start of this incarnation: tells the frames and rounds of this
-    /// process from those of an earlier one.
+    /// Must be greater than at every earlier start of this incarnation: it distinguishes the frames
+    /// and ReadIndex rounds of this process from those of an earlier one.
     pub start: u64,
-    /// Any number; spreads elections and retries. Equal seeds and inputs give equal outputs.
+    /// Seed of the generator that spreads elections and retries. Equal seeds and inputs give equal
+    /// outputs.
     pub seed: u64,
     /// Nodes that are known at the start; see [`Input::Cluster`](crate::Input::Cluster).
     pub nodes: Vec<NodeId>,
@@ -27,7 +28,7 @@ pub struct Config {
 /// settings fixed per cluster).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// How many groups hold locks; one more is the system group.
+    /// The number of groups that hold locks; the system group is an additional one.
     pub group_count: u32,
     /// How many segments a fallback namespace has (R22: fallback namespace).
     pub prefix_segments: usize,
@@ -35,20 +36,20 @@ pub struct ClusterConfig {
     pub default_algorithm: Algorithm,
 }
 
-/// How much may wait and be kept.
+/// Limits on pending work and stored data of a node.
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Operations that may wait in one group on this node (R151: backpressure per group).
+    /// Maximum pending operations of one group on this node (R151: backpressure per group).
     pub group_inflight: usize,
-    /// Operations and calls that may wait on this node.
+    /// Maximum pending operations and calls on this node.
     pub node_inflight: usize,
     /// A group's log is cut when it has this many entries.
     pub log_entries: usize,
-    /// Or this many bytes.
+    /// A group's log is also cut when it has this many bytes.
     pub log_bytes: usize,
-    /// So many entries stay for slow followers after a cut.
+    /// Entries that stay in memory for slow followers after a cut.
     pub log_kept: usize,
-    /// How much a space keeps; part of its state, the same on every node.
+    /// Limits of a space; part of its replicated state, so the same on every node.
     pub space: SpaceLimits,
 }
 

@@ -1,23 +1,23 @@
-//! Which number is to be looked at first? A heap of times, with at most one place for each number.
+//! Indexed binary heap of deadlines, with at most one entry per slot number.
 //!
-//! There may be a number for every lock, so a place is twelve bytes with its time and four in the
-//! heap, and all of them grow by a quarter instead of twice.
+//! There may be a slot for every lock, so memory matters: a slot costs twelve bytes and its heap
+//! entry four, and the vectors grow by a quarter instead of doubling.
 
-/// See the module.
+/// Indexed binary heap; see the module documentation.
 #[derive(Debug, Default)]
 pub(crate) struct DeadlineHeap {
-    /// When to look at a number, while it has a place.
+    /// The deadline of each number that is in the heap.
     times: Vec<u64>,
-    /// Where a number is in the heap, or `NONE`.
+    /// The heap position of each number, or `NONE`.
     places: Vec<u32>,
-    /// Numbers, none before the one at half its place.
+    /// Binary heap: every parent is due no later than its children.
     heap: Vec<u32>,
 }
 
 const NONE: u32 = u32::MAX;
 
 impl DeadlineHeap {
-    /// Looks at a number at this time, or before it if that was said already.
+    /// Schedules a number for this time. An earlier time that is already set stays.
     pub(crate) fn look_at(&mut self, number: u32, time: u64) {
         let at = number as usize;
         if at >= self.places.len() {
@@ -35,12 +35,12 @@ impl DeadlineHeap {
         self.rise(place, number);
     }
 
-    /// When to look next.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<u64> {
         self.heap.first().map(|number| self.times[*number as usize])
     }
 
-    /// Takes a number that was to be looked at by this time, with that time.
+    /// Removes and returns a number whose deadline is not later than `now`.
     pub(crate) fn take(&mut self, now: u64) -> Option<u32> {
         let first = *self.heap.first()?;
         if self.times[first as usize] > now {
@@ -55,13 +55,13 @@ impl DeadlineHeap {
         Some(first)
     }
 
-    /// How many numbers have a place.
+    /// Returns how many numbers are in the heap.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Puts a number to a place, or above it.
+    /// Sifts a number up from a position.
     fn rise(&mut self, mut place: usize, number: u32) {
         let time = self.times[number as usize];
         while place > 0 {
@@ -76,7 +76,7 @@ impl DeadlineHeap {
         self.put(place, number);
     }
 
-    /// Puts a number to a place, or below it.
+    /// Sifts a number down from a position.
     fn sink(&mut self, mut place: usize, number: u32) {
         let time = self.times[number as usize];
         loop {
@@ -106,12 +106,12 @@ impl DeadlineHeap {
 
     fn put(&mut self, place: usize, number: u32) {
         self.heap[place] = number;
-        // A heap of numbers is not longer than there are numbers.
+        // Each number is in the heap at most once and is a `u32`, so a position fits in a `u32`.
         self.places[number as usize] = place as u32;
     }
 }
 
-/// Makes a list longer; when it has to grow, by a quarter.
+/// Extends a vector to a length; a reallocation adds a quarter instead of doubling.
 pub(crate) fn extend<T: Copy>(list: &mut Vec<T>, length: usize, with: T) {
     if length > list.capacity() {
         let more = (length - list.len()).max(list.len() / 4).max(4);
@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// Against a map from numbers to times.
+    /// Compares with a map from numbers to times.
     #[test]
     fn numbers_come_in_the_order_of_their_times() {
         let mut random = 7u64;

@@ -1,13 +1,14 @@
-//! What a node wants written, as items of its log, and back: the one mapping, for real machines and
-//! for the simulator.
+//! Mapping between a node's write batches and the items of its log. Used by real drivers and by the
+//! simulator.
 //!
 //! ```text
-//!   Batch ──append──▶ Written ──sync, or begin and finish──▶ Synced: the mark that is durable
+//!   WriteBatch ──append──▶ WrittenBatches ──sync, or begin and finish──▶ Synced: the durable mark
 //!   log, snapshots ──replay──▶ Recovery
 //! ```
 //!
-//! A mark can be read only from [`Synced`], and that is made only by a sync: whoever reports a batch
-//! cannot do it too early. (A node that is told not to wait for its disk says so: [`WrittenBatches::trusted`].)
+//! A mark can be read only from [`Synced`], and only a sync creates one, so a driver cannot report
+//! a batch too early. The exception is explicit: a node that is configured not to wait for its disk
+//! uses [`WrittenBatches::trusted`].
 
 mod replay;
 mod suspects;
@@ -29,8 +30,8 @@ const _: () = assert!(
     crate::MAX_BATCH_BYTES + tenure_log::MAX_ENTRY + (2 << 20) <= tenure_log::MAX_BATCH_BYTES
 );
 
-/// Why a batch cannot be written. After a failure of the log or of a snapshot the node is over:
-/// nothing is tried again.
+/// Why a batch cannot be written. After a failure of the log or of a snapshot the node stops:
+/// nothing is retried.
 #[derive(Debug, thiserror::Error)]
 pub enum WriteError {
     /// The log cannot be written or synced.
@@ -39,13 +40,13 @@ pub enum WriteError {
     /// A snapshot cannot be saved.
     #[error(transparent)]
     Snapshot(#[from] SnapshotError),
-    /// One item, or one batch, is longer than the log takes. Nothing of it was written, and the log is sound: this
-    /// is no failed sync. No batch of a node meets this.
+    /// One item or batch is longer than the log accepts. Nothing of it was written and the log is
+    /// intact. The batches of a node never cause this error.
     #[error(transparent)]
     TooLong(#[from] TooLong),
 }
 
-/// What was written since the last sync began.
+/// The batches that were written since the last sync began.
 #[derive(Debug, Default)]
 pub struct WrittenBatches {
     mark: Option<Mark>,
@@ -55,7 +56,7 @@ pub struct WrittenBatches {
 }
 
 impl WrittenBatches {
-    /// Writes a batch, the snapshots that it stands on first. `items` is room to work in.
+    /// Writes a batch, after the snapshots that it depends on. `items` is a reusable buffer.
     pub fn append<D: Disk>(
         &mut self,
         log: &mut FileLog<D>,
@@ -68,12 +69,12 @@ impl WrittenBatches {
         Ok(())
     }
 
-    /// Adds a batch to `items`, which its caller appends to the log before it syncs: several batches
-    /// may become one record. The snapshots that it stands on are written at once.
+    /// Adds a batch to `items`, which its caller appends to the log before it syncs: several
+    /// batches may become one record. The snapshots that it depends on are written immediately.
     ///
-    /// A batch is never divided: a crash leaves all of it or nothing. The node keeps its batches short enough for
-    /// that ([`crate::MAX_BATCH_BYTES`]). If there is no room behind what was gathered before, that is
-    /// appended first.
+    /// A batch is never divided: a crash leaves all of it or nothing. The node keeps its batches
+    /// short enough for that ([`crate::MAX_BATCH_BYTES`]). If `items` has no room for it, the items
+    /// gathered so far are appended first.
     pub fn gather<D: Disk>(
         &mut self,
         log: &mut FileLog<D>,
@@ -97,7 +98,8 @@ impl WrittenBatches {
             match record {
                 LogWrite::Cut(base) | LogWrite::Installed(base) => {
                     self.retire.push(snapshot_id(*group, base.place.index));
-                    // Removed and back before the sync: the new snapshot stays.
+                    // The replica was removed and added again before the sync: its new snapshot
+                    // must stay.
                     self.forget.remove(group);
                 }
                 LogWrite::Removed => self.forget(*group),
@@ -108,7 +110,7 @@ impl WrittenBatches {
         Ok(())
     }
 
-    /// Adds something about the node itself to `items`.
+    /// Adds a note about the node itself to `items`.
     pub fn note(
         &mut self,
         items: &mut tenure_log::Batch,
@@ -124,12 +126,12 @@ impl WrittenBatches {
         self.mark.is_some() || self.has_notes
     }
 
-    /// A replica is gone: its snapshots too, once that is durable.
+    /// Schedules the snapshots of a removed replica for deletion, once the removal is durable.
     fn forget(&mut self, group: GroupId) {
         self.forget.insert(group);
     }
 
-    /// Makes it durable. Without anything written there is nothing to wait for.
+    /// Makes the batches durable. Does nothing if none were written.
     pub fn sync<D: Disk>(self, log: &mut FileLog<D>) -> Result<Synced, WriteError> {
         if self.is_something() {
             log.sync()?;
@@ -137,7 +139,7 @@ impl WrittenBatches {
         Ok(Synced(self))
     }
 
-    /// Begins to make it durable; batches may be written meanwhile, as another [`WrittenBatches`].
+    /// Starts a sync. Meanwhile further batches may be written to another [`WrittenBatches`].
     pub fn begin<D: Disk>(self, log: &mut FileLog<D>) -> Result<Syncing, WriteError> {
         let ticket = if self.is_something() {
             Some(log.begin_sync()?)
@@ -150,13 +152,14 @@ impl WrittenBatches {
         })
     }
 
-    /// Takes it for durable, by the word of an operator who can lose it.
+    /// Treats the batches as durable without a sync, because the operator configured that their
+    /// loss is acceptable.
     pub fn trusted(self) -> Synced {
         Synced(self)
     }
 }
 
-/// A sync that is under way.
+/// A running sync.
 #[derive(Debug)]
 pub struct Syncing {
     ticket: Option<SyncTicket>,
@@ -164,7 +167,7 @@ pub struct Syncing {
 }
 
 impl Syncing {
-    /// Waits for its end.
+    /// Waits until the sync ends.
     pub fn finish<D: Disk>(self, log: &mut FileLog<D>) -> Result<Synced, WriteError> {
         if let Some(ticket) = self.ticket {
             log.finish_sync(ticket)?;
@@ -173,17 +176,17 @@ impl Syncing {
     }
 }
 
-/// What a sync has made durable.
+/// The result of a sync.
 #[derive(Debug)]
 pub struct Synced(WrittenBatches);
 
 impl Synced {
-    /// To be reported to the node.
+    /// Returns the durable mark, to be reported to the node.
     pub fn mark(&self) -> Option<Mark> {
         self.0.mark
     }
 
-    /// Deletes the snapshots that it made superfluous. A failure leaves a file behind, no more.
+    /// Deletes the snapshots that the sync made obsolete. A failure only leaves a file behind.
     pub fn clean<D: Disk>(self, snapshots: &Snapshots<D>) -> Result<(), SnapshotError> {
         let mut cleaned = Ok(());
         for keep in self.0.retire {
@@ -196,8 +199,8 @@ impl Synced {
     }
 }
 
-/// The groups that hold back the oldest file of a log that has grown to more than `most` files: a
-/// snapshot of theirs sets it free.
+/// Returns the groups that still need the oldest file of a log with more than `most` files.
+/// Snapshots of these groups allow the log to delete the file.
 pub fn held_back<D: Disk>(log: &FileLog<D>, most: usize) -> Vec<GroupId> {
     let usage = log.usage();
     if usage.files <= most {

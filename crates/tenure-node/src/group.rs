@@ -1,14 +1,14 @@
 //! One Raft group on this node: propose, commit, apply, answer.
 //!
 //! ```text
-//!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ machine ──▶ answer
-//!     └─ renew, read ──▶ round ──confirmed, applied──▶ looked up ──▶ answer
+//!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ state machine ──▶ answer
+//!     └─ renew, read ──▶ ReadIndex round ──confirmed, applied──▶ read ──▶ answer
 //! ```
 //!
-//! A group is led here only after the first entry of the own term was applied; before that nothing
-//! is proposed or answered (leases.md, step 1). What was proposed is remembered by its place in the
-//! log, also beyond the end of leadership: the entry that is applied at that place tells whether it
-//! happened, so an answer is never a guess.
+//! A leader proposes and answers nothing before it has applied the first entry of its own term
+//! (leases.md, step 1). The group remembers its proposals by log position, also after it has lost
+//! leadership: the entry that is applied at that position shows whether the proposal was committed,
+//! so an answer is never a guess.
 
 mod leader;
 
@@ -37,17 +37,18 @@ use crate::{GroupId, LogWrite, NodeId, ReplicaId};
 use leader::Leadership;
 pub(crate) use leader::RoundWaiter;
 
-/// By these rules every addition makes a replica with an identity of its own.
+/// From this rules number on, every added replica gets an identity of its own.
 const NUMBERED_REPLICAS: u32 = 2;
 
-/// The loop over what consensus wants is left after this many rounds; the rest is the next turn's.
+/// Maximum iterations of [`Group::settle`] in one step, so that one busy group does not delay the
+/// others. The rest is done in the next step.
 const WORK_PER_TURN: usize = 16;
 
-/// No entry is longer: the log refuses longer ones, and stops the node. The largest request that a client can
-/// make is a third of it.
+/// Maximum length of an entry. The log refuses longer ones, which would stop the node. The largest
+/// request of a client is a third of it.
 const MAX_PROPOSAL_BYTES: usize = 12 * 1024 * 1024;
 
-/// What one turn of the node gathers from its groups.
+/// Everything that one step of the node collects from its groups.
 #[derive(Debug)]
 pub(crate) struct StepContext {
     pub(crate) now_ms: u64,
@@ -55,28 +56,28 @@ pub(crate) struct StepContext {
     pub(crate) rounds: RoundCounter,
     pub(crate) writes: Vec<(GroupId, LogWrite)>,
     pub(crate) must_sync: bool,
-    /// Which work of which replica this turn's writes complete, and with how many of them.
+    /// For each [`Ready`] of a replica the number of writes after which it is durable.
     pub(crate) numbers: Vec<(usize, WrittenWork)>,
     pub(crate) messages: Vec<(GroupId, Message)>,
     pub(crate) after: Vec<(GroupId, Message)>,
     pub(crate) answers: Vec<(OpId, GroupOpResult)>,
-    /// Groups that were asked for to be confirmed, and by which number.
+    /// Results of leadership checks, with the number of the check.
     pub(crate) leadership_confirmed: Vec<(u64, GroupId, LeadershipCheck)>,
-    /// Operations that have certainly not happened here and may be taken elsewhere.
+    /// Operations that had no effect here and can be sent to another leader.
     pub(crate) returned: Vec<(OpId, GroupOp)>,
     pub(crate) events_out: Vec<(GroupId, GroupEvent)>,
-    /// Something is broken beyond repair.
+    /// The node must stop, for this reason.
     pub(crate) stop: Option<String>,
-    /// Room to work in, empty between commands.
+    /// Reusable buffer, empty between commands.
     effects: Effects,
-    /// Room to write an entry in.
+    /// Reusable buffer for encoding an entry.
     scratch: Vec<u8>,
-    /// Room for what consensus wants done, empty between groups.
+    /// Reusable [`Ready`], empty between groups.
     work: Ready,
 }
 
-/// The work of a replica that a batch contains. A replica that was removed and came back is another
-/// one: what its predecessor wrote is no news to it.
+/// The [`Ready`] of a replica that a batch contains. A replica that was removed and added again is
+/// a different one: a write of its predecessor must not be reported to it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WrittenWork {
     pub(crate) group: GroupId,
@@ -107,18 +108,18 @@ impl StepContext {
     }
 }
 
-/// What the rest of the node should know about a group.
+/// An event of a group for the rest of the node.
 #[derive(Clone, Debug)]
 pub(crate) enum GroupEvent {
-    /// It is led here from now on; step 1 is done.
+    /// This node leads the group and step 1 is done.
     Led,
-    /// It is not led here any more.
+    /// This node no longer leads the group.
     NotLed,
-    /// Another leader is known, or none.
+    /// The known leader or its term changed.
     Leader,
-    /// What its owners are told; only from the leader.
+    /// An event for the subscribers of an owner; only on the leader.
     Event(Event),
-    /// What those who watch see; only from the leader.
+    /// A change for watches; only on the leader.
     Change(Box<LockChange>),
     /// The namespace table or the changes of it under way may have changed.
     System,
@@ -128,7 +129,7 @@ pub(crate) enum GroupEvent {
     Installed,
 }
 
-/// See the module.
+/// One Raft group on this node: replica, state machine and pending work.
 pub(crate) struct Group {
     pub(crate) id: GroupId,
     /// Counts the replicas that this process has opened.
@@ -143,33 +144,34 @@ pub(crate) struct Group {
     proposed_commands: usize,
     lead: Leadership,
     known: (u64, Role, Option<ReplicaId>),
-    /// Writes handed out whose durability was not reported yet.
+    /// Writes that are not yet reported durable.
     unsynced: usize,
-    /// The state of the snapshot that consensus has accepted and will have installed, and its bytes, to be
-    /// saved with the batch that installs it.
+    /// The decoded state of a snapshot that consensus has accepted and will install, and its bytes,
+    /// which are saved with the batch that installs it.
     arrived: Option<ArrivedMessages>,
     /// Where the log on disk begins, and how large the state was there.
     pub(crate) cut_at: u64,
     pub(crate) state_bytes: usize,
-    /// The bytes of the state that was installed in this turn.
+    /// The bytes of the state that was installed in this step.
     pub(crate) installed_data: Option<Bytes>,
-    /// The last change of membership that this replica has applied, or, if that is later, the entry with
-    /// which its leadership began.
+    /// Index of the last applied membership change or, if later, of the entry with which this
+    /// node's leadership began.
     pub(crate) changed_at: u64,
     /// The same for changes that removed a member.
     pub(crate) removed_at: u64,
-    /// Members that were removed and are sent a hint once that is known widely enough.
+    /// Removed members that get a hint once a majority knows that the removal is committed.
     pub(crate) to_hint: Vec<ReplicaId>,
     /// The last change of membership in the log, applied or not.
     change_written: u64,
-    /// Who replicated the group when a leader last looked.
+    /// The members when this node last led and checked.
     members: Vec<ReplicaId>,
     /// A snapshot whose installation is not durable yet: the number of its work, and its index.
     installing: Option<(u64, u64)>,
     pub(crate) silence: LeaderSilence,
-    /// The namespace that the entries of others named last, which the next one names most likely.
+    /// The namespace named last by the entries of other leaders; the next entry most likely names
+    /// the same.
     namespace: Option<Namespace>,
-    /// Committed entries that are applied in the next turn: see [`Group::carry_out`].
+    /// Committed entries that are applied in the next step: see [`Group::carry_out`].
     backlog: Vec<Entry>,
 }
 
@@ -222,12 +224,12 @@ impl Group {
         }
     }
 
-    /// Whether it is led here, step 1 included.
+    /// Whether this node leads the group and step 1 is done.
     pub(crate) fn is_led(&self) -> bool {
         matches!(self.lead, Leadership::Leading(_))
     }
 
-    /// Whether it leads, step 1 done or not: what is submitted waits here.
+    /// Whether this node leads the group, even before step 1: submitted operations wait here.
     pub(crate) fn leads(&self) -> bool {
         self.replica.role() == Role::Leader
     }
@@ -240,7 +242,7 @@ impl Group {
         self.replica.term()
     }
 
-    /// Members that were there and are not any more.
+    /// Returns members that were removed since the last check.
     pub(crate) fn gone_members(&self) -> Vec<ReplicaId> {
         let now = self.membership().everybody();
         let gone = self.members.iter().filter(|member| !now.contains(member));
@@ -255,13 +257,13 @@ impl Group {
         self.replica.store().membership()
     }
 
-    /// Whether a turn would find anything to do.
+    /// Whether [`Group::settle`] has work.
     pub(crate) fn has_work(&self) -> bool {
         self.replica.has_work() || !self.batch.is_empty() || self.lead.has_work()
     }
 
-    /// The order in which voters stand when a leader's node is gone: spread by group, so that one
-    /// node does not take over everything.
+    /// This node's rank in the order in which voters campaign after the leader's node failed. The
+    /// order differs by group, so that one node does not take over all groups.
     pub(crate) fn rank_after(&self, gone: NodeId) -> usize {
         let voters = &self.membership().voters;
         let left: Vec<ReplicaId> = voters
@@ -276,19 +278,19 @@ impl Group {
         (at + left.len() - first) % left.len()
     }
 
-    /// A number that orders voters, differently for each group.
+    /// Returns a number that orders voters, differently for each group.
     pub(crate) fn rank_of(&self, member: ReplicaId) -> usize {
         let voters = &self.membership().voters;
         let at = voters.iter().position(|voter| *voter == member);
         at.map_or(0, |at| (at + self.id.0 as usize) % voters.len())
     }
 
-    /// How much waits here, for the budget (R151: backpressure per group).
+    /// Returns the amount of pending work, for backpressure (R151: backpressure per group).
     pub(crate) fn load(&self) -> usize {
         self.batch.len() + self.proposed_commands + self.lead.load()
     }
 
-    /// Takes an operation. It is answered exactly once, through [`StepContext::answers`].
+    /// Accepts an operation. It is answered exactly once, through [`StepContext::answers`].
     pub(crate) fn submit(
         &mut self,
         ticket: OpId,
@@ -319,7 +321,8 @@ impl Group {
         }
     }
 
-    /// Asks for the group to be confirmed: [`StepContext::leadership_confirmed`], after the next round.
+    /// Starts a leadership check; the result is in [`StepContext::leadership_confirmed`] after the
+    /// next ReadIndex round.
     pub(crate) fn confirm_leadership(&mut self, number: u64, turn: &mut StepContext) {
         self.notice_role(turn);
         if self.replica.role() != Role::Leader {
@@ -331,8 +334,8 @@ impl Group {
             .join(RoundWaiter::ConfirmLeadership { number }, &self.machine);
     }
 
-    /// The machine, if a read that is received now may look at it now: this replica alone decides, and
-    /// whatever it has committed or proposed to end is applied (leases.md, step 5).
+    /// Returns the state machine if a read may use it without a round: this replica is the only
+    /// voter, and all committed entries and proposed endings are applied (leases.md, step 5).
     pub(crate) fn confirmed_at_once(&self) -> Option<&StateMachine> {
         let committed = self.replica.committed_alone()?;
         let leads_still = self.known.0 == self.replica.term();
@@ -347,8 +350,8 @@ impl Group {
         self.replica.receive(message);
     }
 
-    /// Takes a complete state from a leader. Consensus may refuse it, and keep one that another leader sent in
-    /// the same turn.
+    /// Accepts a complete snapshot from a leader. Consensus may refuse it and keep one that another
+    /// leader sent in the same step.
     pub(crate) fn receive_state(
         &mut self,
         message: Message,
@@ -366,13 +369,13 @@ impl Group {
         }
     }
 
-    /// Whether anything that was written still waits for the disk.
+    /// Whether a write is not durable yet.
     pub(crate) fn has_unsynced(&self) -> bool {
         self.unsynced > 0
     }
 
-    /// Whether no voter that is needed now can still count on a member that was removed: a majority knows
-    /// durably that every removal is committed.
+    /// Whether a majority durably knows that every removal is committed. Then no election can
+    /// depend on a removed member.
     pub(crate) fn removals_are_known(&self) -> bool {
         self.replica.quorum_knows_committed(self.removed_at)
     }
@@ -387,12 +390,12 @@ impl Group {
         self.lead.tick(turn);
     }
 
-    /// Proposes to change the membership, if nothing else is under way.
+    /// Proposes a membership change, if no other one is unfinished.
     pub(crate) fn change_membership(&mut self, change: &MembershipChange) -> Option<LogPosition> {
         self.replica.change(change).ok()
     }
 
-    /// The writes of a turn are durable.
+    /// Reports that the writes of a step are durable.
     pub(crate) fn persisted(&mut self, written: WrittenWork) {
         if written.replica != self.number {
             return;
@@ -408,7 +411,8 @@ impl Group {
         }
     }
 
-    /// Does everything that can be done now.
+    /// Proposes, writes, applies and answers until the group has no more work or used up its share
+    /// of this step.
     pub(crate) fn settle(&mut self, turn: &mut StepContext) -> MoreWork {
         self.apply_backlog(turn);
         for _ in 0..WORK_PER_TURN {
@@ -429,7 +433,8 @@ impl Group {
             self.answer_ripe(turn);
             if !more {
                 self.notice_role(turn);
-                // Unless a renewal is to be written down, that was all.
+                // `answer_ripe` may have added a renewal that must be logged; if so, loop to
+                // propose it.
                 if self.batch.len() <= waiting {
                     return if self.backlog.is_empty() {
                         MoreWork::Done
@@ -442,10 +447,10 @@ impl Group {
         MoreWork::More
     }
 
-    /// Does what consensus wants done.
+    /// Handles a [`Ready`]: collects its writes and messages, and applies its committed entries.
     ///
-    /// A follower hears of a commit with the next append. It applies what is committed in the turn
-    /// after the one that wrote: the disk, for which the leader waits, need not wait for that.
+    /// A follower that has something to write applies the committed entries in the next step: the
+    /// leader waits for the follower's write, which should not wait for the apply.
     fn carry_out(&mut self, work: &mut Ready, turn: &mut StepContext) {
         self.apply_backlog(turn);
         let mut wrote = false;
@@ -462,11 +467,12 @@ impl Group {
         self.change_written = change.map_or(self.change_written, |entry| entry.place.index);
         let changes_members = work.committed.iter().any(is_change);
         wrote |= !work.entries.is_empty();
-        // A commit index alone is a hint that is not worth a write of its own. But a replica must
-        // know after a restart which changes of membership were decided: with one that is new,
-        // that the one before it was, or a founder would elect itself; with one that is decided,
-        // that it is, or it would count on members that may be gone for good.
-        // And the leader counts on it: an answer that says so must not leave before.
+        // A commit index alone is a hint and not worth a write of its own. Membership changes are
+        // the exception: after a restart the replica must know which of them are committed.
+        // Together with a new change it stores that the previous one is committed; otherwise a
+        // founder could elect itself. For a committed change it stores the commit; otherwise it
+        // would count on members that may be gone for good. The leader relies on this, so the
+        // acknowledgement must not be sent before the write is durable.
         let commits_change = self.change_written > self.applied.index
             && work
                 .hard_state
@@ -481,8 +487,8 @@ impl Group {
             wrote = true;
         }
         if !work.entries.is_empty() {
-            // Behind the hard state: a long turn is cut into several batches, and no entry may be durable
-            // before its term is.
+            // After the hard state: a long step is split into several batches, and no entry may be
+            // durable before its term is.
             let entries = std::mem::take(&mut work.entries);
             turn.writes.push((self.id, LogWrite::Entries(entries)));
         }
@@ -495,6 +501,7 @@ impl Group {
                 number: work.number,
             };
             turn.numbers.push((turn.writes.len(), written));
+        // Nothing to write, and no earlier write is pending: already durable.
         } else if self.unsynced == 0 {
             self.replica.persisted(work.number);
         }
@@ -506,6 +513,8 @@ impl Group {
         for (round, index) in work.confirmed.drain(..) {
             self.lead.confirmed(round, index);
         }
+        // Membership changes and a leader's own entries are applied at once: the leader has to
+        // answer clients, and the write above records a change as committed.
         if wrote && !changes_members && !self.leads() {
             self.backlog.append(&mut work.committed);
             return;
@@ -525,24 +534,24 @@ impl Group {
                 self.apply(entry, turn);
             }
         }
-        // Empty again: its room serves the next.
+        // Keep the allocation.
         self.backlog = backlog;
     }
 
-    /// Asks whether this node still leads, if somebody wants to know.
+    /// Starts a ReadIndex round if there are waiters.
     fn start_round(&mut self, turn: &mut StepContext) {
         if !self.lead.has_work() {
             return;
         }
         if let Some(index) = self.replica.committed_alone() {
-            // There is nobody to ask.
+            // The only voter needs no confirmation.
             self.lead.confirmed_alone(index);
         } else if let Some(round) = self.lead.start_round(turn) {
             self.replica.read(round);
         }
     }
 
-    /// Leadership won or lost, another leader: told once.
+    /// Detects a change of role, term or leader, and reports it once.
     fn notice_role(&mut self, turn: &mut StepContext) {
         let now = (
             self.replica.term(),
@@ -573,7 +582,8 @@ impl Group {
         }
     }
 
-    /// Step 6: whatever rested on volatile state is sent on; what was proposed is not forgotten.
+    /// Step 6: returns all waiters and unproposed operations, which other leaders can handle.
+    /// Proposals stay in `proposed`, because they may still be committed.
     fn step_down(&mut self, turn: &mut StepContext) {
         let was_led = self.is_led();
         for waiting in std::mem::replace(&mut self.lead, Leadership::Not).clear() {
@@ -596,14 +606,14 @@ impl Group {
         }
     }
 
-    /// Step 2: what is due is proposed before anything else is looked at.
+    /// Step 2: proposes due endings before any other work of the step.
     pub(crate) fn due(&mut self, turn: &mut StepContext) {
         if let Leadership::Leading(leading) = &mut self.lead {
             leading.due(&self.machine, &mut self.batch, turn.now_ms);
         }
     }
 
-    /// When [`Group::due`] has something to do, as a time; not later than that.
+    /// Returns a time not later than when [`Group::due`] next has work.
     pub(crate) fn next_due(&self) -> Option<u64> {
         match &self.lead {
             Leadership::Leading(leading) => leading.next_due(&self.machine),
@@ -617,8 +627,9 @@ impl Group {
         };
         let rules = self.machine.rules();
         if rules < RULES {
-            // An entry has a form that all replicas know. Only here: before step 1 the machine may be older
-            // than the rules of its group.
+            // Every replica must be able to decode an entry. This is checked here and not on
+            // submission: before step 1 the machine may not have applied the entry that raises the
+            // rules number.
             for ticket in self.batch.take_unknown(rules) {
                 let answer = GroupOpResult::NotHere { leader: None };
                 turn.answers.push((ticket, answer));
@@ -634,7 +645,8 @@ impl Group {
                 && let Some((Some(ticket), _)) =
                     commands.commands.pop_if(|(ticket, _)| ticket.is_some())
             {
-                // An entry is closed behind the command that fills it: the last one is the long one.
+                // The batch closes an entry after the command that fills it, so the last command is
+                // the long one.
                 turn.answers.push((ticket, GroupOpResult::TooLong));
                 self.batch.put_back(commands);
                 continue;
@@ -646,7 +658,8 @@ impl Group {
                     self.proposed.push_back(Proposed { place, commands });
                 }
                 Err(_dropped) => {
-                    // Leadership is being handed over, or too much is uncommitted: later.
+                    // A leadership transfer is in progress, or too much is uncommitted: retry
+                    // later.
                     self.batch.put_back(commands);
                     return;
                 }
@@ -696,7 +709,7 @@ impl Group {
         self.begin_leading(entry.place.term, turn);
     }
 
-    /// How a change of membership at this index names the replicas that it adds.
+    /// Returns how a membership change at this index numbers the replicas that it adds.
     pub(crate) fn numbering(&self, index: u64) -> ReplicaNumbering {
         if self.machine.rules() >= NUMBERED_REPLICAS {
             ReplicaNumbering::ByIndex(index)
@@ -705,7 +718,7 @@ impl Group {
         }
     }
 
-    /// Step 1, when the first entry of the own term is applied.
+    /// Step 1: starts to lead when the first entry of the own term is applied.
     fn begin_leading(&mut self, applied_term: u64, turn: &mut StepContext) {
         let Leadership::Waiting { term, early } = &mut self.lead else {
             return;
@@ -719,21 +732,22 @@ impl Group {
             leading.join(waiting, &self.machine);
         }
         self.lead = Leadership::Leading(Box::new(leading));
-        // What its predecessors changed is not known to be known.
+        // A new leader does not know which changes of earlier leaders a majority knows, so it
+        // counts from its own first entry.
         self.changed_at = self.applied.index;
         self.removed_at = self.applied.index;
         turn.events_out.push((self.id, GroupEvent::Led));
     }
 
-    /// Finds the proposal that is applied at this place, if it is ours, and tells all whose place
-    /// was taken by somebody else that they never happened.
+    /// Returns our proposal at this log position, if the entry is ours. Proposals that lost their
+    /// position to a later leader are returned as never committed.
     fn take_own(&mut self, place: LogPosition, turn: &mut StepContext) -> Option<ProposedCommands> {
         let front = self.proposed.front()?;
         if front.place == place {
             return self.pop_proposed();
         }
-        // Terms never fall along a log: behind an entry of a later term nothing of an earlier one
-        // can be left.
+        // Terms never decrease along a log: after an entry of a later term no entry of an earlier
+        // term can follow.
         while let Some(front) = self.proposed.front()
             && front.place.term < place.term
         {
@@ -765,8 +779,9 @@ impl Group {
         }
     }
 
-    /// This node cannot learn soon what became of its proposals, because it applies nothing that it has not
-    /// written: those who wait are told so, as if the node had crashed.
+    /// Answers all proposals with an unknown outcome, as if the node had crashed. Used when the
+    /// disk stalls: the node applies nothing that it has not written, so it cannot learn the
+    /// outcome soon.
     pub(crate) fn give_up_proposals(&mut self, turn: &mut StepContext) {
         while !self.leads() && !self.proposed.is_empty() {
             self.resolve_front(ProposalFate::Unknown, turn);
@@ -803,7 +818,7 @@ impl Group {
         }
     }
 
-    /// Applies an entry that was proposed elsewhere, each command as it is read.
+    /// Applies an entry of another leader, decoding command by command.
     fn apply_read(&mut self, bytes: &[u8], turn: &mut StepContext) -> Result<(), DecodeError> {
         let mut entry = EntryDecoder::new(bytes, self.namespace.take())?;
         while let Some(command) = entry.next()? {
@@ -815,7 +830,7 @@ impl Group {
         Ok(())
     }
 
-    /// Applies one command; nothing comes back if the entry is not this machine's.
+    /// Applies one command; returns `None` if the command is for the other kind of machine.
     fn apply_command(
         &mut self,
         stamp: Stamp,
@@ -840,7 +855,8 @@ impl Group {
         }
         effects.clear();
         if self.machine.rules() > RULES {
-            // The other replicas apply what follows by rules that this release does not have.
+            // The other replicas apply the following entries by rules that this release does not
+            // know.
             turn.stop = Some(format!(
                 "{} applies by rules {}, and this release knows rules up to {RULES}: start a newer release",
                 self.id,
@@ -851,7 +867,7 @@ impl Group {
         Some(outcome)
     }
 
-    /// A renewal is answered alike, written down or not.
+    /// Converts the answer of a logged renewal to that of an unlogged one.
     fn as_renewal(&self, answer: GroupOpResult) -> GroupOpResult {
         match answer {
             GroupOpResult::Applied {
@@ -869,7 +885,7 @@ impl Group {
         }
     }
 
-    /// A snapshot replaces the state. What was proposed and is covered by it can no longer be told.
+    /// Replaces the state by a snapshot. The outcome of proposals that it covers is unknown.
     fn install(&mut self, place: LogPosition, turn: &mut StepContext) {
         match self.arrived.take() {
             Some(arrived) if arrived.place == place => {
@@ -899,7 +915,7 @@ impl Group {
         }
     }
 
-    /// Everything that waits here is told that the group is gone from this node.
+    /// Answers all pending work when the replica is removed from this node.
     pub(crate) fn close(mut self, turn: &mut StepContext) {
         self.step_down(turn);
         while !self.proposed.is_empty() {
@@ -912,8 +928,8 @@ impl Group {
     }
 }
 
-/// Where an acquire is decided, to say what is left of the lease in its way (E4: blocker and queue
-/// position).
+/// Returns the namespace of an acquire, to look up the blocker's remaining lease time (E4: blocker
+/// and queue position).
 fn decided_in(command: &Command) -> Option<Namespace> {
     match command {
         Command::Acquire(acquire) => Some(acquire.route.namespace.clone()),
@@ -921,24 +937,24 @@ fn decided_in(command: &Command) -> Option<Namespace> {
     }
 }
 
-/// What became of a proposal that was not seen to be applied here.
+/// The outcome of a proposal that was not applied here as its own entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ProposalFate {
-    /// Another entry has its place.
+    /// Another entry has its log position: it was never committed.
     NeverHappened,
-    /// A snapshot covers its place.
+    /// A snapshot covers its log position.
     Unknown,
 }
 
-/// Whether the leader of a group was confirmed to be here after the question.
+/// Whether a ReadIndex round confirmed that this node leads the group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeadershipCheck {
     Yes,
-    /// It is led elsewhere, or by nobody.
+    /// Another node leads the group, or no node does.
     No,
 }
 
-/// Whether a group has more to do at once.
+/// Whether a group has more work for the next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MoreWork {
     Done,

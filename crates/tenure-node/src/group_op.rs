@@ -1,7 +1,7 @@
-//! What a group is asked to do, and what it answers.
+//! Operations on one group, and their results.
 //!
-//! An operation concerns one group and is carried out by its leader, wherever that is. Calls of
-//! clients and whatever spans groups are made of these.
+//! The leader of the group carries an operation out, on whichever node it is. Client calls and all
+//! cross-group work consist of these operations.
 
 use tenure_core::command::{Command, ReleaseAll, RenewLease, Route};
 use tenure_core::namespace_table::NamespaceTable;
@@ -16,18 +16,18 @@ use tenure_core::value::{Fence, OwnerId};
 
 use crate::ReplicaId;
 
-/// Names an operation on the node that asked for it.
+/// Identifies an operation on the node that submitted it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct OpId(pub(crate) u64);
 
-/// See the module.
+/// An operation on one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupOp {
     /// Through the log of a lock group.
     Command(Command),
     /// Through the log of the system group.
     System(Box<SystemCommand>),
-    /// A renewal: confirmed by a round, written down only where leases.md says so.
+    /// A renewal: confirmed by a ReadIndex round, logged only in the cases that leases.md names.
     Renew(RenewLease),
     /// A linearizable read.
     Read(GroupQuery),
@@ -60,7 +60,7 @@ impl GroupOp {
                 Command::Break(_) => false,
                 // A second one would mark a lease that was born in between.
                 Command::Ask(_) => false,
-                // Proposed by leaders for themselves, never sent.
+                // Leaders propose these themselves and never send them.
                 Command::Renew(_)
                 | Command::Expire(_)
                 | Command::Tick
@@ -72,19 +72,22 @@ impl GroupOp {
                 SystemCommand::Decide { .. } | SystemCommand::Finish { .. } => true,
                 // The first plan counts; the others are answered with it.
                 SystemCommand::Plan { .. } => true,
-                // Says again that the key is taken; what its call does is harmless to repeat, or planned.
+                // Reserves the same key again; the work of its call is harmless to repeat, or
+                // planned.
                 SystemCommand::Claim(_) => true,
-                // The first answer stays. Giving up says nothing about what is at work.
+                // The first answer stays. A `Complete` without an answer frees the key, and a late
+                // copy could free it under another attempt that is still at work.
                 SystemCommand::Complete { answer, .. } => answer.is_some(),
                 // With a key the first one is remembered in the same entry.
                 SystemCommand::SetEdge { claim, .. }
                 | SystemCommand::ClearEdge { claim, .. }
                 | SystemCommand::Increment { claim, .. } => claim.is_some(),
-                // A second one would be told that the key is taken, and could not tell by whom.
+                // A second copy would be answered that the key is taken, without showing that the
+                // first copy took it.
                 SystemCommand::Begin { .. } | SystemCommand::Kill { .. } => false,
-                // An event each time.
+                // Every copy would send an event.
                 SystemCommand::Ask { .. } => false,
-                // Proposed by leaders for themselves, never sent.
+                // Leaders propose these themselves and never send them.
                 SystemCommand::Tick | SystemCommand::Lift { .. } | SystemCommand::Rules { .. } => {
                     false
                 }
@@ -93,7 +96,7 @@ impl GroupOp {
     }
 }
 
-/// What can be read from one group.
+/// A linearizable read of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupQuery {
     /// Whether these fences are in force, in order (R73: AssertFencing checks owner and token).
@@ -123,7 +126,7 @@ pub(crate) enum GroupQuery {
         after: Option<DumpCursor>,
         page: u32,
     },
-    /// The edge that an owner's client has set (R107: wait edges).
+    /// The wait edge that an owner's client has set (R107: wait edges).
     Edge { owner: OwnerId },
     /// The namespace table, if it is newer than this.
     Table { known: Option<u64> },
@@ -141,28 +144,28 @@ pub(crate) enum GroupQuery {
     },
     /// Nothing but the round (R145: Health needs a working quorum).
     Nothing,
-    /// What is known of a key, and by which rules the system group goes. Since rules 2.
+    /// The idempotency entry of a key, and the rules number of the system group. Since rules 2.
     Claimed { claim: Box<KeyClaim> },
     /// How a policy change ended. Since rules 2.
     Ended { change: u64 },
 }
 
-/// What was read.
+/// The result of a [`GroupQuery`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum QueryResult {
-    /// The first that is not valid, by its place in the list.
+    /// The first path that is not valid, by its position in the list.
     Assert(Option<(u32, FenceCheck)>),
     Inspect(Inspection),
     Blocking(bool),
     Explain {
         explanation: Explanation,
-        /// What is left of each blocker's lease, as the leader knows it (E4: blocker and queue
+        /// The remaining lease time of each blocker, by the leader's clock (E4: blocker and queue
         /// position).
         left: Vec<Option<u64>>,
     },
     Dump(DumpPage),
     Edge(Option<Edge>),
-    /// `None` where the known one is still the newest.
+    /// `None` if the known version is still the newest.
     Table(Option<NamespaceTable>),
     /// `None` when it is over.
     Change(Option<ChangeView>),
@@ -184,19 +187,20 @@ pub(crate) enum QueryResult {
     },
     /// `None` for a change that is not over, or that is forgotten.
     Ended(Option<ChangeEnd>),
-    /// Resolved by an older table than a change that concerns it: at least this version is needed.
+    /// The path was resolved by a table older than a change that affects it. At least this version
+    /// is needed.
     Outdated {
         version: u64,
     },
 }
 
-/// How an operation ended.
+/// The result of a [`GroupOp`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum GroupOpResult {
     /// It was applied.
     Applied {
         outcome: Outcome,
-        /// What is left of the reported blocker's lease (E4).
+        /// The remaining lease time of the reported blocker (E4).
         lease_left_ms: Option<u64>,
     },
     /// It was applied by the system machine.
@@ -205,14 +209,14 @@ pub(crate) enum GroupOpResult {
     Renewed(Result<Renewed, Missing>),
     /// It was read.
     Found(Box<QueryResult>),
-    /// It has certainly not happened and never will: this is not the leader. On the leader's own
-    /// node the operation comes back through [`Turn::returned`](crate::group::StepContext) instead.
+    /// It had no effect and never will: this node is not the leader. On the leader's own node the
+    /// operation comes back through [`Turn::returned`](crate::group::StepContext) instead.
     NotHere { leader: Option<ReplicaId> },
-    /// It has certainly not happened: too much waits already (R151: backpressure per group).
+    /// It had no effect: too much work is pending (R151: backpressure per group).
     Busy,
-    /// It may have happened, or may still happen.
+    /// It may have taken effect, or may still do so.
     Unknown,
-    /// It has not happened: it is longer than an entry may be. Or it was read on another node, and what was
-    /// found is longer than an item of a frame may be.
+    /// It had no effect: it is longer than the maximum entry. Or it is a read on another node whose
+    /// result is longer than the maximum item of a frame.
     TooLong,
 }

@@ -1,4 +1,4 @@
-//! Sets of groups, as bits: owner-wide calls are about all of them.
+//! Bit sets of groups, for calls that concern many or all groups.
 
 use crate::GroupId;
 

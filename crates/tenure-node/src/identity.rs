@@ -1,4 +1,4 @@
-//! Who is who: nodes, their incarnations, and groups.
+//! Identities of nodes, incarnations, replicas and groups.
 
 use std::fmt;
 use std::num::NonZeroU32;

@@ -1,5 +1,5 @@
-//! Read access to a group's log and replicas, for judges and tools that look at a cluster from outside.
-//! Nothing here takes part in a decision of the node.
+//! Read access to a group's log and replicas, for checkers and tools that inspect a cluster from
+//! outside. No decision of the node depends on this module.
 
 use tenure_core::codec::DecodeError;
 use tenure_core::command::Command;
@@ -25,9 +25,9 @@ pub enum LoggedCommand {
 /// One replica at this moment, as far as consensus goes.
 #[derive(Clone, Copy, Debug)]
 pub struct ReplicaStanding<'a> {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
-    /// Its part.
+    /// Its Raft role.
     pub role: Role,
     /// Its term.
     pub term: u64,
@@ -40,11 +40,11 @@ pub struct ReplicaStanding<'a> {
 /// What a log held for one group.
 #[derive(Clone, Copy, Debug)]
 pub struct LogView<'a> {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
     /// Term and vote.
     pub hard_state: HardState,
-    /// What the log stands on.
+    /// The base of the log.
     pub base: LogPosition,
     /// The entries behind it.
     pub entries: &'a [Entry],

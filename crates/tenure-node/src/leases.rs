@@ -1,4 +1,4 @@
-//! When leases end: deadlines on the leader's own clock.
+//! Lease deadlines, on the leader's running time.
 //!
 //! ```text
 //!   set (acquire, grant, logged renewal) ──▶ deadline ──passed──▶ ending ──Expire applied──▶ gone
@@ -6,29 +6,31 @@
 //!                             unlogged renewal └───┘
 //! ```
 //!
-//! All of this is volatile: it exists from the moment a leader has applied the first entry of its
-//! own term, is built from the space there, and is dropped with leadership. A deadline that passes
-//! ends nothing by itself; it makes the leader propose `Expire` with the lease's epoch, and only
-//! the applied entry ends the lease. While a lease is in `ending` no renewal of it is decided.
+//! All of this is volatile. A leader builds it from the space when it has applied the first entry
+//! of its own term, and drops it when it loses leadership. A passed deadline ends nothing by
+//! itself: the leader proposes `Expire` with the lease's epoch, and only the applied entry ends the
+//! lease. While a lease is in `ending`, no renewal of it is decided.
 //!
-//! Cost: there may be a lease for every lock, and the space has its namespace, owner and epoch
-//! already. So a lease here is its number there, and a renewal moves a deadline. The heap holds at
-//! most one place per number; one that comes up too early is put back at the time that is now true.
+//! Cost: there may be a lease for every lock, and the space already stores its namespace, owner and
+//! epoch. So a lease is identified here by its number in the space, and a renewal only moves a
+//! deadline. The heap holds at most one entry per number; an entry that comes up too early is put
+//! back with the current deadline.
 
 use tenure_core::outcome::LeaseNumber;
 
 use crate::deadline_heap::{DeadlineHeap, extend};
 
-/// See the module. All times are readings.
+/// The lease deadlines of one group. All times are running time.
 #[derive(Debug, Default)]
 pub(crate) struct Leases {
-    /// By number.
+    /// Indexed by lease number.
     slots: Vec<LeaseSlot>,
-    /// The earliest time at which to look at a number; also of some that are gone.
+    /// The earliest time at which each lease can be due. May contain leases that have ended.
     places: DeadlineHeap,
 }
 
-/// A renewal that is counted with its lease; given back when it is decided.
+/// Proof that a renewal is counted in its lease's slot. Returned to [`Leases::renewal_leaves`] when
+/// the renewal is decided.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JoinedRenewal {
     lease: LeaseNumber,
@@ -39,9 +41,9 @@ pub(crate) struct JoinedRenewal {
 #[derive(Clone, Copy, Debug)]
 struct LeaseSlot {
     state: PackedLease,
-    /// Tells a lease from an earlier one of its number.
+    /// Distinguishes a lease from an earlier one with the same number.
     generation: u32,
-    /// Renewals that were received in time and whose round is still out.
+    /// Renewals that were received before the deadline and wait for their ReadIndex round.
     renewals: u32,
 }
 
@@ -62,7 +64,7 @@ enum LeaseState {
 }
 
 /// A [`LeaseState`] in eight bytes: two bits say which, one whether it was renewed, the rest is the
-/// number. Readings are milliseconds, so that the rest is enough for ever.
+/// number. Times are milliseconds, so 61 bits never overflow.
 #[derive(Clone, Copy, Debug)]
 struct PackedLease(u64);
 
@@ -99,9 +101,9 @@ impl PackedLease {
 /// What a leader knows of one lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LeaseStanding {
-    /// It runs until this time.
+    /// The lease runs until this time.
     Until(u64),
-    /// Its end was proposed, as the ending of this number.
+    /// `Expire` was proposed, as the leader's ending with this number.
     Ending(u64),
 }
 
@@ -111,7 +113,7 @@ impl Leases {
         slot.map_or(LeaseState::Free, |slot| slot.state.state())
     }
 
-    /// A lease was set by an applied entry, or is found by a new leader.
+    /// Sets a deadline: an applied entry set the lease, or a new leader found it in the space.
     pub(crate) fn set(&mut self, lease: LeaseNumber, deadline: u64) {
         let at = lease.0 as usize;
         if at >= self.slots.len() {
@@ -126,7 +128,8 @@ impl Leases {
         self.run(lease, LeaseState::Running { deadline, renewed });
     }
 
-    /// A lease ended by an applied entry. Its place in the heap is of use to the next of its number.
+    /// Removes a lease that an applied entry ended. Its heap entry stays for the next lease with
+    /// the same number.
     pub(crate) fn ended(&mut self, lease: LeaseNumber) {
         if let Some(slot) = self.slots.get_mut(lease.0 as usize) {
             slot.state = PackedLease::new(LeaseState::Free);
@@ -146,7 +149,7 @@ impl Leases {
         }
     }
 
-    /// A renewal is received: until it is decided, a deadline that passes waits for it.
+    /// Counts a received renewal. Until it is decided, a passed deadline does not end the lease.
     pub(crate) fn renewal_joins(&mut self, lease: LeaseNumber) -> Option<JoinedRenewal> {
         let slot = self.slots.get_mut(lease.0 as usize)?;
         if slot.state.state() == LeaseState::Free {
@@ -157,7 +160,7 @@ impl Leases {
         Some(JoinedRenewal { lease, generation })
     }
 
-    /// A renewal is decided, or will never be.
+    /// Uncounts a renewal that is decided or abandoned.
     pub(crate) fn renewal_leaves(&mut self, joined: JoinedRenewal) {
         let slot = &mut self.slots[joined.lease.0 as usize];
         if slot.generation == joined.generation {
@@ -168,9 +171,9 @@ impl Leases {
         }
     }
 
-    /// A covered renewal, confirmed and decided. The later deadline counts (R77: a renewal never
-    /// shortens a lease): this may be a late copy of a renewal that was answered long ago, and for
-    /// longer since.
+    /// Applies an unlogged renewal that is confirmed and decided. The later deadline wins (R77: a
+    /// renewal never shortens a lease): this may be a late copy of a renewal, and a later one may
+    /// have set a longer lease since.
     pub(crate) fn renew(&mut self, lease: LeaseNumber, deadline: u64) {
         let LeaseState::Running {
             deadline: before, ..
@@ -183,8 +186,8 @@ impl Leases {
         self.run(lease, LeaseState::Running { deadline, renewed });
     }
 
-    /// A renewal was applied: like [`Leases::set`], but an earlier deadline is not taken (R77). One whose end
-    /// was proposed has a deadline that has passed.
+    /// Applies a logged renewal: like [`Leases::set`], but an earlier deadline is ignored (R77).
+    /// The deadline of a lease in `ending` has already passed, so any deadline is later.
     pub(crate) fn set_later(&mut self, lease: LeaseNumber, deadline: u64) {
         let deadline = match self.state(lease) {
             LeaseState::Running {
@@ -195,7 +198,7 @@ impl Leases {
         self.set(lease, deadline);
     }
 
-    /// Whether it was renewed without an entry since it was set.
+    /// Whether the lease was renewed without a log entry since it was set.
     pub(crate) fn renewed_since_set(&self, lease: LeaseNumber) -> bool {
         match self.state(lease) {
             LeaseState::Running { renewed, .. } | LeaseState::Ending { renewed, .. } => renewed,
@@ -203,7 +206,7 @@ impl Leases {
         }
     }
 
-    /// How a lease stands.
+    /// Returns the state of a lease.
     pub(crate) fn standing(&self, lease: LeaseNumber) -> Option<LeaseStanding> {
         match self.state(lease) {
             LeaseState::Running { deadline, .. } => Some(LeaseStanding::Until(deadline)),
@@ -212,13 +215,13 @@ impl Leases {
         }
     }
 
-    /// When the next deadline may pass: not later than it does.
+    /// Returns a lower bound of the next deadline.
     pub(crate) fn next_due(&self) -> Option<u64> {
         self.places.next()
     }
 
-    /// Every lease whose deadline has passed and that no renewal waits for goes to `ending`, one
-    /// after the other from `number` on.
+    /// Moves every lease with a passed deadline and without pending renewals to `ending`, numbered
+    /// from `number` on, and returns them.
     pub(crate) fn due(&mut self, now_ms: u64, mut number: u64) -> Vec<LeaseNumber> {
         let mut ending = Vec::new();
         while let Some(which) = self.places.take(now_ms) {
@@ -234,7 +237,8 @@ impl Leases {
                 number += 1;
                 ending.push(lease);
             }
-            // Otherwise the last renewal that leaves puts it back.
+            // With pending renewals: `renewal_leaves` puts the lease back when the last one is
+            // decided.
         }
         ending
     }

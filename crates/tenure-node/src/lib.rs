@@ -1,51 +1,52 @@
-//! One replicated node of Tenure, as steps.
+//! One replicated Tenure node as a deterministic state machine without I/O.
 //!
 //! ```text
 //!                 ┌──────────────────────────── Node ────────────────────────────┐
-//!   requests ───▶ │ span: calls, routing, sweeps ──▶ group: batch, entry, apply  │ ───▶ answers, events
-//!   frames ─────▶ │                                   ├ leases, rounds           │ ───▶ frames
+//!   requests ───▶ │ coordinator: calls, routing ──▶ group: batch, entry, apply   │ ───▶ answers, events
+//!   frames ─────▶ │                                   ├ leases, ReadIndex rounds │ ───▶ frames
 //!   persisted ──▶ │                                   └ consensus (Raft)         │ ───▶ writes
-//!                 └───────────────────────────────────────────────────────────────┘
+//!                 └──────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! There is no thread here, no socket, no file, no clock and no randomness: time and a seed come
-//! in, and equal inputs give equal outputs. The same node runs under real drivers and under the
-//! simulator.
+//! This crate has no threads, sockets, files, clocks or randomness of its own: the driver supplies
+//! the time and a seed, and equal inputs give equal outputs. The same code runs under real drivers
+//! and under the simulator.
 //!
-//! # What a driver owes
+//! # The driver's contract
 //!
-//! **Starting.** Make a [`Recovery`]: give it what the log held for each group
-//! ([`Recovery::group`]), then the snapshots it asks for ([`Recovery::snapshots`],
-//! [`Recovery::state`]). On an empty disk call [`Recovery::born`] for each group that this node
-//! takes part in from birth. Then [`Node::start`]. The identity in [`Config::me`] belongs to the
-//! data directory: a directory that was lost means a new [`ReplicaId::incarnation`]. A node that lost a part
+//! **Starting.** Create a [`Recovery`]: pass it the log contents of each group
+//! ([`Recovery::group`]), then the snapshots that it asks for ([`Recovery::snapshots`],
+//! [`Recovery::state`]). On an empty disk call [`Recovery::born`] for each group of which this node
+//! is a founding member. Then call [`Node::start`]. The identity in [`Config::me`] belongs to the
+//! data directory: a lost directory means a new [`ReplicaId::incarnation`]. A node that lost a part
 //! of its log must not be started under its old incarnation.
 //!
-//! **Stepping.** Call [`Node::step`] with the time and all inputs that are at hand: one call is one
-//! turn, and everything waiting for a group in it becomes one entry, everything to be written one
-//! batch, everything for a peer one frame. Call it again not later than [`Node::wake_in`] says, and
+//! **Stepping.** Call [`Node::step`] with the time and all available inputs. One call is one step:
+//! all commands for a group become one entry, all writes one batch, and everything for a peer one
+//! frame, unless a size limit splits them. Call it again no later than [`Node::wake_in`] says, and
 //! at least twice a second, with no inputs if there are none.
 //!
-//! **Writing.** [`Output::Write`] batches are written in order, each atomically. When a batch and
-//! all before it are durable, [`Input::Persisted`] reports its mark; several may be reported by the
-//! last one. A batch with [`SyncMode::Lazy`] needs no sync of its own, but counts as durable only when
-//! it is. A [`LogWrite::Cut`] stands on a snapshot that was saved by [`Output::SaveSnapshot`] and
-//! reported by [`Input::SnapshotSaved`]; a [`LogWrite::Installed`] on one that comes with its batch in
-//! [`WriteBatch::snapshots`] and must be durable *before* the batch is written. Older snapshots of the
-//! group may be deleted when the batch is durable.
-//! A write or sync that fails is never tried again: [`Input::WriteFailed`], and the node is over.
+//! **Writing.** Write [`Output::Write`] batches in order, each atomically. When a batch and all
+//! before it are durable, report its mark with [`Input::Persisted`]; the last mark covers all
+//! earlier ones. A batch with [`SyncMode::Lazy`] needs no sync of its own, but counts as durable
+//! only after a sync. A [`LogWrite::Cut`] refers to a snapshot that was saved by
+//! [`Output::SaveSnapshot`] and reported by [`Input::SnapshotSaved`]. A [`LogWrite::Installed`]
+//! refers to a snapshot that comes with its batch in [`WriteBatch::snapshots`] and must be durable
+//! *before* the batch is written. Older snapshots of the group may be deleted when the batch is
+//! durable. Never retry a failed write or sync: report [`Input::WriteFailed`], and the node stops.
 //!
-//! **Sending.** [`Output::Send`] frames leave in the order given, per peer and lane; one with
-//! [`DurableAfter::Persisted`] leaves when that mark is durable and not before, and when the node is sure
-//! to be told of the mark before it is told of any answer. Frames may be lost; a driver that knows
-//! that it lost some says so with [`Input::PeerDown`], or with [`Input::BulkLost`] on that lane. A frame that arrives twice or late is
-//! recognised and does no harm.
+//! **Sending.** [`Output::Send`] frames leave in the given order, per peer and channel. A frame
+//! with [`DurableAfter::Persisted`] leaves only after that mark is durable, and the node must
+//! receive the mark before it receives any answer to the frame. Frames may be lost; a driver that
+//! knows of a loss reports [`Input::PeerDown`], or [`Input::BulkLost`] for the bulk channel. A
+//! frame that arrives twice or late is recognised and harmless.
 //!
 //! **Answering.** Each [`Input::Request`] gets exactly one [`Output::Answer`], unless it is
-//! cancelled or the node stops first. Answers rest only on what is durable on a quorum.
+//! cancelled or the node stops first. Answers depend only on state that is durable on a quorum.
 //!
-//! **Stopping.** After [`Output::Stop`] nothing more comes out. [`Input::Drain`] hands leaderships
-//! over first. A node may be dropped at any time; that is a crash, and loses nothing acknowledged.
+//! **Stopping.** After [`Output::Stop`] the node has no further output. [`Input::Drain`] hands
+//! leaderships over first. A node may be dropped at any time: this is a crash, and loses nothing
+//! that was acknowledged.
 
 mod batch;
 mod budget;
@@ -94,81 +95,83 @@ pub use request::{
 
 pub use snapshot::lift;
 
-/// Names a request among those of one process; the driver chooses it.
+/// Identifies a request within one process. Chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestId(pub u64);
 
-/// Names a subscription or a watch among those of one process; the driver chooses it.
+/// Identifies a subscription or a watch within one process. Chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId(pub u64);
 
-/// All that can happen to a node.
+/// An input of [`Node::step`].
 #[derive(Clone, Debug)]
 pub enum Input {
-    /// A client's call. Answered once, before `timeout_ms` have passed or with a failure then.
+    /// A client's call. It is answered exactly once, at the latest with a failure after
+    /// `timeout_ms`.
     Request {
-        /// Its name, not in use.
+        /// Its id; must not be in use.
         id: RequestId,
-        /// What is asked.
+        /// The request.
         request: Box<ClientRequest>,
         /// How long the client waits.
         timeout_ms: u64,
     },
-    /// The client is gone: no answer is wanted. What was asked may still happen.
+    /// The client is gone and no answer is wanted. The request may still take effect.
     Cancel {
-        /// Which call.
+        /// The call to cancel.
         id: RequestId,
     },
-    /// Somebody wants the events of an owner (R119: Subscribe delivers from now on). A stream may
-    /// be for many, for each of them once in its incarnation.
+    /// Subscribes to the events of an owner (R119: Subscribe delivers from now on). One stream may
+    /// subscribe to many owners, to each of them once.
     Subscribe {
-        /// Where they go.
+        /// The stream that receives the events.
         id: StreamId,
-        /// Whose events.
+        /// The owner.
         owner: OwnerId,
     },
-    /// Somebody wants to see the changes under a prefix (E8: Watch lock changes).
+    /// Starts a watch of all changes under a prefix (E8: Watch lock changes).
     Watch {
-        /// Its name, not in use.
+        /// Its id; must not be in use.
         id: StreamId,
-        /// Under what.
+        /// The prefix.
         prefix: Namespace,
-        /// Whether to begin with what is there.
+        /// Whether the watch begins with a snapshot.
         start: WatchStart,
     },
-    /// Nobody wants the events of a stream any more, whosever they are.
+    /// Ends all subscriptions of a stream.
     Unsubscribe {
-        /// Where they went.
+        /// The stream.
         id: StreamId,
     },
-    /// A watch is over.
+    /// Ends a watch.
     Unwatch {
-        /// Which.
+        /// The stream.
         id: StreamId,
     },
-    /// A frame from a peer whose identity is proven.
+    /// A frame from an authenticated peer.
     Frame {
-        /// Who sent it.
+        /// The sender.
         from: NodeId,
         /// Its bytes.
         bytes: Bytes,
     },
-    /// A connection to a peer stands (again).
+    /// A connection to a peer was established or restored.
     PeerUp {
-        /// Which.
+        /// The peer.
         node: NodeId,
     },
-    /// A connection broke: frames may be lost, and if it led something, that is news.
+    /// A connection to a peer broke: frames may be lost. Followers of groups that the peer leads
+    /// campaign without waiting for the election timeout.
     PeerDown {
-        /// Which.
+        /// The peer.
         node: NodeId,
     },
-    /// Frames on the bulk channel to a peer were lost: transfers to it begin anew.
+    /// Frames on the bulk channel to a peer were lost: transfers to it start over.
     BulkLost {
-        /// To whom.
+        /// The peer.
         node: NodeId,
     },
-    /// Which nodes there are, this one included, as far as the driver knows.
+    /// The nodes of the cluster that the driver knows, this one included.
     Cluster {
         /// All of them.
         nodes: Vec<NodeId>,
@@ -178,64 +181,66 @@ pub enum Input {
         /// The mark.
         mark: Mark,
     },
-    /// A write or sync failed. The node is over (R145: Health needs a working quorum).
+    /// A write or sync failed. The node stops (R145: Health needs a working quorum).
     WriteFailed {
-        /// What happened.
+        /// The error text.
         why: String,
     },
     /// A snapshot is durable.
     SnapshotSaved {
-        /// Of which group.
+        /// The group.
         group: GroupId,
-        /// Up to which entry.
+        /// The index of the last entry that the snapshot includes.
         index: u64,
     },
-    /// The log wants to free the file in which this group's oldest entries are: make a snapshot.
+    /// The log needs to free the file with this group's oldest entries: the group makes a snapshot.
     CutLog {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
-    /// Change who replicates a group; the leader's node must be asked. Answered by [`Output::Changed`].
+    /// Changes the membership of a group. Only the node of the leader accepts it. Answered by
+    /// [`Output::Changed`].
     Change {
-        /// Its name, chosen by the driver.
+        /// Its id, chosen by the driver.
         id: RequestId,
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// What is to change.
+        /// The change.
         change: MembershipChange,
     },
-    /// Hand a group over to another voter, if this node leads it.
+    /// Transfers leadership of a group to another voter, if this node leads it.
     Transfer {
-        /// Which group.
+        /// The group.
         group: GroupId,
-        /// To whom.
+        /// The new leader.
         to: ReplicaId,
     },
-    /// Hand every group over that this node leads; it is about to stop.
+    /// Transfers leadership of every group that this node leads; the node is about to stop.
     Drain,
 }
 
-/// Where a watch begins.
+/// How a watch begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WatchStart {
-    /// With what happens next.
+    /// With the next change.
     Changes,
     /// With the present holds and waiters.
     Snapshot,
 }
 
-/// All that a node wants done. See the contract above for the order.
+/// An output of [`Node::step`]. The crate documentation defines the order in which a driver handles
+/// them.
 #[derive(Clone, Debug)]
 pub enum Output {
     /// Write this to the log.
     Write(WriteBatch),
     /// Send this to a peer.
     Send {
-        /// To whom.
+        /// The receiver.
         to: NodeId,
-        /// On which stream.
+        /// The channel to the peer.
         channel: Channel,
-        /// Not before this.
+        /// What must be durable before the frame is sent.
         after: DurableAfter,
         /// The bytes.
         frame: Bytes,
@@ -244,44 +249,44 @@ pub enum Output {
     SaveSnapshot(Snapshot),
     /// A call is answered.
     Answer {
-        /// Which.
+        /// Its id.
         id: RequestId,
-        /// How.
+        /// The answer, or why there is none.
         answer: Result<Answer, Failure>,
-        /// What is left of the request: memory is freed best where it was found.
+        /// The request, returned so that the thread that allocated it also frees it.
         request: Option<Box<ClientRequest>>,
     },
     /// A membership change was decided.
     Changed {
-        /// Which.
+        /// Its id.
         id: RequestId,
-        /// How.
+        /// The new membership, or why the change did not begin.
         result: Result<Membership, ChangeRefused>,
     },
     /// An event for a subscriber (R119–R124).
     Event {
-        /// Which subscription.
+        /// The stream that subscribed.
         id: StreamId,
-        /// What happened.
+        /// The event.
         event: Event,
     },
     /// A change for a watch (E8).
     Change {
-        /// Which watch.
+        /// The stream of the watch.
         id: StreamId,
-        /// What is seen.
+        /// The change.
         change: WatchEvent,
     },
-    /// A subscription or watch cannot go on.
+    /// A subscription or watch was closed by the node.
     Closed {
-        /// Which.
+        /// The stream.
         id: StreamId,
-        /// Why.
+        /// The reason.
         why: Failure,
     },
-    /// The node is over; nothing follows.
+    /// The node has stopped; this is its last output.
     Stop {
-        /// Why.
+        /// The reason.
         why: String,
     },
 }
@@ -303,61 +308,62 @@ pub enum ChangeRefused {
         "the node to be added has not announced the rules of this group: start a newer release there"
     )]
     OlderRelease,
-    /// It makes no sense for the present membership.
+    /// The change does not fit the present membership.
     #[error("the change does not fit the present membership")]
     Senseless,
 }
 
-/// What a watch sees.
+/// One item of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchEvent {
-    /// Holds and waiters that were there when the watch began: those of a group in one piece, so that
-    /// a buffer for changes need not be as large as everything that is held.
+    /// Holds and waiters that existed when the watch began. Each group sends its own as one item,
+    /// so that a buffer that counts items need not be as large as the number of holds.
     Present(Vec<LockChange>),
-    /// All that was there has been told.
+    /// The snapshot is complete; only changes follow.
     SnapshotEnd,
     /// Something changed.
     Changed(LockChange),
 }
 
-/// On which of a peer's streams a frame goes.
+/// The channel to a peer on which a frame is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Channel {
-    /// Everything that somebody waits for.
+    /// Consensus, operations and answers: everything that is latency-sensitive.
     Main,
-    /// Snapshots: large, patient, with flow control of its own (R170: large transfers complete).
+    /// Snapshots: large and not urgent, with flow control of its own (R170: large transfers
+    /// complete).
     Bulk,
 }
 
-/// What has to be durable before a frame may leave.
+/// What must be durable before a frame may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DurableAfter {
     /// Nothing.
     Nothing,
-    /// Everything up to this mark. A vote or an acknowledgement that leaves earlier can be lost
-    /// with a crash and given twice.
+    /// Everything up to this mark. If a vote or an acknowledgement were sent earlier, a crash could
+    /// erase it from disk, and the node could then vote again or lose an acknowledged entry.
     Persisted(Mark),
 }
 
 /// One atomic write to the log.
 #[derive(Clone, Debug)]
 pub struct WriteBatch {
-    /// Reported when it is durable.
+    /// The mark to report with [`Input::Persisted`] when the batch is durable.
     pub mark: Mark,
     /// Whether it needs a sync of its own.
     pub sync: SyncMode,
     /// Snapshots that must be durable before the batch is written.
     pub snapshots: Vec<Snapshot>,
-    /// What is written, in order.
+    /// The records, in order.
     pub records: Vec<(GroupId, LogWrite)>,
 }
 
 /// Whether a batch must be synced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SyncMode {
-    /// It must.
+    /// It must be synced before its mark is reported, without waiting for later batches.
     Now,
-    /// It may wait for the next one.
+    /// It may wait for the sync of a later batch.
     Lazy,
 }
 
@@ -375,17 +381,17 @@ pub enum LogWrite {
     Entries(Vec<Entry>),
     /// Term, vote and commit index.
     HardState(HardState),
-    /// The replica is gone; everything written for its group before this record may be forgotten.
-    /// A hard state follows it: that must be kept.
+    /// The replica was removed; everything written for its group before this record may be dropped.
+    /// The hard state that follows must be kept: it is the tombstone.
     Removed,
 }
 
 /// The state of a group up to an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of which group.
+    /// The group.
     pub group: GroupId,
-    /// Up to which entry.
+    /// The index of the last entry that the snapshot includes.
     pub index: u64,
     /// The state, encoded.
     pub data: Bytes,

@@ -1,7 +1,7 @@
-//! [`Node::step`]: one turn.
+//! [`Node::step`]: one step of the node.
 //!
 //! ```text
-//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ one batch, one frame a peer
+//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ write batches, one frame per peer
 //! ```
 
 mod batch_split;
@@ -36,8 +36,8 @@ pub(crate) use frames::item as frames_item;
 pub(crate) use peers::Announced;
 pub use status::{GroupStatus, Status};
 
-/// The clock of consensus ticks this often. Silence is noticed after ten to twenty of these; what 256 idle groups
-/// cost is nearly all heartbeats, one every other tick.
+/// Raft tick interval. An election timeout is ten to twenty ticks. Nearly all the cost of 256 idle
+/// groups is heartbeats, one every other tick.
 pub(crate) const TICK_MS: u64 = 120;
 
 /// One replicated node. See the [contract](crate).
@@ -46,21 +46,22 @@ pub struct Node {
     pub(crate) me: ReplicaId,
     pub(crate) clock: Clock,
     pub(crate) random: Random,
-    /// By number; the system group is the last.
+    /// Indexed by group number; the system group is the last.
     pub(crate) groups: Vec<Option<Group>>,
     pub(crate) turn: StepContext,
     pub(crate) outputs: Vec<Output>,
     pub(crate) coordinator: Coordinator,
     pub(crate) peers: peers::Peers,
     frames: frames::Frames,
-    /// Groups that have something to do in this turn.
+    /// Groups with work in this step.
     active: Vec<GroupId>,
     is_active: Vec<bool>,
-    /// Groups that go on in the next turn.
+    /// Groups that continue in the next step.
     again: BTreeSet<GroupId>,
-    /// Groups that did something in this turn.
+    /// Groups that were settled in this step.
     pub(crate) touched: Vec<GroupId>,
-    /// When groups have something due; the earliest known time of each is in `due_at` too.
+    /// Times at which groups have due endings; the earliest known time of each group is also in
+    /// `due_at`.
     due: BinaryHeap<Reverse<(u64, GroupId)>>,
     due_at: Vec<u64>,
     next_tick: u64,
@@ -68,17 +69,17 @@ pub struct Node {
     persisted: Mark,
     storage: storage::Storage,
     replicas_opened: u64,
-    /// Snapshots that must be durable before this turn's batch.
+    /// Snapshots that must be durable before the batch of this step.
     pub(crate) installs: Vec<Snapshot>,
     pub(crate) transfers: crate::coordinator::SnapshotTransfers,
-    /// What removed replicas must not forget.
+    /// Tombstones of removed replicas.
     pub(crate) tombstones: BTreeMap<GroupId, Tombstone>,
     pub(crate) changes_asked: BTreeMap<GroupId, (crate::RequestId, crate::LogPosition)>,
     stopped: bool,
 }
 
 impl Node {
-    /// Brings a node to incarnation with what it left behind. The returned outputs are its first turn.
+    /// Starts a node from its recovered state. Returns the node and the outputs of its first step.
     pub fn start(
         config: Config,
         recovery: Recovery,
@@ -161,8 +162,8 @@ impl Node {
         Ok((node, outputs))
     }
 
-    /// The groups whose replica here may have lost what it confirmed and has not caught up since
-    /// ([`Recovery::suspect`]).
+    /// Returns the groups whose local replica may have lost acknowledged entries and has not caught
+    /// up yet ([`Recovery::suspect`]).
     pub fn suspects(&self) -> impl Iterator<Item = GroupId> {
         let groups = self.groups.iter().flatten();
         groups
@@ -174,7 +175,7 @@ impl Node {
         HashSeed(self.config.seed)
     }
 
-    /// How the machine of a group looks before its first entry.
+    /// Returns the initial state of a group's state machine.
     pub(crate) fn machine_init(&self, id: GroupId) -> MachineInit {
         if id == self.system() {
             MachineInit::System(NamespaceTable::new(
@@ -197,7 +198,7 @@ impl Node {
         Some(machine)
     }
 
-    /// Which ids a group's events have (R121: event ids).
+    /// Returns the event ids of a group (R121: event ids).
     fn channel(&self, id: GroupId) -> EventIdStride {
         EventIdStride::new(id.0, self.config.cluster.group_count + 1)
     }
@@ -206,7 +207,7 @@ impl Node {
         self.open_with(id, found, machine, |_| {});
     }
 
-    /// Opens a replica, with something to be done to it before anything else.
+    /// Opens a replica, after an initial change to it.
     fn open_with(
         &mut self,
         id: GroupId,
@@ -220,11 +221,12 @@ impl Node {
         let mut replica = found.open(me, random);
         first(&mut replica);
         if id == self.system() {
-            // Every node routes by its own copy of the namespace table.
+            // Every node routes by its own copy of the namespace table, so commits of the system
+            // group must reach all replicas quickly.
             replica.announce_commits();
         }
         if replica.is_alone() {
-            // Nobody else could object.
+            // The only voter wins its election at once.
             replica.campaign();
         }
         self.replicas_opened += 1;
@@ -233,8 +235,8 @@ impl Node {
         self.activate(id);
     }
 
-    /// A replica that knows nothing yet: a leader has spoken to it for the first time. A new identity begins
-    /// with a term and a vote of its own; one that was here already goes on with those it had.
+    /// Opens an empty replica after the first message from a leader. A new identity starts without
+    /// a term and a vote; an identity that was here before keeps its own.
     pub(crate) fn open_empty(&mut self, id: GroupId, replica: u64) {
         let tombstone = self.tombstones.remove(&id);
         let hard_state = match tombstone {
@@ -265,7 +267,7 @@ impl Node {
         self.clock.now_ms()
     }
 
-    /// The group has something to do in this turn.
+    /// Marks a group as having work in this step.
     pub(crate) fn activate(&mut self, id: GroupId) {
         let at = id.0 as usize;
         if !self.is_active[at] {
@@ -274,7 +276,8 @@ impl Node {
         }
     }
 
-    /// One turn: everything that is at hand goes in, everything that follows comes out.
+    /// Runs one step: handles all inputs and returns the resulting outputs. The crate documentation
+    /// has the contract. Returns nothing after [`Output::Stop`].
     pub fn step(&mut self, now: StepTime, inputs: impl IntoIterator<Item = Input>) -> Vec<Output> {
         if self.stopped {
             return Vec::new();
@@ -294,12 +297,13 @@ impl Node {
         self.finish()
     }
 
-    /// Whether nothing more comes out.
+    /// Whether the node has stopped and gives no more output.
     pub(crate) fn has_stopped(&self) -> bool {
         self.stopped
     }
 
-    /// Not later than in so many milliseconds the node wants to be stepped again.
+    /// Returns the number of milliseconds after which [`Node::step`] must be called again at the
+    /// latest.
     pub fn wake_in(&self) -> u64 {
         if !self.again.is_empty() {
             return 0;
@@ -318,6 +322,8 @@ impl Node {
             && at <= now_ms
         {
             self.due.pop();
+            // Entries of the heap are not removed when a group gets an earlier time; only the entry
+            // that matches `due_at` counts.
             if self.due_at[id.0 as usize] == at {
                 self.due_at[id.0 as usize] = u64::MAX;
                 if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
@@ -343,8 +349,8 @@ impl Node {
         let now_ms = self.now_ms();
         self.coordinator_deadlines(now_ms);
         if self.next_tick <= now_ms {
-            // One tick a step: what a stuck process missed is not made up for, or it would take
-            // its own sleep for the silence of others.
+            // At most one tick per step: missed ticks are not made up for. Otherwise a process that
+            // was suspended would take its own pause for silence of the leader.
             self.next_tick = (self.next_tick + TICK_MS).max(now_ms);
             self.storage_tick();
             let number = self.coordinator.ticks();
@@ -410,7 +416,7 @@ impl Node {
         }
     }
 
-    /// Groups, answers and calls take turns until nothing moves.
+    /// Runs groups and calls alternately until neither has more work.
     fn settle(&mut self) {
         loop {
             self.confirm_for_fanouts();
@@ -472,14 +478,14 @@ impl Node {
         }
     }
 
-    /// Gathers what the turn has to write, to send and to say.
+    /// Collects the writes, frames and answers of the step.
     fn finish(&mut self) -> Vec<Output> {
         if let Some(why) = self.turn.stop.take() {
             self.stopped = true;
             return vec![Output::Stop { why }];
         }
         self.cut_logs();
-        // What is written and sent comes first: others wait for it, or can begin.
+        // Writes and frames come before answers: peers wait for them, and the disk can start.
         let mut first = Vec::new();
         if !self.turn.writes.is_empty() {
             self.write(&mut first);
@@ -496,14 +502,16 @@ impl Node {
             SendAfter::Now
         };
         for (group, mut message) in after.drain(..) {
-            // An answer to a heartbeat says that the sender is followed. That needs no disk: votes are durable
-            // before they are given, so a later leader is elected after this answer even if the term is
-            // forgotten. If it waited for the disk, leaders would lose followers with slow disks.
+            // A heartbeat answer only says that this replica follows the sender, which needs no
+            // disk: votes are durable before they are sent, so a later leader is elected after this
+            // answer even if a crash loses the term. If the answer waited for the disk, leaders
+            // would lose followers with slow disks.
             let due = if message.kind == MessageKind::HeartbeatAnswer {
                 let unsynced = |group: &Group| group.has_unsynced();
                 if self.group_ref(group).is_some_and(unsynced) {
-                    // Its commit index may not be durable yet, and the leader counts on the one that it hears
-                    // of: a removed replica is deleted when a majority knows of the removal.
+                    // The commit index may not be durable yet, and the leader relies on reported
+                    // commit indexes: it lets a removed replica be deleted when a majority knows of
+                    // the removal.
                     message.commit = 0;
                 }
                 SendAfter::Now
@@ -515,7 +523,7 @@ impl Node {
         keep_room(after, &mut self.turn.after);
         self.frames.flush(self.last_mark, &mut first);
         if self.outputs.is_empty() {
-            // Its room is for the next turn.
+            // Keep the allocation for the next step.
             return first;
         }
         let mut outputs = take_as_long(&mut self.outputs);
@@ -523,8 +531,8 @@ impl Node {
         outputs
     }
 
-    /// Hands out what the turn writes: one batch, or several where one would be longer than the log takes.
-    /// What waits for the disk waits for the last of them.
+    /// Emits the writes of the step as one batch, or as several if one would exceed the log's
+    /// limit. Frames that wait for the disk wait for the last batch.
     fn write(&mut self, outputs: &mut Vec<Output>) {
         let sync = if std::mem::take(&mut self.turn.must_sync) {
             SyncMode::Now
@@ -569,22 +577,23 @@ impl Node {
     }
 }
 
-/// Takes a list away; the next one will probably be as long.
+/// Takes a list and reserves the same capacity for the next one.
 fn take_as_long<T>(list: &mut Vec<T>) -> Vec<T> {
     let next = Vec::with_capacity(list.len().min(1 << 10));
     std::mem::replace(list, next)
 }
 
-/// Uses the room of a list that is empty now for the next one.
+/// Reuses the allocation of an empty list.
 pub(crate) fn keep_room<T>(empty: Vec<T>, list: &mut Vec<T>) {
     if list.capacity() == 0 && empty.capacity() <= 1 << 14 {
         *list = empty;
     }
 }
 
-/// What is left of a removed replica, or known of one that is still empty after a restart: its number
-/// and whether it was removed. Under the rules of release 0.1.0, where it may come back under the same
-/// identity, also its term and vote, so that it cannot vote twice in a term, and where its log ended.
+/// The record of a removed replica, or of one that is still empty after a restart: its number and
+/// whether it was removed. Under the rules of release 0.1.0, where it may come back under the same
+/// identity, also its term and vote, so that it cannot vote twice in a term, and where its log
+/// ended.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tombstone {
     pub(crate) hard_state: crate::HardState,
@@ -593,9 +602,10 @@ pub(crate) struct Tombstone {
 }
 
 impl Tombstone {
-    /// Whether a leader that has committed this much in this term may have added the replica again under the
-    /// same identity (rules of release 0.1.0). What was under way before the removal must not revive it: that
-    /// leader had committed less than the removal, and no more than the deleted log can tell of.
+    /// Whether a leader that has committed this much in this term may have added the replica again
+    /// under the same identity (rules of release 0.1.0). Messages sent before the removal must not
+    /// revive it: their leader had committed less than the removal, and no more than the deleted
+    /// log shows.
     pub(crate) fn may_be_over(&self, term: u64, commit: u64) -> bool {
         let floor = self.hard_state.floor;
         !self.hard_state.removed
@@ -604,7 +614,7 @@ impl Tombstone {
     }
 }
 
-/// When a message may leave.
+/// When a message may be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SendAfter {
     Now,

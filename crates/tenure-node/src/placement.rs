@@ -1,7 +1,8 @@
-//! Where things are: namespace to group and group to nodes, by rendezvous hashing (R160: groups and
+//! Placement by rendezvous hashing: namespace to group, and group to nodes (R160: groups and
 //! placement).
 //!
-//! Fixed for a cluster's incarnation: these functions must never give another answer.
+//! These functions must never change their results: every node and every release must agree on them
+//! for the lifetime of a cluster.
 
 use tenure_core::path::Namespace;
 use xxhash_rust::xxh3::xxh3_64;

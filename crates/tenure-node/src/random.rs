@@ -1,5 +1,5 @@
-//! The node's own randomness: a small generator from a seed that the driver gives. Nothing that
-//! safety rests on uses it; it spreads elections and retries.
+//! Deterministic pseudo-random generator, seeded by the driver. It spreads elections and retries;
+//! no safety property depends on it.
 
 /// SplitMix64.
 #[derive(Clone, Debug)]

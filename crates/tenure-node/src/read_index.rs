@@ -1,22 +1,22 @@
-//! Rounds: "do I still lead?", asked once for everybody who waits.
+//! ReadIndex batching: one confirmation of leadership for all reads and renewals that wait for it.
 //!
 //! ```text
 //!   join ──▶ [next] ──start──▶ [flying] ──confirmed──▶ [held until applied] ──▶ answered
-//!              ▲                   └── no word for a second: again, as a new round
+//!              ▲                   └── no answer for a second: again, as a new round
 //!              └───────────────────┘
 //! ```
 //!
-//! A round starts after all that joined it was received, and its context is never used again, so
-//! its confirmation proves that this leader led at a moment after each receipt. What waits is then
-//! held until the index of the round is applied and every ending that was proposed before it too
-//! (leases.md, steps 4 and 5).
+//! A round starts after all its waiters were received, and its context is never reused. So its
+//! confirmation proves that this node led the group at a moment after it received each of them. A
+//! waiter is then held until the index of the round, and every ending proposed before the waiter
+//! was received, are applied (leases.md, steps 4 and 5).
 
 use std::collections::VecDeque;
 
 use crate::NodeId;
 use crate::consensus::ReadRound;
 
-/// A round without a word for this long is given up and its waiters join a new one.
+/// A round without an answer for this long is abandoned, and its waiters join a new one.
 const GIVE_UP_AFTER_MS: u64 = 1000;
 
 /// Numbers the rounds of one process: node, start and counter make a context that is never reused.
@@ -46,7 +46,7 @@ impl RoundCounter {
     }
 }
 
-/// What has to be applied before a confirmed waiter is looked at.
+/// What must be applied before a confirmed waiter can be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AppliedUntil {
     /// The index of its round.
@@ -55,7 +55,7 @@ pub(crate) struct AppliedUntil {
     pub(crate) endings: u64,
 }
 
-/// See the module. `W` is whatever waits.
+/// The ReadIndex rounds of one group. `W` is the type of a waiter.
 #[derive(Debug)]
 pub(crate) struct ReadIndexRounds<W> {
     next: Vec<(W, u64)>,
@@ -83,12 +83,13 @@ impl<W> Default for ReadIndexRounds<W> {
 }
 
 impl<W> ReadIndexRounds<W> {
-    /// Joins the next round. `endings` counts what was proposed to end before this was received.
+    /// Adds a waiter to the next round. `endings` is the number of endings proposed before it was
+    /// received.
     pub(crate) fn join(&mut self, waiter: W, endings: u64) {
         self.next.push((waiter, endings));
     }
 
-    /// The round to start now, if anybody waits for one.
+    /// Starts the next round and returns its context, if it has waiters.
     pub(crate) fn start(&mut self, counter: &mut RoundCounter, now_ms: u64) -> Option<ReadRound> {
         if self.next.is_empty() {
             return None;
@@ -117,25 +118,26 @@ impl<W> ReadIndexRounds<W> {
         }
     }
 
-    /// Whoever waits for the next round needs none: this replica alone decides, and has committed
-    /// everything up to `index`.
+    /// Confirms the waiters of the next round without a round: this replica is the only voter and
+    /// has committed everything up to `index`.
     pub(crate) fn confirmed_alone(&mut self, index: u64) {
         let confirmed = |(waiter, endings)| (waiter, AppliedUntil { index, endings });
         self.held.extend(self.next.drain(..).map(confirmed));
     }
 
-    /// Holds a confirmed waiter back a little longer.
+    /// Puts a confirmed waiter back until more is applied.
     pub(crate) fn hold(&mut self, waiter: W, until: AppliedUntil) {
         self.held.push_back((waiter, until));
     }
 
-    /// How many are confirmed and held back.
+    /// Returns the number of waiters that are confirmed and held.
     pub(crate) fn held(&self) -> usize {
         self.held.len()
     }
 
-    /// Takes the first one that is held back, if its time has come; otherwise it goes to the end. So
-    /// all are looked at, in the order of their confirmation, by as many calls as are held.
+    /// Takes the first held waiter if everything that it needs is applied; otherwise moves it to
+    /// the end. [`Self::held`] calls in a row check every held waiter, in the order of
+    /// confirmation.
     pub(crate) fn ripe(&mut self, applied: u64, endings_applied: u64) -> Option<(W, AppliedUntil)> {
         let (waiter, until) = self.held.pop_front()?;
         if until.index <= applied && until.endings <= endings_applied {
@@ -145,8 +147,8 @@ impl<W> ReadIndexRounds<W> {
         None
     }
 
-    /// Rounds that were dropped somewhere are asked again, under a new context. Waiters that are
-    /// `over` leave.
+    /// Restarts rounds that got no answer, under a new context. Removes and returns waiters that
+    /// are `over`.
     pub(crate) fn tick(&mut self, now_ms: u64, over: impl Fn(&W) -> bool) -> Vec<W> {
         let mut left = Vec::new();
         while self
@@ -168,7 +170,7 @@ impl<W> ReadIndexRounds<W> {
         left
     }
 
-    /// Everybody leaves: leadership is lost.
+    /// Removes and returns all waiters: leadership is lost.
     pub(crate) fn clear(&mut self) -> Vec<W> {
         self.flying_waiters = 0;
         let next = self.next.drain(..).map(|(waiter, _)| waiter);
@@ -181,12 +183,12 @@ impl<W> ReadIndexRounds<W> {
         next.chain(flying).chain(held).collect()
     }
 
-    /// Whether a round should be started.
+    /// Whether a round can be started now.
     pub(crate) fn wants_start(&self) -> bool {
         !self.next.is_empty()
     }
 
-    /// How many wait.
+    /// Returns the number of waiters.
     pub(crate) fn len(&self) -> usize {
         self.next.len() + self.flying_waiters + self.held.len()
     }
@@ -233,7 +235,7 @@ mod tests {
         assert_eq!(ripe(&mut rounds, 8, 3), ["read"]);
     }
 
-    /// A lone voter has nobody to ask, but what was proposed before the question is still waited for.
+    /// A single voter needs no round, but a waiter still waits for endings proposed before it.
     #[test]
     fn whoever_alone_decides_needs_no_round_but_waits_for_what_is_committed() {
         let mut rounds = ReadIndexRounds::default();

@@ -1,4 +1,4 @@
-//! From what a log held to the replicas of a node.
+//! Start of a node: builds its replicas from the contents of the log.
 
 use std::collections::BTreeMap;
 
@@ -8,13 +8,13 @@ use crate::codec::{self, CodecError};
 use crate::consensus::{Base, HardState, LogPosition, Membership, RestoredState};
 use crate::{Entry, GroupId, Payload, ReplicaId};
 
-/// Collects what a node left behind. See the driver's contract at the top of the crate.
+/// Collects the recovered state of a node. See the driver's contract at the top of the crate.
 #[derive(Debug, Default)]
 pub struct Recovery {
     pub(crate) groups: BTreeMap<GroupId, OpenedReplica>,
 }
 
-/// What the log held for one group, in the bytes in which it was written.
+/// The log contents of one group, in their encoded form.
 #[derive(Clone, Debug, Default)]
 pub struct RecoveredBytes {
     /// The last [`HardState`], as [`HardState::to_bytes`] wrote it; empty if there never was one.
@@ -28,41 +28,41 @@ pub struct RecoveredBytes {
 /// Why a log cannot be used. A node must not start with a part of it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoveryError {
-    /// Something cannot be read.
+    /// A record cannot be decoded.
     #[error("{group}: {error}")]
     Codec {
-        /// Of which group.
+        /// The group.
         group: GroupId,
-        /// What is wrong.
+        /// The decoding error.
         error: CodecError,
     },
     /// Entries are missing.
     #[error("{group}: after entry {last} comes {next}")]
     Gap {
-        /// Of which group.
+        /// The group.
         group: GroupId,
         /// The last entry that is there.
         last: u64,
-        /// The one that comes next.
+        /// The index that follows it in the log.
         next: u64,
     },
-    /// The snapshot that the log stands on was not given.
+    /// The snapshot at which the log begins was not provided.
     #[error("{group}: the snapshot of entry {index} is missing")]
     NoSnapshot {
-        /// Of which group.
+        /// The group.
         group: GroupId,
-        /// Up to which entry.
+        /// The index of the snapshot.
         index: u64,
     },
 }
 
 impl Recovery {
-    /// Nothing was left behind, so far.
+    /// Creates an empty recovery.
     pub fn new() -> Recovery {
         Recovery::default()
     }
 
-    /// What the log held for one group.
+    /// Adds the log contents of one group.
     pub fn group(&mut self, group: GroupId, remains: RecoveredBytes) -> Result<(), RecoveryError> {
         let codec = |error| RecoveryError::Codec { group, error };
         let hard_state = if remains.hard_state.is_empty() {
@@ -106,8 +106,8 @@ impl Recovery {
         Ok(())
     }
 
-    /// On an empty disk: this node is one of the first replicas of a group. All first replicas are
-    /// told the same voters.
+    /// On an empty disk: makes this node a founding member of a group. All founding members must
+    /// get the same voters.
     pub fn born(&mut self, group: GroupId, voters: Vec<ReplicaId>) {
         let found = RestoredState::newborn(Membership {
             voters,
@@ -122,10 +122,10 @@ impl Recovery {
         self.groups.insert(group, opened);
     }
 
-    /// The log may have lost what this group's replica had confirmed. Where others vote as well, the
-    /// replica takes no part in elections until it has caught up with a leader that was elected
-    /// without it ([`Node::suspects`](crate::Node::suspects)). A driver has to say so again after the
-    /// next restart for the groups that are still suspect then.
+    /// Marks a group whose log may have lost entries that the replica had acknowledged. With other
+    /// voters, the replica takes no part in elections until it has caught up with a leader that was
+    /// elected without it ([`Node::suspects`](crate::Node::suspects)). A driver must repeat this
+    /// after the next restart for groups that are still suspect then.
     ///
     /// Not for an ordinary torn tail: when all machines lose power, all logs may have one, none has
     /// lost anything that was confirmed, and the groups must come back by themselves.
@@ -135,7 +135,7 @@ impl Recovery {
         }
     }
 
-    /// The snapshots that are needed: group and index.
+    /// Returns the required snapshots: group and index.
     pub fn snapshots(&self) -> Vec<(GroupId, u64)> {
         let needed = |(group, opened): (&GroupId, &OpenedReplica)| {
             let index = opened.found.base.place.index;
@@ -144,7 +144,7 @@ impl Recovery {
         self.groups.iter().filter_map(needed).collect()
     }
 
-    /// One of them.
+    /// Adds a required snapshot.
     pub fn state(&mut self, group: GroupId, data: Bytes) {
         if let Some(opened) = self.groups.get_mut(&group) {
             opened.state = Some(data);
@@ -172,14 +172,14 @@ impl Recovery {
         }
     }
 
-    /// The last entry of a group that the log holds.
+    /// Returns the last log entry of a group.
     pub fn last(&self, group: GroupId) -> Option<LogPosition> {
         let found = &self.groups.get(&group)?.found;
         let last = found.entries.last().map(|entry| entry.place);
         Some(last.unwrap_or(found.base.place))
     }
 
-    /// The groups that this node has something of.
+    /// Returns the groups with recovered state.
     pub fn groups(&self) -> impl Iterator<Item = GroupId> {
         self.groups.keys().copied()
     }
@@ -201,8 +201,8 @@ impl Recovery {
 pub(crate) struct OpenedReplica {
     pub(crate) found: RestoredState,
     pub(crate) state: Option<Bytes>,
-    /// Its birth is not written yet.
+    /// Whether the creation of the group is not written yet.
     pub(crate) newborn: bool,
-    /// It may have lost what it confirmed.
+    /// Whether it may have lost acknowledged entries.
     pub(crate) suspect: bool,
 }

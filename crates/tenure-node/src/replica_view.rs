@@ -1,5 +1,5 @@
-//! What a checker of a whole cluster may see of a node, beyond what its clients see: how far each replica
-//! is, the entries that it has, and the promises in a frame. For the simulator; a driver needs none of it.
+//! Inspection interface for the simulator's checkers: the progress of each replica, its entries,
+//! and the promises in a frame. A driver does not need it.
 
 use bytes::Bytes;
 
@@ -8,38 +8,38 @@ use crate::consensus::{Consensus, Message, MessageKind};
 use crate::node::{Node, frames_item as item};
 use crate::{Entry, GroupId, LogPosition, ReplicaId, Role};
 
-/// How far a replica is.
+/// The progress of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaView {
-    /// Of which group.
+    /// Its group.
     pub group: GroupId,
     /// Its identity.
     pub member: ReplicaId,
-    /// Its part.
+    /// Its Raft role.
     pub role: Role,
     /// Its term.
     pub term: u64,
     /// The last entry that it has applied.
     pub applied: u64,
-    /// The last entry that it has only as a part of its state.
+    /// The last entry that is only in its snapshot.
     pub base: u64,
-    /// The last entry that it has.
+    /// The last entry of its log.
     pub last: LogPosition,
 }
 
-/// Something in a message between replicas that safety rests on.
+/// A statement in a message between replicas on which safety depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SafetyPromise {
     /// A candidate of this term, whose log ends here, asks for a vote.
     AsksForVote {
-        /// In which term it would lead.
+        /// The term of the election.
         term: u64,
-        /// Where its log ends.
+        /// The end of its log.
         end: LogPosition,
     },
     /// The sender votes for the receiver.
     Votes {
-        /// In which term.
+        /// The term.
         term: u64,
     },
     /// The sender's log has the entries of the receiver up to this index.
@@ -51,21 +51,21 @@ pub enum SafetyPromise {
     },
 }
 
-/// A [`SafetyPromise`], and between whom.
+/// A [`SafetyPromise`] with its sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SentPromise {
-    /// In which group.
+    /// The group.
     pub group: GroupId,
-    /// Who sends it.
+    /// The sender.
     pub from: ReplicaId,
-    /// To whom.
+    /// The receiver.
     pub to: ReplicaId,
-    /// What it is.
+    /// The promise.
     pub promise: SafetyPromise,
 }
 
 impl Node {
-    /// How far every replica of this node is.
+    /// Returns the progress of every replica of this node.
     pub fn replicas(&self) -> impl Iterator<Item = ReplicaView> {
         self.groups.iter().flatten().map(|group| {
             let store = group.replica.store();
@@ -85,18 +85,18 @@ impl Node {
         })
     }
 
-    /// The term of an entry of a replica, if it has it apart from its state.
+    /// Returns the term of an entry of a replica, if it is in the log.
     pub fn term_of(&self, group: GroupId, index: u64) -> Option<u64> {
         self.group_ref(group)?.replica.store().term_of(index)
     }
 
-    /// An entry of a replica, if it has it apart from its state.
+    /// Returns an entry of a replica, if it is in the log.
     pub fn entry(&self, group: GroupId, index: u64) -> Option<Entry> {
         self.group_ref(group)?.replica.store().entry(index)
     }
 }
 
-/// The promises in a frame. A frame that cannot be read has none.
+/// Returns the promises in a frame. An unreadable frame has none.
 pub fn promises_in(frame: Bytes) -> Vec<SentPromise> {
     let mut found = Vec::new();
     let Ok(mut frame) = Frame::open(frame) else {
@@ -121,7 +121,7 @@ pub fn promises_in(frame: Bytes) -> Vec<SentPromise> {
     found
 }
 
-/// Answers to the question before an election bind no voter, so they are not among them.
+/// Pre-vote answers bind no voter, so they are not promises.
 fn promise_of(message: &Message) -> Option<SafetyPromise> {
     let (term, index) = (message.term, message.index);
     match message.kind {

@@ -1,8 +1,8 @@
-//! What clients ask and what they are answered, in the rules' own types.
+//! Client requests and their answers, in the types of tenure-core.
 //!
-//! Everything is valid by construction when it gets here (R1–R18); what depends on state is
-//! decided behind. A conflict, a place in line, a loss are answers; [`Failure`] is for what could
-//! not be decided.
+//! Every request is syntactically valid by construction (R1–R18); groups check what depends on
+//! state. A conflict, a queue position and a lost lock are answers; [`Failure`] is for requests
+//! that could not be decided.
 
 use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;
@@ -23,164 +23,165 @@ pub enum ClientRequest {
     Release(ReleaseRequest),
     /// ReleaseAll (R100: ReleaseAll drops everything).
     ReleaseAll {
-        /// Whose.
+        /// The owner.
         owner: OwnerId,
-        /// In which namespaces; none means everywhere (R126: selection by domains).
+        /// The namespaces; empty means all (R126: selection by domains).
         domains: Vec<Namespace>,
-        /// Whether the wait edge goes too.
+        /// Whether the wait edge is removed too.
         edge: WaitEdge,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// Renew (R90 Renew with domains, R91 Renew without domains).
     Renew {
-        /// Whose leases.
+        /// The owner of the leases.
         owner: OwnerId,
-        /// Their new length.
+        /// The new lease time.
         ttl: Ttl,
-        /// In which namespaces; none means everywhere.
+        /// The namespaces; empty means all.
         domains: Vec<Namespace>,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// ForceRelease (R101: ForceRelease always notifies the victim).
     ForceRelease {
-        /// Who loses everything.
+        /// The owner that loses all its holds and queue positions.
         victim: OwnerId,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// AssertFencing (R73: AssertFencing checks owner and token).
     AssertFencing {
-        /// Who claims to be the writer.
+        /// The owner that claims to be the writer.
         owner: OwnerId,
-        /// At which fence; absent only if there are no paths (R14: AssertFencing needs a token).
+        /// The claimed fence; absent only if there are no paths (R14: AssertFencing needs a token).
         fence: Option<Fence>,
-        /// Of which paths.
+        /// The paths.
         paths: Vec<Path>,
     },
     /// DetectCycle (R111: DetectCycle walks wait edges).
     DetectCycle {
-        /// Where the walk starts.
+        /// The owner at which the walk starts.
         start: OwnerId,
-        /// How deep it may go; zero means the default (R112: depth limit of DetectCycle).
+        /// The depth limit; zero means the default (R112: depth limit of DetectCycle).
         max_depth: u32,
     },
     /// IsBlocking (R109: IsBlocking checks a named conflict).
     IsBlocking {
         /// The path in conflict.
         path: Path,
-        /// Who was in the way.
+        /// The owner that was reported as the blocker.
         owner: OwnerId,
-        /// Why.
+        /// The reported reason.
         reason: BlockReason,
     },
     /// IncrFencingToken (R75: IncrFencingToken always grows).
     IncrFencingToken {
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// SetWaitEdge (R107: wait edges).
     SetWaitEdge {
-        /// Who waits.
+        /// The owner that waits.
         owner: OwnerId,
-        /// For whom.
+        /// The owner that it waits for.
         blocker: OwnerId,
-        /// Where and why.
+        /// The path in conflict and the reason.
         why: Option<(Path, BlockReason)>,
-        /// How long this stands.
+        /// How long the edge stays without being set again.
         ttl: Ttl,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// ClearWaitEdge (R108: ClearWaitEdge always succeeds).
     ClearWaitEdge {
-        /// Who waited.
+        /// The owner whose edge is removed.
         owner: OwnerId,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// IsOwnerAlive (R118: IsOwnerAlive includes waiters).
     IsOwnerAlive {
-        /// Who.
+        /// The owner.
         owner: OwnerId,
-        /// In which namespaces; none means everywhere.
+        /// The namespaces; empty means all.
         domains: Vec<Namespace>,
     },
     /// RequestRevoke (R115: RequestRevoke sends an event).
     RequestRevoke {
-        /// Who is asked.
+        /// The owner that is asked to release.
         owner: OwnerId,
     },
     /// InspectPath (R141: InspectPath shows one path).
     InspectPath {
-        /// Which path.
+        /// The path.
         path: Path,
     },
     /// ListOwnerLocks (R142: ListOwnerLocks lists live holds).
     ListOwnerLocks {
-        /// Whose.
+        /// The owner.
         owner: OwnerId,
-        /// In which namespaces; none means everywhere.
+        /// The namespaces; empty means all.
         domains: Vec<Namespace>,
     },
     /// DumpLocks (R143: DumpLocks pages through all holds).
     DumpLocks {
-        /// Where to go on; empty at the start.
+        /// The cursor of the previous page; empty for the first page.
         cursor: Vec<u8>,
-        /// How many entries at most; zero means 64.
+        /// The maximum number of entries; zero means 64.
         page: u32,
     },
     /// SetNamespacePolicy (R131: SetNamespacePolicy clears on change).
     SetNamespacePolicy {
-        /// Whose row.
+        /// The namespace of the row.
         namespace: Namespace,
-        /// What it is to become.
+        /// The new algorithm.
         algorithm: Algorithm,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// GetNamespacePolicy (R136: GetNamespacePolicy reads one row).
     GetNamespacePolicy {
-        /// Whose row.
+        /// The namespace of the row.
         namespace: Namespace,
     },
     /// DeleteNamespacePolicy (R137 deleting a missing row, R138 deleting a row in use).
     DeleteNamespacePolicy {
-        /// Whose row.
+        /// The namespace of the row.
         namespace: Namespace,
-        /// Makes it apply at most once.
+        /// Idempotency key: the request applies at most once.
         key: Option<Key>,
     },
     /// ListNamespacePolicies (E13: list namespace policies).
     ListNamespacePolicies {
-        /// Rows behind this name.
+        /// Only rows after this name.
         after: Option<Namespace>,
-        /// How many at most; zero means 64.
+        /// The maximum number of rows; zero means 64.
         page: u32,
     },
     /// Health (R145: Health needs a working quorum).
     Health,
-    /// A read of nothing, confirmed by a round of this group's leader: for those who look at the
-    /// leader's state afterwards (backups).
+    /// An empty linearizable read, confirmed by a ReadIndex round of the group's leader. A backup
+    /// uses it before it reads the leader's state.
     Confirm {
-        /// Which group.
+        /// The group.
         group: GroupId,
     },
     /// Explain (E7: Explain a lock request).
     Explain {
-        /// What would be acquired.
+        /// The path that would be acquired.
         path: Path,
-        /// How.
+        /// The mode.
         mode: Mode,
-        /// By whom.
+        /// The owner that would acquire it.
         owner: OwnerId,
     },
-    /// Break (E9: Break one hold). Actor and reason are the audit log's business, at the edge.
+    /// Break (E9: Break one hold). The server writes actor and reason to its audit log; they do not
+    /// get here.
     Break {
         /// The path whose hold ends.
         path: Path,
-        /// Whose hold.
+        /// The owner of the hold.
         owner: OwnerId,
         /// For a write, the fence it must still have.
         fence: Option<Fence>,
@@ -190,66 +191,67 @@ pub enum ClientRequest {
 /// See [`ClientRequest::Acquire`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AcquireRequest {
-    /// Who asks.
+    /// The owner that acquires.
     pub owner: OwnerId,
     /// Length of the lease, if granted.
     pub ttl: Ttl,
     /// How long it may wait, if queued.
     pub queue_ttl: QueueTtl,
-    /// What is wanted, in the caller's order.
+    /// The wanted locks, in the caller's order.
     pub requests: Vec<Request>,
-    /// What is given back with it.
+    /// Holds that are released in the same step (R64: inline releases).
     pub releases: Vec<Hold>,
-    /// The caller's own fence.
+    /// A fence supplied by the caller (R68: caller-supplied tokens).
     pub fence: Option<Fence>,
-    /// Makes it apply at most once.
+    /// Idempotency key: the request applies at most once.
     pub key: Option<Key>,
-    /// What to do where the answer would be "queued" (E1, E2 ask blockers to release).
+    /// What happens on a waitable conflict (E1 try without waiting, E2 ask blockers to release).
     pub wait: WaitMode,
-    /// Who this owner is, for people (E3: holder description).
+    /// A description of the owner for people (E3: holder description).
     pub holder: Option<Holder>,
     /// Whether a wait that closes a cycle is refused (E5).
     pub deadlock: Deadlock,
 }
 
-/// What becomes of an acquire whose wait would close a cycle (E5).
+/// What happens to an acquire whose wait would close a cycle (E5: refuse on deadlock).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Deadlock {
-    /// Nobody looks.
+    /// No deadlock check.
     Ignore,
-    /// It is taken back.
+    /// The acquire is withdrawn and answered with a conflict.
     Refuse,
 }
 
 /// See [`ClientRequest::Release`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReleaseRequest {
-    /// Whose holds.
+    /// The owner of the holds.
     pub owner: OwnerId,
-    /// Which holds, or places in line.
+    /// The holds, or pending entries, to release.
     pub holds: Vec<Hold>,
-    /// Whether the wait edge goes too (R98: Release and the wait edge).
+    /// Whether the wait edge is removed too (R98: Release and the wait edge).
     pub edge: WaitEdge,
-    /// Makes it apply at most once.
+    /// Idempotency key: the request applies at most once.
     pub key: Option<Key>,
 }
 
 /// Whether a release also removes the owner's wait edge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum WaitEdge {
-    /// It stays.
+    /// The edge stays.
     Keep,
-    /// It goes.
+    /// The edge is removed.
     Remove,
 }
 
-/// The answer to a [`ClientRequest`]; the variant is the request's. Small: what is said often moves often,
-/// what is long and rare is boxed.
+/// The answer to a [`ClientRequest`]; the variant is the request's. Long and rare variants are
+/// boxed, so that moving the frequent ones stays cheap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// To an acquire.
     Acquire(AcquireAnswer),
-    /// To whatever succeeds without a word: releases, edges, policies, kills, asking.
+    /// To every request whose success has no result: releases, wait edges, policies, ForceRelease,
+    /// RequestRevoke.
     Done,
     /// To a renewal.
     Renew(RenewAnswer),
@@ -269,7 +271,7 @@ pub enum Answer {
     Dump {
         /// Some holds.
         locks: Vec<HeldLock>,
-        /// Where to go on; empty when done.
+        /// The cursor of the next page; empty after the last page.
         next: Vec<u8>,
     },
     /// To GetNamespacePolicy.
@@ -294,61 +296,61 @@ pub enum Answer {
     Break(Box<BreakOutcome>),
 }
 
-/// How an acquire ended.
+/// The result of an acquire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AcquireAnswer {
-    /// Held.
+    /// The locks are held.
     Granted {
-        /// Where; `None` for an empty request (R61: empty acquire).
+        /// The namespace; `None` for an empty request (R61: empty acquire).
         namespace: Option<Namespace>,
         /// The fence in force.
         fence: Option<Fence>,
     },
-    /// In line.
+    /// The request waits in the queue.
     Queued {
-        /// What is in the way.
+        /// The blocker and the reason.
         conflict: Box<Conflict>,
-        /// What is left of the blocker's lease (E4: blocker and queue position).
+        /// The remaining lease time of the blocker (E4: blocker and queue position).
         lease_left_ms: Option<u64>,
-        /// The fence reserved.
+        /// The fence that is reserved for the grant.
         fence: Option<Fence>,
-        /// The place in line (E4).
+        /// The queue position (E4).
         position: u32,
     },
-    /// In conflict; nothing is stored.
+    /// The request is in conflict and does not wait; nothing is stored.
     Conflict {
-        /// What is in the way.
+        /// The blocker and the reason.
         conflict: Box<Conflict>,
-        /// What is left of the blocker's lease (E4).
+        /// The remaining lease time of the blocker (E4).
         lease_left_ms: Option<u64>,
         /// The owners of the cycle that the wait would have closed, in wait order (E5).
         deadlock: Vec<OwnerId>,
     },
     /// The owner does not hold what it believes to hold.
     Lost {
-        /// Which path; `None` when the whole lease is gone.
+        /// The path; `None` if the whole lease has ended.
         path: Option<Path>,
         /// What is missing.
         missing: Missing,
     },
 }
 
-/// How a renewal ended.
+/// The result of a renewal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RenewAnswer {
-    /// Extended.
+    /// The leases are extended.
     Renewed {
-        /// Somebody asked the owner to let go (R93: revoke flag in Renew).
+        /// Whether another owner asked this owner to release (R93: revoke flag in Renew).
         asked: bool,
     },
-    /// Something is gone.
+    /// A lease or a hold is lost.
     Lost(Missing),
 }
 
-/// How an assertion ended.
+/// The result of AssertFencing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum AssertAnswer {
-    /// All in force.
+    /// The owner is the writer of all paths, at this fence.
     Valid,
     /// The owner is not this path's writer.
     StaleOwner(Path),
@@ -356,14 +358,14 @@ pub enum AssertAnswer {
     StaleFence(Path),
 }
 
-/// What [`ClientRequest::Explain`] is answered (E7).
+/// The answer to [`ClientRequest::Explain`] (E7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainAnswer {
-    /// Why it would not be granted now.
+    /// Why the request would not be granted now.
     pub explanation: Explanation,
-    /// What is left of each blocker's lease.
+    /// The remaining lease time of each blocker.
     pub left: Vec<Option<u64>>,
-    /// For each blocker what it waits for, and so on.
+    /// For each blocker the owners that it waits for, and transitively for those.
     pub waits: Vec<(OwnerId, Vec<OwnerId>)>,
     /// The cycle through this owner, if there is one.
     pub cycle: Vec<OwnerId>,
@@ -372,40 +374,40 @@ pub struct ExplainAnswer {
 /// Why a call has no answer. The text says what to do next; the variant is for programs.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Refused, and always will be; nothing has changed.
+    /// The request is invalid: a retry fails again. Nothing has changed.
     #[error("{0}")]
     InvalidArgument(String),
     /// The policy or routing changed under an acquire twice in a row; nothing has changed: retry
     /// (R32: re-resolution after policy change).
     #[error("the namespace policy changed under this request twice: try again")]
     Aborted,
-    /// The state does not allow it (R133 route changes need drained paths, R138); nothing has
-    /// changed.
+    /// The current state does not allow the request (R133 route changes need drained paths, R138).
+    /// Nothing has changed.
     #[error("{0}")]
     FailedPrecondition(String),
-    /// A limit; nothing has changed.
+    /// A limit is reached. Nothing has changed.
     #[error("{0}")]
     ResourceExhausted(String),
-    /// No leader, no quorum, too much waiting, or an answer that was lost on the way: it may have
-    /// happened or not, unless `nothing_happened`.
+    /// No leader, no quorum, overload, or a lost answer. The request may have taken effect, unless
+    /// `nothing_happened` says otherwise.
     #[error("{why}")]
     Unavailable {
-        /// What is wrong.
+        /// The reason, for the user.
         why: &'static str,
         /// Whether it is certain that nothing has changed.
         nothing_happened: EffectCertainty,
     },
-    /// The deadline passed first; it may have happened or not.
+    /// The deadline passed before the answer. The request may have taken effect.
     #[error("the deadline passed before the answer came")]
     DeadlineExceeded,
 }
 
-/// Said to who gave a key where no more answers can be remembered (R102: keyed requests apply
+/// The message for a keyed request while the idempotency table is full (R102: keyed requests apply
 /// once).
 const ANSWERS_FULL: &str = "too many answers are remembered: try again later, or without a key";
 
 impl Failure {
-    /// No more answers can be remembered, and none is forgotten early (R102).
+    /// The failure for a full idempotency table. Entries are never evicted early (R102).
     pub(crate) fn answers_full() -> Failure {
         Failure::Unavailable {
             why: ANSWERS_FULL,
@@ -413,7 +415,7 @@ impl Failure {
         }
     }
 
-    /// Whether the same call without a key would have been taken.
+    /// Whether the same call without a key would have been accepted.
     pub fn wants_no_key(&self) -> bool {
         matches!(self, Failure::Unavailable { why, .. } if *why == ANSWERS_FULL)
     }
@@ -424,13 +426,13 @@ impl Failure {
 pub enum EffectCertainty {
     /// Nothing has changed.
     Yes,
-    /// It may have happened.
+    /// The request may have taken effect.
     No,
 }
 
-/// What is in an acquire's way, for [`Answer`]s that name only one.
+/// Access to the single reported blocker.
 impl AcquireAnswer {
-    /// The blocker that was reported, if any.
+    /// Returns the reported blocker, if any.
     pub fn blocker(&self) -> Option<&Blocker> {
         match self {
             AcquireAnswer::Queued { conflict, .. } | AcquireAnswer::Conflict { conflict, .. } => {

@@ -1,4 +1,4 @@
-//! A group's state as bytes: version, which machine, then what that machine writes.
+//! Snapshot format: version, kind of state machine, then the bytes of that machine.
 
 use bytes::Bytes;
 use tenure_core::command::Command;

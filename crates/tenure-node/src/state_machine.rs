@@ -1,4 +1,4 @@
-//! The machine behind a group's log: a space of locks, or the system machine.
+//! The replicated state machine of a group: a lock space, or the system machine.
 
 use tenure_core::command::Command;
 use tenure_core::event::EventIdStride;
@@ -11,8 +11,8 @@ use tenure_core::value::Stamp;
 
 use crate::group_op::{GroupOp, GroupQuery, QueryResult};
 
-/// A command for either machine. Those of a space are not boxed: to move one costs less than to find
-/// memory for it.
+/// A command for either machine. Space commands are not boxed: moving one costs less than an
+/// allocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum AnyCommand {
     Space(Command),
@@ -40,14 +40,14 @@ pub(crate) enum AnyOutcome {
     System(SystemOutcome),
 }
 
-/// Which machine a group has, and how an empty one looks.
+/// The kind of a group's state machine, with its initial settings.
 #[derive(Clone, Debug)]
 pub(crate) enum MachineInit {
     Space(SpaceLimits, HashSeed),
     System(NamespaceTable),
 }
 
-/// See the module.
+/// The replicated state machine of a group.
 pub(crate) enum StateMachine {
     Space(Box<Space>),
     System(Box<System>),
@@ -65,7 +65,7 @@ impl StateMachine {
         }
     }
 
-    /// Its events have the ids of this lane (R121: event ids).
+    /// Sets the event ids of this machine (R121: event ids).
     pub(crate) fn number_events(&mut self, channel: EventIdStride) {
         match self {
             StateMachine::Space(space) => space.number_events(channel),
@@ -94,7 +94,7 @@ impl StateMachine {
         }
     }
 
-    /// The number of the rules that it applies by.
+    /// Returns the rules number that it applies.
     pub(crate) fn rules(&self) -> u32 {
         match self {
             StateMachine::Space(space) => space.rules(),
@@ -102,7 +102,7 @@ impl StateMachine {
         }
     }
 
-    /// The largest stamp seen.
+    /// Returns the largest time stamp applied.
     pub(crate) fn time(&self) -> u64 {
         match self {
             StateMachine::Space(space) => space.time(),

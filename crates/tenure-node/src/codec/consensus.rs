@@ -1,4 +1,4 @@
-//! Entries, hard states, bases and messages: what consensus writes and sends.
+//! Encoding of Raft data: entries, hard states, bases and messages.
 
 use bytes::Bytes;
 

@@ -1,11 +1,11 @@
-//! A frame: everything that one turn of a node has to say to one peer.
+//! Frame format: everything that one step of a node sends to one peer on one channel.
 //!
 //! ```text
 //!   version, sender, its start, slot and number of the frame, then items: kind, length, content
 //! ```
 //!
-//! An item of a kind that this release does not know is skipped, so that the next release may say
-//! more to a node of this one.
+//! The reader skips items of an unknown kind, so that a later release can add items without
+//! breaking nodes of this release.
 
 use bytes::Bytes;
 

@@ -1,8 +1,8 @@
-//! Every byte that leaves the process or reaches the disk, in our own records.
+//! Binary encoding of everything that is sent to peers or written to disk.
 //!
-//! Numbers are LEB128, byte strings are length-prefixed, lists are counted. A record begins with a
-//! version where it can outlive a release. Reading checks every length against what is there
-//! *before* it allocates, and never panics; [`CodecError`] says what was wrong.
+//! Numbers are LEB128, byte strings are length-prefixed, lists are counted. A record that can
+//! outlive a release begins with a version. The decoder checks every length against the remaining
+//! input *before* it allocates, and never panics; [`CodecError`] says what was wrong.
 
 mod consensus;
 mod frame;

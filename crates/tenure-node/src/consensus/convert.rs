@@ -1,6 +1,8 @@
-//! Our types to the library's and back. The library's parser is only ever given bytes that its own
-//! writer made in this process: a membership entry carries our encoding in its context, and the
-//! library's form is rebuilt from it wherever the entry came from.
+//! Conversion between this crate's types and those of the Raft library.
+//!
+//! The library's protobuf parser only ever reads bytes that its own writer made in this process. A
+//! membership entry carries our encoding in its context, and the library's form is rebuilt from it,
+//! whether the entry comes from a peer or from disk.
 
 use bytes::Bytes;
 use protobuf::Message as _;
@@ -45,7 +47,7 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
     }
 }
 
-/// Like [`entry_out`], of an entry that nobody else needs.
+/// Like [`entry_out`], but consumes the entry.
 pub(super) fn entry_own(entry: eraftpb::Entry) -> Entry {
     let is_commands = entry.get_entry_type() == eraftpb::EntryType::EntryNormal;
     if !is_commands || entry.data.is_empty() {
@@ -86,9 +88,9 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
 
 pub(super) fn change_in(change: &MembershipChange, ids: &mut IdInterner) -> eraftpb::ConfChangeV2 {
     let mut out = eraftpb::ConfChangeV2::default();
-    // Explicit: whoever leads leaves the joint configuration by a proposal of its own. The
-    // library's automatic way can get stuck when the leader steps down at the wrong moment.
-    // A single step needs no joint configuration.
+    // Explicit: the current leader leaves the joint configuration by a proposal of its own. The
+    // library's automatic way can get stuck when the leader steps down at the wrong moment. A
+    // single step needs no joint configuration.
     if change.steps.len() > 1 {
         out.set_transition(eraftpb::ConfChangeTransition::Explicit);
     }

@@ -1,19 +1,19 @@
-//! Interning: replica identities as the numbers that the Raft library knows them by.
+//! Interning of replica identities as the 64-bit ids of the Raft library.
 //!
-//! The library names a replica by 64 bits, an identity has 128. The numbers never leave the memory of one
-//! replica: messages, votes and memberships carry identities on the wire and on disk. So the mapping only
-//! has to be injective within one replica of one process.
+//! The library identifies a replica by 64 bits, an identity has 128. The ids never leave the memory
+//! of one replica: messages, votes and memberships carry identities on the wire and on disk. So the
+//! mapping only has to be injective within one replica of one process.
 //!
-//! It is: an identity with the replica number 0 maps to node and incarnation in one number, which is at least
-//! 2^32 because a node's number is not zero. Every other identity gets the next number, counted from 1, and
-//! keeps it; 2^32 of them do not fit in memory. A group mentions one identity per addition, so the table
-//! does not outgrow the log entries that caused it.
+//! It is injective: an identity with replica number 0 maps to node and incarnation in one id, which
+//! is at least 2^32 because a node id is not zero. Every other identity gets the next id, counted
+//! from 1, and keeps it; 2^32 of them do not fit in memory. A group mentions one identity per
+//! addition, so the table does not outgrow the log entries that caused it.
 
 use std::collections::BTreeMap;
 
 use crate::ReplicaId;
 
-/// See the module.
+/// The mapping between replica identities and the library's ids.
 #[derive(Clone, Debug, Default)]
 pub(super) struct IdInterner {
     numbered: BTreeMap<ReplicaId, u64>,

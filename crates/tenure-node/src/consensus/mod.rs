@@ -1,15 +1,15 @@
-//! Consensus behind a narrow door: one group's replica as a value that is poked and asked.
+//! Raft behind a narrow interface: one replica of one group as a state machine without I/O.
 //!
 //! ```text
-//!   tick, receive, propose, change, read, persisted ──▶ Replica ──take──▶ Work
+//!   tick, receive, propose, change, read, persisted ──▶ Replica ──take──▶ Ready
 //! ```
 //!
-//! Everything above this module speaks the types of this file; only the files below it name the
-//! Raft library. Nothing that came over a socket or from a disk reaches the library's own parser:
-//! messages and entries arrive as these types, decoded by [`codec`].
+//! All other modules use only the types of this file; only the submodules name the Raft library.
+//! The library's own parser never sees bytes from a socket or a disk: messages and entries arrive
+//! as these types, decoded by [`codec`].
 //!
-//! Between [`Consensus::take`] and the next call the library's own bookkeeping is complete, so a
-//! caller can never be "between ready and advance".
+//! [`Consensus::take`] runs the library's ready/advance cycle in one call, so a caller can never be
+//! between the two.
 
 mod convert;
 mod id_interner;
@@ -25,7 +25,8 @@ use crate::{NodeId, ReplicaId, codec};
 pub(crate) use replica::{ELECTION_TICKS, Replica, RestoredState};
 pub(crate) use store::{EntriesSize, LogTail};
 
-/// Where an entry stands. Two entries at one index are the same entry iff their terms agree.
+/// A position in a group's log. Two entries at one index are the same entry iff their terms are
+/// equal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LogPosition {
     /// The term of the leader that proposed it.
@@ -37,42 +38,42 @@ pub struct LogPosition {
 /// One entry of a group's log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Where it stands.
+    /// Its position in the log.
     pub place: LogPosition,
-    /// What it says.
+    /// Its content.
     pub payload: Payload,
 }
 
 impl Entry {
-    /// What it says, as it is written to the log. For commands this is only another handle to the
-    /// same memory.
+    /// Returns the content as it is written to the log. For commands this shares the memory of the
+    /// entry.
     pub fn payload_bytes(&self) -> Bytes {
         codec::encode_payload(&self.payload)
     }
 }
 
-/// What an entry says.
+/// The content of an entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Payload {
     /// Nothing: a leader's first entry, or a proposal that consensus refused.
     Empty,
-    /// Commands for the group's machine, encoded.
+    /// Encoded commands for the group's state machine.
     Commands(Bytes),
-    /// A change of who replicates the group.
+    /// A membership change.
     Membership(MembershipChange),
 }
 
-/// What a replica must not forget: its term, its vote in it, and (as a hint) what is committed. Beside it,
-/// which replica that is: what is left on disk of a removed replica is this record alone.
+/// Raft hard state: term, vote, and (as a hint) commit index. It also contains the replica number,
+/// because this record is all that stays on disk of a removed replica.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HardState {
     /// The latest term it has seen.
     pub term: u64,
-    /// Whom it voted for in that term.
+    /// The replica that it voted for in that term.
     pub vote: Option<ReplicaId>,
     /// The highest index known to be committed; may be old after a crash.
     pub commit: u64,
-    /// The number of the replica that all of this is about ([`ReplicaId::replica`]).
+    /// The number of this replica ([`ReplicaId::replica`]).
     pub replica: u64,
     /// Tombstone: this replica was removed and its log deleted. No replica with this number or a lower one
     /// is ever opened here again.
@@ -83,18 +84,19 @@ pub struct HardState {
 }
 
 impl HardState {
-    /// As it is written to the log.
+    /// Returns the encoding that is written to the log.
     pub fn to_bytes(&self) -> Bytes {
         codec::encode_hard_state(self)
     }
 }
 
-/// Who replicates a group. While `outgoing` is not empty, decisions need both majorities.
+/// The members of a group. While `outgoing` is not empty (joint consensus), decisions need both
+/// majorities.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Membership {
-    /// Those who vote.
+    /// Replicas that vote.
     pub voters: Vec<ReplicaId>,
-    /// Those who only listen.
+    /// Replicas that receive the log and do not vote.
     pub learners: Vec<ReplicaId>,
     /// The voters of the configuration that is being left.
     pub outgoing: Vec<ReplicaId>,
@@ -103,17 +105,17 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Whether a change is half done.
+    /// Whether the configuration is joint: a change is not complete.
     pub fn is_joint(&self) -> bool {
         !self.outgoing.is_empty()
     }
 
-    /// As it is written to the log, beside a base.
+    /// Returns the encoding that is written to the log with a base.
     pub fn to_bytes(&self) -> Bytes {
         codec::encode_membership(self)
     }
 
-    /// Everybody who gets the log, each once, in order.
+    /// Returns every replica that receives the log, each once, in order.
     pub fn everybody(&self) -> Vec<ReplicaId> {
         let mut all: Vec<ReplicaId> = self
             .voters
@@ -129,10 +131,10 @@ impl Membership {
     }
 }
 
-/// A change of membership. No steps at all means: leave the joint configuration.
+/// A membership change. Without steps it means: leave the joint configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MembershipChange {
-    /// What changes, all at once.
+    /// The steps, which take effect together.
     pub steps: Vec<MembershipStep>,
 }
 
@@ -149,7 +151,7 @@ pub enum MembershipStep {
 }
 
 impl MembershipStep {
-    /// Whom it is about.
+    /// Returns the replica that the step concerns.
     pub(crate) fn member(self) -> ReplicaId {
         match self {
             Self::Voter(member) | Self::Learner(member) | Self::Remove(member) => member,
@@ -157,7 +159,7 @@ impl MembershipStep {
     }
 }
 
-/// How additions name the new replica.
+/// How a membership change numbers the replicas that it adds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReplicaNumbering {
     /// By the rules of release 0.1.0 every replica has the number 0: one that is removed and added again
@@ -169,7 +171,8 @@ pub(crate) enum ReplicaNumbering {
 }
 
 impl MembershipChange {
-    /// Whether it may change who votes, given who votes now. A change that only adds or removes learners does not.
+    /// Whether the change may affect the set of voters, given the present membership. A change that
+    /// only adds or removes learners does not.
     pub(crate) fn changes_voters(&self, present: &Membership) -> bool {
         let votes = |member: &ReplicaId| {
             present.voters.contains(member) || present.outgoing.contains(member)
@@ -180,8 +183,8 @@ impl MembershipChange {
         })
     }
 
-    /// The change with the identities of the replicas that it adds. `None` if it does not fit the present
-    /// membership: then it changes nothing, the same on every replica.
+    /// Returns the change with the identities of the added replicas filled in. `None` if it does
+    /// not fit the present membership: then it has no effect, on every replica alike.
     pub(crate) fn resolve(
         &self,
         present: &Membership,
@@ -196,7 +199,8 @@ impl MembershipChange {
             let is_present = members.contains(&step.member());
             steps.push(match *step {
                 MembershipStep::Learner(member) if !is_present => {
-                    // A node has one replica of a group: the old one must be out before a new one comes.
+                    // A node has at most one replica of a group: the old one must be removed before
+                    // a new one is added.
                     let occupied = members.iter().any(|one| one.shares_disk(member));
                     if member.replica != 0 || occupied {
                         return None;
@@ -213,31 +217,31 @@ impl MembershipChange {
     }
 }
 
-/// The state up to an entry, as far as consensus is concerned.
+/// Raft metadata of a snapshot: the last included entry and the membership at that point.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Base {
     /// The last entry that it includes.
     pub place: LogPosition,
-    /// Who replicated the group at that point.
+    /// The membership at that entry.
     pub membership: Membership,
 }
 
 impl Base {
-    /// Where the log of a newly born group begins. Not zero, so that a replica that knows nothing
-    /// always needs a snapshot and never has to guess the first membership.
+    /// The base of a new group's log. It is not zero, so that an empty replica always needs a
+    /// snapshot and never has to guess the first membership.
     pub const BIRTH: LogPosition = LogPosition { term: 1, index: 1 };
 }
 
 /// A message between two replicas of one group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Message {
-    /// Who sends it.
+    /// The sender.
     pub(crate) from: ReplicaId,
-    /// For whom it is.
+    /// The receiver.
     pub(crate) to: ReplicaId,
     /// The sender's term; zero where the kind has none.
     pub(crate) term: u64,
-    /// What it is.
+    /// The kind of message.
     pub(crate) kind: MessageKind,
     /// Meaning depends on the kind, as does that of all numbers below.
     pub(crate) index: u64,
@@ -247,19 +251,19 @@ pub(crate) struct Message {
     pub(crate) commit: u64,
     /// The term of the entry at `commit`.
     pub(crate) commit_term: u64,
-    /// Set where the answer is no.
+    /// Set if the answer is a refusal.
     pub(crate) reject: Option<u64>,
     /// A follower asks for a snapshot of at least this index; zero if it does not.
     pub(crate) request_snapshot: u64,
     /// Entries to append.
     pub(crate) entries: Vec<Entry>,
-    /// What identifies the round that this heartbeat belongs to, or the kind of an election.
+    /// The ReadIndex round of a heartbeat, or the kind of an election.
     pub(crate) context: Bytes,
-    /// The base of a snapshot; its data travels apart.
+    /// The base of a snapshot; the data is sent in chunks.
     pub(crate) snapshot: Option<Box<Base>>,
 }
 
-/// What a [`Message`] is.
+/// The kind of a [`Message`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum MessageKind {
@@ -271,24 +275,24 @@ pub(crate) enum MessageKind {
     Vote = 3,
     /// Answer to [`MessageKind::Vote`].
     VoteAnswer = 4,
-    /// Would you vote for me?
+    /// Asks whether the receiver would vote, before the sender raises its term.
     PreVote = 5,
     /// Answer to [`MessageKind::PreVote`].
     PreVoteAnswer = 6,
-    /// The leader lives, and asks who follows.
+    /// Heartbeat of the leader.
     Heartbeat = 7,
     /// Answer to [`MessageKind::Heartbeat`].
     HeartbeatAnswer = 8,
-    /// The state up to an index, instead of entries.
+    /// A snapshot instead of entries.
     Snapshot = 9,
-    /// Take over now.
+    /// Asks the receiver to campaign at once (leadership transfer).
     TimeoutNow = 10,
-    /// Please hand leadership over.
+    /// Asks the leader to transfer leadership.
     TransferLeader = 11,
 }
 
 impl MessageKind {
-    /// All of them, in order of their numbers.
+    /// All kinds, in order of their numbers.
     pub(crate) const ALL: [MessageKind; 11] = [
         MessageKind::Append,
         MessageKind::AppendAnswer,
@@ -303,7 +307,7 @@ impl MessageKind {
         MessageKind::TransferLeader,
     ];
 
-    /// Whether it answers a message of the receiver, which therefore knows the sender.
+    /// Whether it answers a message of the receiver; then the receiver knows the sender.
     pub(crate) fn is_answer(self) -> bool {
         matches!(
             self,
@@ -314,7 +318,7 @@ impl MessageKind {
         )
     }
 
-    /// Whether only a leader says this, and only to a member.
+    /// Whether only a leader sends it, and only to members.
     pub(crate) fn is_of_leader(self) -> bool {
         matches!(
             self,
@@ -324,8 +328,9 @@ impl MessageKind {
 }
 
 impl Message {
-    /// Whether a non-empty append starts right behind `index` and has no gap. The library once
-    /// acknowledged entries it did not have because of such a message; both ends check.
+    /// Whether a non-empty append starts directly after `index` and has no gap. The library once
+    /// acknowledged entries that it did not have because of such a message, so sender and receiver
+    /// both check.
     pub(crate) fn is_contiguous(&self) -> bool {
         self.kind != MessageKind::Append
             || self
@@ -336,11 +341,11 @@ impl Message {
     }
 }
 
-/// Identifies one round of "do I still lead?". Never used twice, not even for a retry or by a
-/// restarted process: acknowledgements are matched by these bytes alone.
+/// Identifies one ReadIndex round. Never used twice, not even for a retry or by a restarted
+/// process, because acknowledgements are matched by these bytes alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct ReadRound {
-    /// Which node asks.
+    /// The node that started the round.
     pub(crate) node: NodeId,
     /// Drawn once per start of the process.
     pub(crate) nonce: u64,
@@ -348,12 +353,12 @@ pub(crate) struct ReadRound {
     pub(crate) number: u64,
 }
 
-/// Consensus has not taken a proposal; it is certain that nothing of it will ever happen.
+/// Consensus did not accept a proposal; it will never take effect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ProposalDropped;
 
-/// What a replica wants done. Messages in `after` must wait until entries and hard state are durable.
-/// Whoever does it leaves the lists empty: their room serves the next replica.
+/// Work that a replica hands out. Messages in `after` must wait until entries and hard state are
+/// durable. The caller drains the lists and reuses them for the next replica.
 #[derive(Debug, Default)]
 pub(crate) struct Ready {
     /// Report this number with [`Consensus::persisted`] once the writes are durable.
@@ -366,85 +371,89 @@ pub(crate) struct Ready {
     pub(crate) hard_state: Option<HardState>,
     /// Whether the writes must be synced; a mere commit index need not be.
     pub(crate) must_sync: bool,
-    /// May leave at once.
+    /// Messages that may be sent at once.
     pub(crate) messages: Vec<Message>,
-    /// May leave when the writes are durable.
+    /// Messages that may be sent when the writes are durable.
     pub(crate) after: Vec<Message>,
     /// Apply these, in order.
     pub(crate) committed: Vec<Entry>,
-    /// Rounds that a quorum has confirmed: what was committed when they began.
+    /// ReadIndex rounds that a quorum has confirmed, with the commit index at their start.
     pub(crate) confirmed: Vec<(ReadRound, u64)>,
 }
 
-/// The part a replica plays.
+/// The Raft role of a replica.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// Follows, or waits for a leader.
+    /// Follower or learner, with or without a known leader.
     Follower,
-    /// Wants to lead.
+    /// Candidate in an election or a pre-vote.
     Candidate,
-    /// Leads.
+    /// Leader.
     Leader,
 }
 
-/// How far a replica's log has come at one member, as the leader knows it.
+/// Replication progress of one member, as the leader knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// Everything up to this index is there.
+    /// The member has all entries up to this index.
     pub matched: u64,
-    /// It was heard of since the last check.
+    /// Whether the leader heard from it since the last quorum check.
     pub recent: bool,
 }
 
-/// All that the rest of the node may ask of consensus. Small, so that another one fits behind it.
+/// The interface between the node and consensus. Kept small, so that another implementation can
+/// replace it.
 pub(crate) trait Consensus {
-    /// A tick of the clock, which counts them for all groups of the node.
+    /// Advances the Raft clock by one tick; `number` counts the ticks of the node.
     fn tick(&mut self, number: u64);
-    /// A message from another replica. A malformed one is counted and dropped.
+    /// Handles a message from another replica. A malformed one is counted and dropped.
     fn receive(&mut self, message: Message);
-    /// Stand for election now.
+    /// Starts an election now.
     fn campaign(&mut self);
-    /// The leader's connection broke: do not wait for the timeout. The first in `rank` stands now.
+    /// Reacts to a broken connection to the leader without waiting for the election timeout. The
+    /// replica with rank 0 campaigns now.
     fn leader_is_gone(&mut self, rank: usize);
     /// Appends commands to the log; only a leader may.
     fn propose(&mut self, data: Bytes) -> Result<LogPosition, ProposalDropped>;
     /// Appends a change of membership; only a leader without an unfinished change may.
     fn change(&mut self, change: &MembershipChange) -> Result<LogPosition, ProposalDropped>;
-    /// Whether it refrains from campaigning, because it could not write its own vote in time.
+    /// Sets whether the replica refrains from campaigning, because its disk is too slow to write
+    /// its own vote in time.
     fn hold_back(&mut self, yes: bool);
-    /// Starts a round. It may be dropped without a word.
+    /// Starts a ReadIndex round. The library may drop it silently.
     fn read(&mut self, round: ReadRound);
-    /// Hands leadership over, if the other is up to date in time.
+    /// Transfers leadership, if the target catches up in time.
     fn transfer(&mut self, to: ReplicaId);
-    /// A connection to a peer broke: go back to probing.
+    /// Goes back to probing a peer whose connection broke.
     fn unreachable(&mut self, peer: ReplicaId);
-    /// A snapshot reached its peer, or did not.
+    /// Reports whether a snapshot reached its peer.
     fn snapshot_sent(&mut self, peer: ReplicaId, arrived: bool);
     /// Whether [`Consensus::take`] would find anything.
     fn has_work(&self) -> bool;
-    /// Fills `work`, which comes empty, with what there is to do. False if there is nothing.
+    /// Fills the empty `work` with pending work. Returns false if there is none.
     fn take(&mut self, work: &mut Ready) -> bool;
-    /// The writes of all work up to this number are durable.
+    /// Reports that the writes of all work up to this number are durable.
     fn persisted(&mut self, number: u64);
-    /// Entries up to this index are applied.
+    /// Reports that entries up to this index are applied.
     fn applied(&mut self, index: u64);
-    /// A committed change of membership takes effect.
+    /// Puts a committed membership change into effect and returns the new membership.
     fn enact(&mut self, change: &MembershipChange, numbering: ReplicaNumbering) -> Membership;
-    /// The part it plays.
+    /// Returns the role.
     fn role(&self) -> Role;
-    /// Its term.
+    /// Returns the term.
     fn term(&self) -> u64;
-    /// Who leads, as far as it knows.
+    /// Returns the known leader.
     fn leader(&self) -> Option<ReplicaId>;
-    /// Whether it alone decides: one voter, no change under way.
+    /// Whether this replica is the only voter and no membership change is unfinished.
     fn is_alone(&self) -> bool;
-    /// What is committed, if it leads and alone decides: then it needs no round to know.
+    /// Returns the commit index if this replica leads and is the only voter: then a read needs no
+    /// round.
     fn committed_alone(&self) -> Option<u64>;
-    /// What its log holds.
+    /// Returns the log.
     fn store(&self) -> &LogTail;
-    /// What its log holds, to be compacted or given a snapshot.
+    /// Returns the log, to compact it or to offer a snapshot.
     fn store_mut(&mut self) -> &mut LogTail;
-    /// How far a member has come; leaders only.
+    /// Returns the progress of a member; leaders only.
     fn progress(&self, member: ReplicaId) -> Option<Progress>;
     /// Whether a majority of the voters (of both configurations, if joint) has acknowledged that the
     /// entries up to this index are committed; leaders only.

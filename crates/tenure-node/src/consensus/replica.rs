@@ -1,9 +1,10 @@
-//! One replica of one group, on TiKV's `raft`.
+//! One Raft replica of one group, on TiKV's `raft` crate.
 //!
-//! The library's traps and where they are met: appends are checked for gaps on the way out and in;
-//! election timeouts come from our own generator after every change of term or role; a joint
-//! configuration is left by an explicit proposal; reads are answered only by contexts that are
-//! never used twice; `batch_append` is off, batching happens where proposals are made.
+//! Known pitfalls of the library, and how this module avoids them: appends are checked for gaps
+//! when they are sent and when they arrive; election timeouts come from our own generator after
+//! every change of term or role; a joint configuration is left by an explicit proposal; a read
+//! context is never used twice; `batch_append` is off, because proposals are batched before they
+//! get here.
 
 use bytes::Bytes;
 use raft::eraftpb;
@@ -18,7 +19,7 @@ use crate::random::Random;
 
 /// A leader that hears nothing for this many ticks steps down; a follower campaigns after one to two of these.
 pub(crate) const ELECTION_TICKS: usize = 10;
-/// A leader shows itself this often, in ticks.
+/// Ticks between two heartbeats of a leader.
 pub(crate) const HEARTBEAT_TICKS: usize = 2;
 const _: () = assert!(HEARTBEAT_TICKS * 5 <= ELECTION_TICKS);
 
@@ -33,20 +34,20 @@ const SUSPECT_TERMS: u64 = 64;
 /// A replica keeps room for so many messages.
 const KEPT_MESSAGES: usize = 8;
 
-/// See the module.
+/// One Raft replica; see the module documentation.
 pub(crate) struct Replica {
     raw: RawNode<LogTail>,
     me: ReplicaId,
     random: Random,
-    /// What the election timeout was last drawn for.
+    /// The term and role for which the election timeout was last drawn.
     drawn_for: (u64, StateRole),
     /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
     /// the entries before it, and must not be made to look.
     installing: Option<u64>,
     /// See [`Consensus::hold_back`].
     held_back: bool,
-    /// It may have lost what it confirmed in an earlier incarnation, and has neither heard from a leader of
-    /// this term or a later one nor caught up with it: see [`RestoredState::suspect`].
+    /// Set while the replica may lack entries that it acknowledged before, until it has caught up
+    /// with a leader of this term or a later one: see [`RestoredState::suspect`].
     suspect_until: Option<u64>,
     /// Messages that broke the rule of contiguous appends, in either direction.
     malformed: u64,
@@ -64,9 +65,9 @@ impl Replica {
             check_quorum: true,
             pre_vote: true,
             read_only_option: ReadOnlyOption::Safe,
-            // Followers hear of a commit with the next append or heartbeat: half as many messages.
-            // Changes of membership are told at once all the same; so is everything where
-            // `announce_commits` says so.
+            // Followers learn of a commit with the next append or heartbeat, which halves the
+            // number of messages. Membership changes are still broadcast at once, and so is every
+            // commit after `announce_commits`.
             skip_bcast_commit: true,
             batch_append: false,
             max_uncommitted_size: MAX_UNCOMMITTED_BYTES,
@@ -91,14 +92,15 @@ impl Replica {
         replica
     }
 
-    /// It takes no part in elections until it has caught up with a leader: see [`RestoredState::suspect`].
+    /// Excludes the replica from elections until it has caught up with a leader: see
+    /// [`RestoredState::suspect`].
     pub(crate) fn doubt(&mut self) {
         self.suspect_until = Some(self.raw.raft.term);
         self.clear_doubt();
     }
 
-    /// From now on followers are told of every commit at once, for a group that is rarely written
-    /// and that others read on every node.
+    /// Broadcasts every commit to the followers at once. For a group that is rarely written and
+    /// read on every node.
     pub(crate) fn announce_commits(&mut self) {
         self.raw.skip_bcast_commit(false);
     }
@@ -108,8 +110,9 @@ impl Replica {
         self.malformed
     }
 
-    /// The library draws timeouts from the system's randomness; equal seeds would never give equal
-    /// runs. Every change of term or role makes it draw, so we draw after each.
+    /// Replaces the election timeout by one from our own generator. The library draws timeouts from
+    /// the system's randomness, which would make runs with equal seeds differ. It draws at every
+    /// change of term or role, so this runs after each.
     fn draw_timeout(&mut self) {
         let now = (self.raw.raft.term, self.raw.raft.state);
         if now != self.drawn_for {
@@ -122,21 +125,22 @@ impl Replica {
         }
     }
 
-    /// Whether it has nothing at all: no entry, and no state.
+    /// Whether the replica is empty: no entries and no state.
     pub(crate) fn is_empty(&self) -> bool {
         self.raw.store().last_index() == 0
     }
 
-    /// The library lets a lone voter lead as soon as it stands, and asserts that its log is durable then.
-    /// Where others vote, the request for their votes waits for the disk.
+    /// Whether the replica may campaign. The library makes a single voter leader as soon as it
+    /// campaigns, and asserts that its log is durable at that moment. With other voters, the vote
+    /// requests wait for the disk.
     fn may_stand(&self) -> bool {
         let raft = &self.raw.raft;
         let log = &raft.raft_log;
         raft.state == StateRole::Leader || !self.is_alone() || log.persisted == log.last_index()
     }
 
-    /// Whether a state may replace what is here: it must know this replica, and hold at least what this
-    /// identity had before its log was deleted.
+    /// Whether a snapshot may replace the local state: its membership must contain this replica,
+    /// and it must include at least what this identity had before its log was deleted.
     fn takes(&self, message: &Message) -> bool {
         message.snapshot.as_ref().is_some_and(|base| {
             base.membership.everybody().contains(&self.me)
@@ -144,19 +148,21 @@ impl Replica {
         })
     }
 
-    /// A lone voter has nobody to leave the election to.
+    /// Whether the replica must not campaign now. A single voter always may: no other replica could
+    /// win.
     fn refrains(&self) -> bool {
         self.held_back && self.raw.raft.state != StateRole::Leader && !self.is_alone()
     }
 
-    /// Whether it takes no part in elections, because it may have lost what it confirmed.
+    /// Whether the replica is excluded from elections because it may have lost acknowledged
+    /// entries.
     pub(crate) fn is_suspect(&self) -> bool {
         self.suspect_until.is_some()
     }
 
-    /// Ends the doubt when an entry is committed that a leader made who was elected without this
-    /// replica, after it came back: by the rules of consensus, the log then has everything that was
-    /// committed before. A lone voter has nobody who could know more.
+    /// Ends the exclusion when an entry is committed of a leader that was elected without this
+    /// replica after it came back. By the properties of Raft the log then contains everything that
+    /// was committed before. A single voter is cleared at once: no other replica could know more.
     fn clear_doubt(&mut self) {
         let Some(term) = self.suspect_until else {
             return;
@@ -170,8 +176,8 @@ impl Replica {
     }
 
     fn propose_entry(&mut self, entry: eraftpb::Entry) -> Result<LogPosition, ProposalDropped> {
-        // A follower's library would forward the proposal by itself, and nobody could tell what
-        // became of it.
+        // On a follower the library would forward the proposal by itself, and its outcome could not
+        // be tracked.
         if self.raw.raft.state != StateRole::Leader {
             return Err(ProposalDropped);
         }
@@ -194,7 +200,7 @@ impl Replica {
                 }
             }
         }
-        // The library gives its list away and makes another: it gets the room back.
+        // The library gives its message list away; return the allocation to it.
         if self.raw.raft.msgs.capacity() == 0 && messages.capacity() <= KEPT_MESSAGES {
             self.raw.raft.msgs = messages;
         }
@@ -203,8 +209,8 @@ impl Replica {
 
 impl Consensus for Replica {
     fn tick(&mut self, number: u64) {
-        // All leaders of a node speak in the same ticks, whenever they began: fewer frames, each with
-        // more in it, and fewer wake-ups of everybody.
+        // All leaders of a node send heartbeats in the same ticks, independent of when they were
+        // elected: fewer, larger frames, and fewer wake-ups on all nodes.
         let phase = number % HEARTBEAT_TICKS as u64;
         let early = self.raw.raft.state == StateRole::Leader
             && self.raw.raft.heartbeat_elapsed() as u64 != phase;
@@ -215,7 +221,8 @@ impl Consensus for Replica {
         let refrains = self.refrains() || self.is_suspect();
         let raft = &mut self.raw.raft;
         if refrains && raft.election_elapsed + 1 >= raft.randomized_election_timeout() {
-            // The timeout is not allowed to pass, but the leader counts as gone: others get its vote.
+            // This replica must not campaign, but it treats the leader as gone, so that it votes
+            // for others.
             raft.election_elapsed = raft.election_elapsed.max(ELECTION_TICKS);
             return;
         }
@@ -245,23 +252,23 @@ impl Consensus for Replica {
             {
                 return;
             }
-            // A replica without a log has promised nothing that a vote could rest on; no configuration
-            // that needs its vote can have come about honestly.
+            // A replica without a log has acknowledged nothing, so its vote proves nothing. No
+            // correctly made configuration needs it.
             MessageKind::Vote | MessageKind::PreVote if self.is_empty() => return,
             MessageKind::Snapshot if !self.takes(&message) => return,
             MessageKind::Heartbeat if message.commit > self.raw.raft.raft_log.last_index() => {
-                // The leader counts an acknowledgement that this replica never gave, of a predecessor
-                // under the same identity. The library would panic.
+                // The leader counts an acknowledgement of a predecessor under the same identity,
+                // which this replica never gave. With this commit index the library would panic.
                 message.commit = 0;
             }
             _ => {}
         }
         let ids = &mut self.raw.mut_store().ids;
         if message.kind.is_answer() && ids.known(message.from).is_none() {
-            // No member now, and none before: the library would refuse it.
+            // Neither a present nor a former member: the library would refuse it.
             return;
         }
-        // Answers of members that were removed are refused by the library; nothing is lost by it.
+        // The library refuses answers of removed members, which is harmless.
         let message = convert::message_in(message, ids);
         let _ = self.raw.step(message);
         self.clear_doubt();
@@ -283,7 +290,7 @@ impl Consensus for Replica {
             return;
         }
         // Check-quorum makes a follower ignore votes while it believes in a leader; every follower
-        // that saw the connection break stops believing, so pre-votes are answered at once.
+        // that saw the connection break forgets the leader here, so it answers pre-votes at once.
         self.raw.raft.leader_id = raft::INVALID_ID;
         if self.is_suspect() {
             return;
@@ -396,7 +403,7 @@ impl Consensus for Replica {
     }
 
     fn enact(&mut self, change: &MembershipChange, numbering: ReplicaNumbering) -> Membership {
-        // A change that does not fit the present membership changes nothing, the same on every replica.
+        // A change that does not fit the present membership has no effect, on every replica alike.
         if let Some(change) = change.resolve(self.raw.store().membership(), numbering) {
             let change = convert::change_in(&change, &mut self.raw.mut_store().ids);
             if let Ok(state) = self.raw.apply_conf_change(&change) {
@@ -406,8 +413,9 @@ impl Consensus for Replica {
         }
         let raft = &mut self.raw.raft;
         if raft.state == StateRole::Leader && !raft.promotable() {
-            // The library would lead on, and panic at the next acknowledgement: it keeps no count of
-            // itself any more. The others hear that it is decided, and elect one of them.
+            // This leader is no longer a voter. The library would stay leader and panic at the next
+            // acknowledgement, because it no longer tracks its own progress. So broadcast the
+            // commit and step down; the others elect a leader.
             raft.bcast_append();
             let term = raft.term;
             raft.become_follower(term, raft::INVALID_ID);
@@ -489,10 +497,10 @@ impl Consensus for Replica {
     }
 }
 
-/// The state of a replica as it is found at start.
+/// The state of a replica as recovered at start.
 #[derive(Debug)]
 pub(crate) struct RestoredState {
-    /// What its log stands on.
+    /// The base of its log.
     pub(crate) base: super::Base,
     /// Its hard state.
     pub(crate) hard_state: HardState,
@@ -501,7 +509,7 @@ pub(crate) struct RestoredState {
 }
 
 impl RestoredState {
-    /// The replica of a group at the moment of its birth.
+    /// Returns the initial replica of a new group.
     pub(crate) fn newborn(membership: Membership) -> RestoredState {
         RestoredState {
             base: super::Base {
@@ -517,15 +525,15 @@ impl RestoredState {
         }
     }
 
-    /// For a replica that may have lost what it confirmed: entries that count towards a commit, or a
-    /// vote. It comes back in a later term, in which it has voted for itself, so that it cannot give
-    /// away a second time a vote that it has forgotten. See docs/formats/log.md for the argument.
+    /// Marks a replica that may have lost acknowledged entries or a vote. It restarts in a later
+    /// term in which it has voted for itself, so that it cannot vote twice in a term whose vote it
+    /// lost. See docs/formats/log.md for the argument.
     pub(crate) fn suspect(&mut self, me: ReplicaId) {
         self.hard_state.term += SUSPECT_TERMS;
         self.hard_state.vote = Some(me);
     }
 
-    /// Whether, as far as the log tells, no other replica ever voted since the base.
+    /// Whether the log shows no other voter since the base.
     pub(crate) fn is_alone(&self, me: ReplicaId) -> bool {
         let members = &self.base.membership;
         let changes_voters = |entry: &Entry| match &entry.payload {
@@ -535,12 +543,13 @@ impl RestoredState {
         members.voters == [me] && !members.is_joint() && !self.entries.iter().any(changes_voters)
     }
 
-    /// Whether there is nothing but, perhaps, a term and a vote.
+    /// Whether the replica has no log and no state; it may have a term and a vote.
     pub(crate) fn is_blank(&self) -> bool {
         self.base.place.index == 0 && self.entries.is_empty()
     }
 
-    /// Brings it to incarnation. The commit index is only a hint and may have outlived or missed a write.
+    /// Opens the replica. The stored commit index is only a hint: it may be older or newer than the
+    /// log.
     pub(crate) fn open(mut self, me: ReplicaId, random: Random) -> Replica {
         let last = self.base.place.index + self.entries.len() as u64;
         self.hard_state.commit = self

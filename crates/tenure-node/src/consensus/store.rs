@@ -1,12 +1,13 @@
-//! The tail of a group's log, in memory, as the Raft library reads it.
+//! The in-memory tail of a group's log: the `Storage` of the Raft library.
 //!
 //! ```text
 //!   base (state up to here) ──▶ entries after it ──▶ last
 //! ```
 //!
-//! The disk is written by the driver from the node's outputs and read only at start; replication is
-//! served from here; a replica that has no peers forgets what it has applied. A snapshot for a peer is made on demand: the library asks, is told "not yet",
-//! and `wanted` tells the group to make one.
+//! Replication is served from memory. The driver writes the disk from the node's outputs; the disk
+//! is read only at start. A replica without peers drops the entries that it has applied. A snapshot
+//! for a peer is made on demand: the library asks for it, gets "temporarily unavailable", and
+//! `wanted` makes the group create one.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -17,19 +18,19 @@ use raft::{Error, GetEntriesContext, RaftState, Storage, StorageError};
 use super::id_interner::IdInterner;
 use super::{Base, Entry, HardState, LogPosition, Membership, Payload, convert};
 
-/// See the module.
+/// The in-memory tail of a group's log.
 pub(crate) struct LogTail {
-    /// The numbers that the library has for replicas.
+    /// The library's ids of replicas.
     pub(super) ids: IdInterner,
     base: Base,
     entries: VecDeque<eraftpb::Entry>,
     bytes: usize,
-    /// What only the disk still has of the log.
+    /// Size of the entries that are on disk and no longer in memory.
     forgotten: EntriesSize,
     hard_state: HardState,
-    /// The membership at the applied index; what a snapshot made now must carry.
+    /// The membership at the applied index, which a snapshot made now must carry.
     membership: Membership,
-    /// The base of a snapshot that is at hand, and the same as the library reads it.
+    /// The base of an available snapshot, also in the library's form.
     offered: Option<(LogPosition, eraftpb::Snapshot)>,
     wanted: Cell<bool>,
 }
@@ -44,7 +45,7 @@ pub(crate) struct EntriesSize {
 impl LogTail {
     pub(crate) fn new(base: Base, hard_state: HardState, entries: Vec<Entry>) -> LogTail {
         let mut ids = IdInterner::default();
-        // So that reading finds them all: see `initial_state`.
+        // Interns all members now, because `initial_state` only reads: see there.
         convert::membership_in(&base.membership, &mut ids);
         convert::hard_state_in(&hard_state, &mut ids);
         let mut store = LogTail {
@@ -62,17 +63,17 @@ impl LogTail {
         store
     }
 
-    /// What the entries stand on.
+    /// Returns the base of the log.
     pub(crate) fn base(&self) -> &Base {
         &self.base
     }
 
-    /// The last index there is.
+    /// Returns the last index.
     pub(crate) fn last_index(&self) -> u64 {
         self.base.place.index + self.entries.len() as u64
     }
 
-    /// The log since it was cut, and the tail of before that is kept.
+    /// Returns the size of the log since the last cut, including the tail that was kept.
     pub(crate) fn weight(&self) -> EntriesSize {
         EntriesSize {
             entries: self.forgotten.entries + self.entries.len(),
@@ -80,12 +81,12 @@ impl LogTail {
         }
     }
 
-    /// How many bytes of commands are in memory.
+    /// Returns the bytes of commands in memory.
     pub(crate) fn kept_bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The index behind which at most so many entries and bytes lie.
+    /// Returns the index after which at most so many entries and bytes follow.
     pub(crate) fn tail(&self, entries: usize, bytes: usize) -> u64 {
         let mut left = bytes;
         let fits = |entry: &&eraftpb::Entry| match left.checked_sub(entry.data.len()) {
@@ -99,12 +100,12 @@ impl LogTail {
         self.last_index() - kept.count() as u64
     }
 
-    /// Who replicates the group, as of the last applied entry.
+    /// Returns the membership as of the last applied entry.
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// The latest hard state handed out to be written.
+    /// Returns the latest hard state that was handed out to be written.
     pub(crate) fn hard_state(&self) -> HardState {
         self.hard_state
     }
@@ -113,14 +114,14 @@ impl LogTail {
         self.hard_state = hard_state;
     }
 
-    /// A snapshot from before the change is not given to a replica that was added by it: it would be older
-    /// than the replica, and say nothing of it.
+    /// Sets the membership and drops the available snapshot: a snapshot from before the change does
+    /// not contain a replica that the change added.
     pub(super) fn set_membership(&mut self, membership: Membership) {
         self.membership = membership;
         self.offered = None;
     }
 
-    /// Whether an entry behind this index may change who votes.
+    /// Whether an entry after this index may change the voters.
     pub(super) fn changes_voters_behind(&self, index: u64) -> bool {
         self.entries
             .iter()
@@ -152,17 +153,18 @@ impl LogTail {
         self.entries.get(self.slot(index)?).map(convert::entry_out)
     }
 
-    /// Whether a peer waits for a snapshot; asked once.
+    /// Returns and clears whether a peer waits for a snapshot.
     pub(crate) fn take_wanted(&self) -> bool {
         self.wanted.replace(false)
     }
 
-    /// A snapshot of the state up to here is at hand, or not any more.
+    /// Sets or clears the snapshot that is available for peers.
     pub(crate) fn offer(&mut self, base: Option<Base>) {
         self.offered = base.map(|base| (base.place, convert::base_in(&base, &mut self.ids)));
     }
 
-    /// Forgets entries up to `index`, which a durable snapshot covers. `membership` is that of `index`.
+    /// Drops entries up to `index`, which a durable snapshot covers. `membership` is that of
+    /// `index`.
     pub(crate) fn compact(&mut self, index: u64, membership: Membership) {
         let Some(term) = self.term_of(index) else {
             return;
@@ -182,7 +184,7 @@ impl LogTail {
         };
     }
 
-    /// Forgets applied entries that nobody else can ask for; the disk has them until the log is cut.
+    /// Drops applied entries that no peer can need; they stay on disk until the log is cut.
     pub(crate) fn forget(&mut self, index: u64, membership: Membership) {
         let before = self.weight();
         self.compact(index, membership);
@@ -191,7 +193,7 @@ impl LogTail {
         self.forgotten.bytes += before.bytes - after.bytes;
     }
 
-    /// The log on disk was cut, of which this much had been written when the cut began.
+    /// Records that the log on disk was cut. `covered` is its size when the cut began.
     pub(crate) fn was_cut(&mut self, covered: EntriesSize) {
         let forgotten = &mut self.forgotten;
         forgotten.entries = forgotten.entries.saturating_sub(covered.entries);
@@ -203,14 +205,14 @@ impl LogTail {
         self.bytes = 0;
         self.forgotten = EntriesSize::default();
         self.hard_state.commit = self.hard_state.commit.max(base.place.index);
-        // Reached: only a state at or behind the floor is taken.
+        // The floor is reached: only a snapshot at or after it is accepted.
         self.hard_state.floor = LogPosition::default();
         self.membership = base.membership.clone();
         self.base = base;
         self.offered = None;
     }
 
-    /// Appends; an index that exists and all behind it are replaced.
+    /// Appends entries. An existing index and all after it are replaced.
     pub(super) fn append(&mut self, entries: impl Iterator<Item = eraftpb::Entry>) {
         for entry in entries {
             assert!(
@@ -240,7 +242,7 @@ impl LogTail {
 
 impl Storage for LogTail {
     fn initial_state(&self) -> raft::Result<RaftState> {
-        // The copy meets nothing new: all of this has its number since the store was made.
+        // The copy interns nothing new: all members got their id when the store was created.
         let mut ids = self.ids.clone();
         Ok(RaftState::new(
             convert::hard_state_in(&self.hard_state, &mut ids),

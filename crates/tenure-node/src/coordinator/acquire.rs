@@ -1,5 +1,5 @@
-//! Acquire: resolve, place it in its group, and where asked for look for a deadlock (E5: refuse on
-//! deadlock).
+//! The Acquire call: resolves the namespace, submits the request to its group, and on request
+//! refuses to wait in a deadlock (E5: refuse on deadlock).
 
 use tenure_core::command::{Acquire, Command, RequestKind, Withdraw};
 use tenure_core::deadlock::Search;
@@ -13,14 +13,14 @@ use crate::group_op::{GroupOp, GroupOpResult};
 use crate::node::Node;
 use crate::request::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock, Failure};
 
-/// A request that meets a policy change under way looks again after this.
+/// A request that meets an unfinished policy change is retried after this time.
 pub(super) const FROZEN_RETRY_MS: u64 = 20;
 
 pub(super) struct AcquireCall {
     /// An acquire.
     request: Box<ClientRequest>,
     deadlock: Deadlock,
-    /// How often it was resolved by a table that was too old.
+    /// How often it was resolved by an outdated table.
     misses: u8,
     phase: AcquirePhase,
 }
@@ -40,7 +40,7 @@ enum AcquirePhase {
     },
 }
 
-/// A place in line that is being looked at.
+/// A queued wait that is being checked for a deadlock.
 struct QueuedWait {
     namespace: Namespace,
     queued: Box<Queued>,
@@ -62,7 +62,7 @@ impl AcquireCall {
     }
 }
 
-/// What a refusal of a space means to the client; `None` for those that are tried again.
+/// Returns the failure for a refusal of a space; `None` if the request is retried.
 pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
     Some(match refusal {
         Refusal::Outdated { .. } | Refusal::Frozen { .. } | Refusal::Moved { .. } => return None,
@@ -132,7 +132,7 @@ impl Node {
                     fence: None,
                 }));
             }
-            // The copy may be old: whoever is refused has been refused by the true table.
+            // The cached table may be outdated: refuse only after reading the current one.
             Err(_) if call.misses == 0 => {
                 call.misses = 1;
                 let newer = self.table().version() + 1;
@@ -211,7 +211,7 @@ impl Node {
         CallProgress::ok(Answer::Acquire(answer))
     }
 
-    /// R32: resolved anew, once; a second miss has no effect either.
+    /// Resolves again after the first miss (R32). A second miss fails, without an effect.
     fn tried(
         &mut self,
         cx: &mut CallContext,
@@ -287,7 +287,7 @@ fn withdrawn(
     answer: &GroupOpResult,
 ) -> CallProgress {
     if let Some(failure) = failure_of(answer) {
-        // The place in line is still there, or was granted.
+        // The waiter may still be queued, or was granted.
         return CallProgress::fail(with_effects(failure));
     }
     let GroupOpResult::Applied {

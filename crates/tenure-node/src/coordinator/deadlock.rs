@@ -1,5 +1,5 @@
-//! Who waits for whom, across groups: DetectCycle (R111: DetectCycle walks wait edges) and Explain
-//! (E7: Explain a lock request). Both only read.
+//! Wait-for graph across groups: DetectCycle (R111: DetectCycle walks wait edges) and Explain (E7:
+//! Explain a lock request). Both calls only read.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::group_op::{GroupOp, GroupOpResult, GroupQuery, QueryResult};
 use crate::node::Node;
 use crate::request::{Answer, ExplainAnswer};
 
-/// How deep Explain follows what blockers wait for.
+/// How deep Explain follows the waits of blockers.
 const EXPLAIN_DEPTH: usize = 16;
 
 pub(super) enum DetectCycleCall {
@@ -25,7 +25,7 @@ pub(super) enum DetectCycleCall {
     Explain(Box<ExplainCall>),
 }
 
-/// What the walk is waiting for, about its last owner.
+/// The pending question of the walk about its last owner.
 pub(super) enum WalkQuestion {
     Edge,
     Blocking(OwnerId),
@@ -38,11 +38,11 @@ pub(super) struct ExplainCall {
     mode: Mode,
     owner: OwnerId,
     found: Option<(Explanation, Vec<Option<u64>>)>,
-    /// Whom the owner waits for, or would.
+    /// The owners that the owner waits for, or would wait for.
     first: BTreeSet<OwnerId>,
     waits: EdgeReads,
-    /// What was seen of others before, when there seemed to be a cycle. Those waits that are seen
-    /// again were there when the explanation was read, in between.
+    /// Waits seen in the first pass, if it found a cycle. A wait that is seen again in the second
+    /// pass also existed in between, when the explanation was read.
     before: Option<EdgeReads>,
     seen: BTreeSet<OwnerId>,
     depth: usize,
@@ -170,7 +170,7 @@ impl Node {
         }
     }
 
-    /// No edge of a client stands: what does the queue say (R107: wait edges)?
+    /// The client has set no wait edge: ask the queues (R107: wait edges).
     fn walk_queue(
         &mut self,
         cx: &mut CallContext,
@@ -273,8 +273,8 @@ impl Node {
 }
 
 impl ExplainCall {
-    /// The owners of a shortest cycle through the one that is asked about, in wait order; empty if
-    /// there is none.
+    /// Returns the owners of a shortest cycle through the owner in question, in wait order; empty
+    /// if there is none.
     fn cycle(&self) -> Vec<OwnerId> {
         let mut search = Search::new(self.owner.clone());
         loop {
@@ -296,7 +296,7 @@ impl ExplainCall {
         search.cycle().map(<[OwnerId]>::to_vec).unwrap_or_default()
     }
 
-    /// Whether a wait was seen before, too, if anything was.
+    /// Whether a wait was also seen in the first pass, if there was one.
     fn stood(&self, owner: &OwnerId, place: &WaitPosition, blocker: &OwnerId) -> bool {
         let Some(before) = &self.before else {
             return true;
@@ -306,7 +306,7 @@ impl ExplainCall {
     }
 }
 
-/// One edge of those that the queues know: any is true, the smallest is the same everywhere.
+/// Picks one of the queues' edges. Any is correct; the smallest makes the result deterministic.
 fn nearest(edges: &[(OwnerId, WaitsFor)]) -> Option<(OwnerId, Option<WaitPosition>)> {
     let each = |waits: &'_ WaitsFor| {
         let place = Some(waits.place.clone());

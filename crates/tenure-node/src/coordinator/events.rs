@@ -1,15 +1,16 @@
-//! Events to subscribers on any node (R119–R124).
+//! Event delivery to subscribers on any node (R119–R124).
 //!
 //! ```text
-//!   leader: event made ─▶ every node that follows the group ─▶ the owner's subscribers there
+//!   leader: new event ─▶ every node that follows the group ─▶ the owner's subscribers on that node
 //! ```
 //!
-//! A node with a subscriber follows every group: it tells the leader the last sequence it has seen,
-//! gets what came after, and then everything that is made. Under a new leader it does the same, so
-//! nothing is lost and nothing is told twice. A new subscription is followed by a fan-out for the
-//! GRANT that came before it and still stands (R122: events are always delivered): over each group
-//! as soon as that group is followed, so that a group without a leader holds back no event of
-//! another.
+//! A node with a subscriber follows every group: it sends the leader the last sequence number that
+//! it has seen and receives all later events. It does the same with every new leader, so no event
+//! is lost or delivered twice.
+//!
+//! A new subscription also starts a fan-out for a GRANT that is older than the subscription and
+//! still in force (R122: events are always delivered). Each group is asked as soon as it is
+//! followed, so that a group without a leader does not delay the events of other groups.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,33 +31,34 @@ use crate::node::frames_item as item;
 use crate::request::Answer;
 use crate::{GroupId, NodeId, Output, StreamId};
 
-/// So many sweeps for standing grants run at once: each asks every group, and a client that
-/// subscribes for many owners must not use up the budget of calls.
+/// Maximum concurrent fan-outs for older grants. Each asks every group, and a client that
+/// subscribes to many owners must not use up the limit of calls.
 const MAX_FANOUTS: usize = 16;
-/// One item of a frame has at most so many events.
+/// Maximum events in one item of a frame.
 const EVENTS_AT_ONCE: usize = 256;
-/// So many bytes of events are sent to a node that follows anew. What is older is lost to it, as if the group
-/// had not kept it: a connection takes no more at once.
+/// Maximum bytes of events sent to a node that starts to follow, because a connection accepts no
+/// more at once. Older events are skipped, as if the group had not retained them.
 const MOST_BYTES: usize = 32 * 1024 * 1024;
-/// How long the fan-out for standing grants may take.
+/// Timeout of the fan-out for older grants.
 const GRANTS_TIMEOUT_MS: u64 = 10_000;
 
-/// See the module.
+/// Event delivery of this node, as a follower and as a leader.
 #[derive(Debug)]
 pub(crate) struct Events {
-    /// Whose events go where.
+    /// Streams by owner.
     subscriptions: Subscriptions,
-    /// What is special about the few that are new or were told something as such.
+    /// State of the subscriptions that are new: not all groups were asked for older grants, or
+    /// duplicates are still possible.
     events_out: BTreeMap<Subscription, EventUpdate>,
-    /// Those for whom groups are to be swept, and some that are gone.
+    /// Subscriptions that still need a fan-out. May contain ended ones.
     unswept: VecDeque<Subscription>,
-    /// Those for whom only groups are left that cannot be asked now; a later tick looks again.
+    /// Subscriptions whose remaining groups cannot be asked now; a later tick tries again.
     postponed: VecDeque<Subscription>,
-    /// How many sweeps for standing grants are under way.
+    /// The number of running fan-outs for older grants.
     fanning_out: usize,
-    /// For each group: what this node has seen of it, while it follows.
+    /// Per group: the events that this node has seen, while it follows.
     following: Vec<Following>,
-    /// For each group that is led here: the nodes that follow it.
+    /// Per group that this node leads: the nodes that follow it.
     followers: Vec<BTreeSet<NodeId>>,
 }
 
@@ -65,34 +67,36 @@ type Subscription = (OwnerId, StreamId);
 
 #[derive(Debug)]
 struct EventUpdate {
-    /// Groups that were not swept yet for a grant that came before the subscription.
+    /// Groups that were not yet asked for a grant older than the subscription.
     unswept: GroupSet,
-    /// What was told by the way of all events while groups are to be swept, to be left out of the fan-outs. By
-    /// their ids.
+    /// Ids of events that were delivered as ordinary events while fan-outs are pending; they are
+    /// skipped in fan-out results.
     heard: BTreeSet<u64>,
-    /// What a fan-out told, to be left out should it come by the way of all events, too. By their ids.
+    /// Ids of events that a fan-out delivered; they are skipped if they also arrive as ordinary
+    /// events.
     fanout_result: BTreeSet<u64>,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Following {
-    /// The last sequence seen; `None` before the first word of a leader.
+    /// The last sequence number seen; `None` before the first message of a leader.
     seen: Option<u64>,
-    /// The leadership that tells us what is made, and its term.
+    /// The leader that sends us events, with its term.
     leader: Option<(u64, NodeId)>,
 }
 
 /// Consecutive events of one group: all that follow `after`, up to `last`.
 #[derive(Debug)]
 struct EventRun {
-    /// The term of the leader that tells them.
+    /// The term of the leader that sends them.
     term: u64,
     after: u64,
     last: u64,
     events: Vec<Event>,
 }
 
-/// The internal call that looks for standing grants.
+/// The internal call that searches for grants that are older than a subscription and still in
+/// force.
 pub(super) struct GrantsCall {
     subscription: Subscription,
     /// The groups that are asked.
@@ -159,13 +163,13 @@ impl Node {
                 *following = Following::default();
             }
             for node in self.peers.others(self.me.node) {
-                // Nothing is followed any more.
+                // An empty item ends all following.
                 self.frames().say(node, item::FOLLOW, |_| {});
             }
         }
     }
 
-    /// Follows a group at its present leader.
+    /// Follows a group at its current leader.
     pub(crate) fn follow_leader(&mut self, id: GroupId) {
         if !self.coordinator.events.wanted() {
             return;
@@ -202,7 +206,7 @@ impl Node {
         self.take_events(id, self.me.node, run);
     }
 
-    /// The events behind a sequence, from a group that is led here.
+    /// Returns the events after a sequence number, from a group that this node leads.
     fn events_since(&self, id: GroupId, seen: Option<u64>) -> Option<EventRun> {
         let group = self.group_ref(id).filter(|group| group.is_led())?;
         let last = group.machine.last_event();
@@ -220,7 +224,7 @@ impl Node {
         })
     }
 
-    /// What is not followed yet, or was lost on the way, is asked for again.
+    /// Asks again for groups that are not followed yet or whose events were lost.
     pub(crate) fn follow_again(&mut self) {
         for at in 0..self.groups.len() {
             self.follow_leader(group_at(at));
@@ -294,7 +298,7 @@ impl Node {
     fn send_events(&mut self, to: NodeId, id: GroupId, run: &EventRun) {
         let mut parts = Vec::new();
         let mut bytes = 0;
-        // The newest first: where there is too much, the oldest is left out.
+        // Newest first, so that the size limit drops the oldest.
         for part in run.events.rchunks(EVENTS_AT_ONCE) {
             let encoded = peer_codec::encode_events(part);
             bytes += encoded.len();
@@ -342,7 +346,7 @@ impl Node {
         let first_word = following.seen.is_none();
         let seen = following.seen.unwrap_or(run.after);
         if run.after > seen {
-            // Something was lost on the way: ask for what follows the last one seen.
+            // Events were lost: ask for everything after the last one seen.
             following.leader = None;
             self.follow_leader(id);
             return;
@@ -363,7 +367,7 @@ impl Node {
         }
     }
 
-    /// An event was made by a group that is led here.
+    /// Delivers an event of a group that this node leads.
     pub(crate) fn event_made(&mut self, id: GroupId, event: Event) {
         let followers = self.coordinator.events.followers[id.0 as usize].clone();
         let Some(term) = self.group_ref(id).map(|group| group.term()) else {
@@ -409,8 +413,8 @@ impl Node {
         }
     }
 
-    /// Which GRANT came before the subscription and still stands? Asked of each group once it is followed:
-    /// what it grants later comes by the way of all events.
+    /// Starts fan-outs for GRANTs that are older than a subscription and still in force. Each group
+    /// is asked once it is followed; later grants arrive as ordinary events.
     fn fanout_grants(&mut self) {
         if self.coordinator.events.unswept.is_empty() {
             return;
@@ -490,7 +494,7 @@ impl Node {
         if let Entry::Occupied(mut events_out) = events.events_out.entry(call.subscription.clone())
         {
             if !events_out.get().unswept.is_empty() {
-                // Some groups could not be asked, or not in time: look again, but not at once.
+                // Some groups could not be asked, or not in time: try again in a later tick.
                 events.postponed.push_back(call.subscription.clone());
             } else if events_out.get().fanout_result.is_empty() {
                 events_out.remove();

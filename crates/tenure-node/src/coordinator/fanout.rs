@@ -1,16 +1,18 @@
-//! Owner-wide questions: one message a node, every group confirmed (R126–R130).
+//! Fan-out: one question to all groups in scope, one message per node, every group confirmed
+//! (R126–R130).
 //!
 //! ```text
-//!   call ─▶ Sweep to every node ─▶ each group led there: one round ─▶ looked at ─▶ Swept
-//!            └──────── groups that nobody confirmed are asked for again ────────┘
+//!   call ─▶ message to every node ─▶ each group led there: one ReadIndex round ─▶ read ─▶ answer
+//!            └────────────── groups that no leader confirmed are asked again ──────────────┘
 //! ```
 //!
-//! "Nothing there" is a claim about all groups, so each one must be confirmed by a leader that
-//! was confirmed after the question. All questions of a turn share one round of each group.
+//! "The owner has nothing" is a statement about all groups, so each group must be confirmed by its
+//! leader after the question was received. All questions of one step share one ReadIndex round per
+//! group.
 //!
-//! Every time nodes are asked, they are asked under a new number, and an answer counts only under the
-//! number of the last time: what a group says is taken into account once. A fan-out ends with the call that
-//! wants it, here and on the nodes that were asked.
+//! Every attempt to ask the nodes has a new number, and an answer counts only under the number of
+//! the latest attempt: the answer of a group is counted once. A fan-out ends with the call that
+//! started it, on this node and on the nodes that were asked.
 //!
 //! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 
@@ -41,24 +43,25 @@ use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::{GroupId, NodeId, ReplicaId};
 
-/// A node that has not answered after this is not waited for any longer; the next time it gets twice as long.
+/// Time after which a node without an answer is asked again; the next attempt waits twice as long.
 const REPLY_TIMEOUT_MS: u64 = 2_000;
 
-/// A renewal that cannot reach a group for so long fails: the leases in all others are extended by then, and
-/// a caller that hears of it may name its namespaces, which makes it independent of the others (R130).
+/// A renewal that cannot reach a group for this long fails. The leases in all other groups are
+/// extended by then, and a caller that gets the failure can name its namespaces, which makes it
+/// independent of unreachable groups (R130: cost of owner-wide calls).
 const RENEWAL_REPLY_TIMEOUT_MS: u64 = 2 * REPLY_TIMEOUT_MS;
-/// An answer that is longer is sent in pages of this size.
+/// Page size of long answers.
 const PAGE_BYTES: usize = 1 << 20;
-/// So many pages are under way at a time.
+/// Maximum pages in flight.
 const PAGES_UNDER_WAY: u64 = 4;
-/// An answer that is longer than this is refused.
+/// Maximum length of an answer; a longer one is refused.
 const LONGEST_ANSWER_BYTES: usize = 1 << 28;
-/// So many answers wait to be fetched on one node; the oldest makes room for the next.
+/// Maximum answers that one node keeps for fetching; the oldest is dropped for the next.
 const KEPT_ANSWERS: usize = 8;
-/// An answer of which no page is fetched for so long is forgotten.
+/// A kept answer is dropped if no page is fetched for this long.
 const KEPT_MS: u64 = 10_000;
 
-/// What is asked of every group in scope.
+/// A question to every group in scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Fanout {
     pub(crate) owner: OwnerId,
@@ -66,31 +69,33 @@ pub(crate) struct Fanout {
     pub(crate) what: FanoutOp,
 }
 
-/// What a fan-out does.
+/// The operation of a fan-out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FanoutOp {
     /// Extends every lease of the owner (R91: Renew without domains).
     Renew(Ttl),
-    /// Gives everything back (R100 ReleaseAll drops everything, R101 ForceRelease always notifies
-    /// the victim).
+    /// Releases everything (R100 ReleaseAll drops everything, R101 ForceRelease always notifies the
+    /// victim).
     ReleaseAll(ReleaseCause),
-    /// Sets the marker of R116 (revoke marker).
+    /// Sets the revoke marker (R116: revoke marker).
     Ask,
     /// R118 (IsOwnerAlive includes waiters).
     Alive,
     /// R142 (ListOwnerLocks lists live holds).
     List,
-    /// Whom these owners wait for (E5: refuse on deadlock).
+    /// The owners that these owners wait for (E5: refuse on deadlock).
     WaitsFor { owners: Vec<OwnerId> },
-    /// GRANTs that a new subscriber must still be told (R122: events are always delivered).
+    /// GRANTs that a new subscriber has not received and that are still in force (R122: events are
+    /// always delivered).
     Grants,
     /// The highest fence minted (R75: IncrFencingToken always grows).
     Highest,
-    /// In which groups the owner has something, and up to where their orders go. Since rules 2.
+    /// The groups in which the owner has claims or waiters, with the current order number of each.
+    /// Since rules 2.
     Plan,
-    /// Which of these holds were released under this key, in any namespace. A group that has frozen one of
-    /// the paths for a change cannot say: until the change is over there, it takes releases by the routes before
-    /// it. Since rules 2.
+    /// Which of these holds were released under this key, in any namespace. A group that has frozen
+    /// one of the paths for a policy change cannot answer: until the change ends there, it accepts
+    /// releases by the earlier routes. Since rules 2.
     Released {
         key: Key,
         fingerprint: u128,
@@ -99,7 +104,7 @@ pub(crate) enum FanoutOp {
 }
 
 impl FanoutOp {
-    /// Whether a space in which the fan-out's owner has nothing has nothing to say.
+    /// Whether a space without anything of the owner contributes nothing to the answer.
     fn is_about_owner(&self) -> bool {
         match self {
             FanoutOp::Renew(_)
@@ -115,15 +120,15 @@ impl FanoutOp {
 }
 
 impl FanoutOp {
-    /// Whether it acts, so that asking a node a second time could act a second time. A renewal does not
-    /// count: it never shortens a lease, so a second one is harmless.
+    /// Whether it has an effect that a second attempt could repeat. A renewal does not count: it
+    /// never shortens a lease, so a second one is harmless.
     fn acts(&self) -> bool {
         matches!(self, FanoutOp::ReleaseAll(_) | FanoutOp::Ask)
     }
 }
 
 impl Fanout {
-    /// A fan-out over all namespaces.
+    /// Creates a fan-out over all namespaces.
     pub(crate) fn about(owner: OwnerId, what: FanoutOp) -> Fanout {
         Fanout {
             owner,
@@ -133,23 +138,23 @@ impl Fanout {
     }
 }
 
-/// Which groups a fan-out must reach.
+/// The groups that a fan-out must reach.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum FanoutScope {
     All,
-    /// As many as can be asked now (R75).
+    /// All groups that are reachable now (R75: IncrFencingToken always grows).
     Reachable,
-    /// Those of these groups that can be asked now.
+    /// Those of these groups that are reachable now.
     ReachableOf(GroupSet),
     Groups(GroupSet),
 }
 
-/// What a fan-out found, on one node or on all.
+/// The result of a fan-out, from one node or combined from all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FanoutResult {
-    /// Groups that are confirmed.
+    /// Groups whose leader was confirmed.
     pub(crate) groups: GroupSet,
-    /// Leases that were extended, by their birth, and whether somebody asked.
+    /// Leases that were extended, by their birth.
     pub(crate) renewed: Vec<(Namespace, u64)>,
     pub(crate) asked: bool,
     pub(crate) alive: bool,
@@ -157,18 +162,19 @@ pub(crate) struct FanoutResult {
     pub(crate) edges: Vec<(OwnerId, WaitsFor)>,
     pub(crate) grants: Vec<Event>,
     pub(crate) highest: Option<Fence>,
-    /// Groups in which the owner has something, and up to where their orders go.
+    /// Groups in which the owner has claims or waiters, with the order number of each.
     pub(crate) planned: Vec<(u32, u64)>,
     /// Holds that were released under the key.
     pub(crate) released: Vec<Hold>,
-    /// A part of it may have happened or not.
+    /// Whether the outcome of a part is unknown.
     pub(crate) unknown: bool,
-    /// The answer of a node is too long to be sent. Never sent itself.
+    /// Whether the answer of a node is too long. Not part of the encoding.
     pub(crate) too_long: bool,
 }
 
-/// In the place of a birth: the lease lives, but a break or a policy change took a hold from it, and it was
-/// not extended. No lease has this birth. 0.1.0 takes it for an extended lease, as it did before.
+/// Used instead of a birth: the lease is alive but was not extended, because Break or a policy
+/// change took a hold from it. No lease has this birth. Release 0.1.0 treats it as an extended
+/// lease, as it always did.
 pub(super) const HOLD_TAKEN: u64 = 0;
 
 impl FanoutResult {
@@ -188,7 +194,7 @@ impl FanoutResult {
     }
 }
 
-/// One step of a fan-out on this node.
+/// One operation of a fan-out on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FanoutPart {
     fanout: u64,
@@ -203,25 +209,26 @@ enum FanoutStep {
     Renew(u32),
 }
 
-/// The fan-outs of this node: those that its calls wait for, and those that it carries out.
+/// The fan-outs of this node: those that its calls wait for, and those that it executes for itself
+/// and for peers.
 #[derive(Debug, Default)]
 pub(crate) struct Fanouts {
-    /// By the number under which nodes were asked last.
+    /// Fan-outs that calls wait for, by the number of the latest attempt.
     asked: BTreeMap<u64, PendingFanout>,
-    /// Long answers that other nodes fetch, by who asked and its number, oldest last.
+    /// Long answers that other nodes fetch, oldest last.
     kept: Vec<KeptAnswer>,
     // Never iterated where order matters.
     local: HashMap<u64, LocalFanout, FxBuildHasher>,
-    /// Those of `local` that began since groups were last asked to be confirmed.
+    /// Fan-outs in `local` that began since the last leadership check.
     begun: Vec<u64>,
     confirming: HashMap<u64, LeadershipConfirmation, FxBuildHasher>,
 }
 
-/// Groups are being confirmed, for all fan-outs of one turn at once.
+/// A leadership check that all fan-outs of one step share.
 #[derive(Debug)]
 struct LeadershipConfirmation {
     fanouts: Vec<u64>,
-    /// How many groups have not answered.
+    /// The number of groups without a result.
     open: usize,
 }
 
@@ -233,10 +240,10 @@ struct PendingFanout {
     scope: FanoutScope,
     /// Groups that must be confirmed.
     wanted: GroupSet,
-    /// Nodes that have not answered, with what has come of a long answer.
+    /// Nodes that have not answered, with the received part of a long answer.
     open: BTreeMap<NodeId, Vec<u8>>,
     begun: u64,
-    /// When a node was last asked or heard, and how long it may take from then.
+    /// When a node was last asked or heard from, and the timeout from then.
     since: u64,
     timeout: u64,
     expires: u64,
@@ -252,21 +259,21 @@ struct KeptAnswer {
     until: u64,
 }
 
-/// A fan-out over the groups that are led here.
+/// A fan-out over the groups that this node leads.
 #[derive(Debug)]
 struct LocalFanout {
-    /// Who asked: a node in one of its incarnations, and its number for it.
+    /// The asking node in its incarnation, and its number of the fan-out.
     from: ReplicaId,
     id: u64,
     fanout: Fanout,
     expires: u64,
     /// Groups that are not confirmed yet.
     unvouched: GroupSet,
-    /// How many operations are under way.
+    /// The number of unfinished operations.
     open: usize,
-    /// Leases for which a renewal was begun, by the number of its step.
+    /// Leases for which a renewal was started, indexed by the number of the step.
     renewing: Vec<(GroupId, Namespace)>,
-    /// Those of them that are under way or done: all but those that were certainly not done.
+    /// Leases in `renewing` without those whose renewal certainly had no effect.
     renewed: BTreeSet<(GroupId, Namespace)>,
     found: FanoutResult,
 }
@@ -319,8 +326,8 @@ impl Node {
         FanoutScope::Groups(groups)
     }
 
-    /// Asks the nodes that may lead what is not confirmed yet, under a new number: answers to an earlier
-    /// one do not count any more.
+    /// Asks the known leaders of all unconfirmed groups, under a new number. Answers to earlier
+    /// numbers no longer count.
     fn ask_around(&mut self, mut asked: PendingFanout) {
         let missing = asked.wanted.without(&asked.found.groups);
         let now_ms = self.now_ms();
@@ -379,8 +386,8 @@ impl Node {
         Ok(())
     }
 
-    /// A page of a long answer: where it begins, how long the answer is, and its bytes. An answer of no
-    /// length at all is one that is too long.
+    /// Handles a page of a long answer: its offset, the length of the answer, and the bytes. Length
+    /// zero means that the answer is too long.
     pub(crate) fn receive_fanout_page(
         &mut self,
         from: NodeId,
@@ -409,7 +416,7 @@ impl Node {
             self.fanout_result(from, id, fanout_result);
             return Ok(());
         }
-        // Pages come in order. One that was lost is not waited for: the node is asked anew.
+        // Pages arrive in order. After a lost page the node is asked again from the start.
         if at != got.len() as u64 || page.is_empty() {
             return Ok(());
         }
@@ -428,7 +435,7 @@ impl Node {
         Ok(())
     }
 
-    /// The node that asked wants a page of its answer.
+    /// Handles a request of the asking node for the next page.
     pub(crate) fn receive_fanout_next(
         &mut self,
         from: ReplicaId,
@@ -477,7 +484,7 @@ impl Node {
         }
     }
 
-    /// Tells the call, if everything is known that it needs.
+    /// Delivers the result to the call, if it is complete.
     fn fanout_complete(&mut self, id: u64) {
         let Some(asked) = self.coordinator.fanouts.asked.get(&id) else {
             return;
@@ -499,7 +506,7 @@ impl Node {
         }
     }
 
-    /// With every tick: ask again for what is missing, as long as the call wants it.
+    /// Runs with every tick: asks again for missing groups, as long as the call waits.
     pub(crate) fn retry_fanouts(&mut self) {
         let now_ms = self.now_ms();
         let ids: Vec<u64> = self.coordinator.fanouts.asked.keys().copied().collect();
@@ -515,9 +522,9 @@ impl Node {
             };
             let is_slow = asked.since + asked.timeout <= now_ms && !asked.open.is_empty();
             if is_slow {
-                // What is under way there may have happened or not.
+                // The outcome of operations on that node is unknown.
                 asked.found.unknown |= asked.fanout.what.acts();
-                // An answer to this question counts no more, so the next one gets more time.
+                // Answers to this attempt no longer count, so the next one gets more time.
                 asked.timeout *= 2;
                 let slow = std::mem::take(&mut asked.open);
                 self.call_off(id, slow.into_keys());
@@ -543,7 +550,7 @@ impl Node {
         fanouts.kept.retain(|kept| kept.until > now_ms);
     }
 
-    /// Nobody waits for this fan-out any more: the nodes that were asked need not go on with it.
+    /// Ends a fan-out whose call has ended, here and on the nodes that were asked.
     fn end_fanout(&mut self, id: u64) {
         let Some(asked) = self.coordinator.fanouts.asked.remove(&id) else {
             return;
@@ -597,7 +604,7 @@ impl Node {
         }
     }
 
-    /// Carries a fan-out out on the groups that are led here.
+    /// Executes a fan-out on the groups that this node leads.
     fn fanout_here(
         &mut self,
         from: ReplicaId,
@@ -625,7 +632,7 @@ impl Node {
                 fanout,
                 expires,
                 unvouched: led,
-                // Kept open until all parts have begun.
+                // One extra, so that the fan-out stays open until all parts have started.
                 open: 1,
                 renewing: Vec::new(),
                 renewed: BTreeSet::new(),
@@ -639,7 +646,7 @@ impl Node {
         self.part_over(number);
     }
 
-    /// Asks for all groups that the fan-outs of this turn are about to be confirmed, each once.
+    /// Starts one leadership check per group for all fan-outs of this step.
     pub(crate) fn confirm_for_fanouts(&mut self) {
         let fanouts = &mut self.coordinator.fanouts;
         if fanouts.begun.is_empty() {
@@ -673,8 +680,8 @@ impl Node {
         }
     }
 
-    /// Groups are confirmed, or cannot be here: all fan-outs that asked together are told. All that
-    /// is told here belongs to one number.
+    /// Handles results of leadership checks, all of the same number, for all fan-outs that share
+    /// the check.
     pub(crate) fn leadership_confirmed(&mut self, told: &[(u64, GroupId, LeadershipCheck)]) {
         let number = told.first().map_or(0, |(number, ..)| *number);
         let Some(confirming) = self.coordinator.fanouts.confirming.get_mut(&number) else {
@@ -725,8 +732,9 @@ impl Node {
         self.submit_here(OpOrigin::Fanout(part), group, op, expires);
     }
 
-    /// A renewal counts from its receipt: it joins the lease's next round at once, wherever the
-    /// owner is seen to have one (leases.md, step 2).
+    /// Starts renewals of the owner's leases in a group before leadership is confirmed. A renewal
+    /// counts from its receipt, so it must join the lease's next ReadIndex round at once
+    /// (leases.md, step 2).
     fn renew_here(&mut self, number: u64, group: GroupId) {
         let Some(local) = self.coordinator.fanouts.local.get(&number) else {
             return;
@@ -769,7 +777,7 @@ impl Node {
         namespaces
     }
 
-    /// A part of a fan-out on this node has ended.
+    /// Handles the result of one operation of a local fan-out.
     pub(crate) fn fanout_part(&mut self, part: FanoutPart, answer: GroupOpResult) {
         self.acted(part, answer);
         self.part_over(part.fanout);
@@ -781,7 +789,7 @@ impl Node {
             .is_some_and(|space| space.has_owner(owner))
     }
 
-    /// These groups are led here, confirmed after the question: now their state is the answer.
+    /// Reads groups whose leadership was confirmed after the question: their state is the answer.
     fn look(&mut self, number: u64, groups: &GroupSet) {
         let Some(local) = self.coordinator.fanouts.local.get_mut(&number) else {
             return;
@@ -808,7 +816,7 @@ impl Node {
                 continue;
             }
             match &fanout.what {
-                // Whatever was acquired since the receipt is extended too.
+                // Also extends leases that were created since the receipt.
                 FanoutOp::Renew(_) => to_act.push(id),
                 FanoutOp::ReleaseAll(_) | FanoutOp::Ask => {
                     let namespaces = space.owner_namespaces(&fanout.owner);
@@ -846,7 +854,7 @@ impl Node {
                 FanoutOp::Plan => {
                     let namespaces = space.owner_namespaces(&fanout.owner);
                     if namespaces.iter().any(|one| selects(&fanout.selection, one)) {
-                        // Under rules 1 there is no order that could name what is there.
+                        // Rules 1 have no order number that could name the present claims.
                         let until = match space.rules() {
                             0..2 => ReleaseAll::EVERYTHING,
                             _ => space.order(),
@@ -874,13 +882,13 @@ impl Node {
         }
     }
 
-    /// Does what a fan-out is for in a group in which its owner has something.
+    /// Submits the operation of a fan-out to a group in which the owner has something.
     fn act(&mut self, number: u64, id: GroupId) {
         let Some(local) = self.coordinator.fanouts.local.get(&number) else {
             return;
         };
         let space = self.group_ref(id).and_then(|group| group.machine.space());
-        // Names what is there now: whatever is acquired before the entry is applied stays.
+        // Names only what exists now: claims acquired before the entry is applied stay.
         let until = space.map(Space::order);
         let fanout = &local.fanout;
         let command = match &fanout.what {
@@ -920,9 +928,9 @@ impl Node {
                     local.found.renewed.push(lease);
                 }
             }
-            // Gone in between: for an owner-wide renewal that is no loss (R91).
+            // The lease ended in between: for an owner-wide renewal that is no loss (R91).
             GroupOpResult::Renewed(Err(Missing::Alive | Missing::OwnerSet)) => {}
-            // The lease is there and not what its owner takes it for: the whole renewal is lost.
+            // The lease exists but lost a hold: the whole renewal is answered as lost.
             GroupOpResult::Renewed(Err(_)) => {
                 if let FanoutStep::Renew(at) = part.step
                     && let Some((_, namespace)) = local.renewing.get(at as usize)
@@ -936,8 +944,8 @@ impl Node {
                 ..
             } => {}
             GroupOpResult::NotHere { .. } | GroupOpResult::Busy => {
-                // Certainly not done: the group is asked for again. If it is not confirmed yet, this lease
-                // is renewed when it is.
+                // No effect: the group is asked again. If it is not confirmed yet, this lease is
+                // renewed when it is.
                 if let FanoutStep::Renew(at) = part.step
                     && let Some(lease) = local.renewing.get(at as usize)
                 {
@@ -998,7 +1006,7 @@ impl Node {
     }
 }
 
-/// Whether a selection means this namespace (R126–R128).
+/// Whether a selection includes this namespace (R126–R128).
 pub(super) fn selects(selection: &Selection, namespace: &Namespace) -> bool {
     match selection {
         Selection::All => true,

@@ -1,15 +1,16 @@
-//! One operation to the leader of its group, wherever that is, at most once (R106 forwarding is at
-//! most once, R163 any node serves any client).
+//! Request forwarding: sends one operation to the leader of its group, at most once (R106
+//! forwarding is at most once, R163 any node serves any client).
 //!
 //! ```text
-//!   submit ─▶ led here ─▶ group
-//!          ─▶ led there ─▶ frame ─▶ its group ─▶ answer
-//!          ─▶ nobody known ─▶ parked until somebody is
+//!   submit ─▶ led by this node    ─▶ group
+//!          ─▶ led by another node ─▶ frame ─▶ its group ─▶ answer
+//!          ─▶ no leader known     ─▶ parked until there is one
 //! ```
 //!
-//! An operation is sent again only when it is certain that it has not happened: the other node said
-//! so, or a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer is an honest
-//! [`GroupOpResult::Unknown`]. So is a refusal of a second copy: the first may have happened. Nothing is sent again for a call that is over.
+//! An operation is sent again only if the first copy certainly had no effect (the other node said
+//! so) or if a second application is harmless ([`GroupOp::may_repeat`]). Otherwise a lost answer
+//! becomes [`GroupOpResult::Unknown`]. The refusal of a second copy also becomes `Unknown`, because
+//! the first copy may have been applied. Nothing is sent again for a call that has ended.
 
 use std::collections::BTreeMap;
 
@@ -24,16 +25,16 @@ use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::{GroupId, NodeId, ReplicaId};
 
-/// An operation chases leaders so often before it gives up (R163).
+/// Maximum redirections of an operation to another leader (R163).
 const MAX_HOPS: u8 = 8;
-/// A repeatable operation whose answer does not come is sent again after this.
+/// A repeatable operation without an answer is sent again after this time.
 const RESEND_AFTER_MS: u64 = 1500;
 
-/// An operation or an answer that is longer is refused. A frame with it would be longer than a peer takes,
-/// and break the connection for everything else.
+/// Maximum length of an operation or an answer. A longer frame would be refused by the peer and
+/// break the connection for all groups.
 const LONGEST_ITEM_BYTES: usize = 16 << 20;
 
-/// Who waits for an operation.
+/// The origin of an operation, which receives its result.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpOrigin {
     /// A part of a call on this node.
@@ -56,9 +57,9 @@ struct PendingOp {
     group: GroupId,
     expires: u64,
     hops: u8,
-    /// An earlier copy of it was sent and not answered. It may still have an effect.
+    /// Whether an earlier copy was sent and not answered. That copy may still take effect.
     is_repeated: bool,
-    /// Where it was sent, when, and what: kept until the answer.
+    /// The receiver, time and bytes of the last copy, kept until the answer.
     sent: Option<Box<SentOp>>,
 }
 
@@ -70,11 +71,11 @@ struct SentOp {
     may_repeat: bool,
 }
 
-/// See the module.
+/// The pending operations of this node.
 #[derive(Debug)]
 pub(crate) struct Forwarder {
     last_ticket: u64,
-    // Never iterated where order matters: see `tickets_sent_to`.
+    // Never iterated where order matters: `tickets` sorts.
     pending: HashMap<OpId, PendingOp, FxBuildHasher>,
     parked: BTreeMap<GroupId, Vec<(OpId, GroupOp)>>,
 }
@@ -105,13 +106,14 @@ impl Forwarder {
 }
 
 impl Node {
-    /// Sends an operation on its way. The origin is told exactly once.
+    /// Submits an operation. The origin receives exactly one result.
     pub(crate) fn submit(&mut self, origin: OpOrigin, group: GroupId, op: GroupOp, expires: u64) {
         let ticket = self.ticket(origin, group, expires);
         self.carry(ticket, group, op, expires);
     }
 
-    /// Like [`Node::submit`], but only if the group is led here: otherwise the origin is told so.
+    /// Like [`Node::submit`], but only on this node: if it does not lead the group, the result is
+    /// [`GroupOpResult::NotHere`].
     pub(crate) fn submit_here(
         &mut self,
         origin: OpOrigin,
@@ -144,8 +146,8 @@ impl Node {
         ticket
     }
 
-    /// Whether an operation may be sent again. Those of a call that is over, or that has begun anew since,
-    /// may not: whatever they did would be an effect that no answer tells of. They are forgotten here.
+    /// Whether an operation may be sent again. Operations of a call that has ended or started over
+    /// may not: they could have an effect that no answer reports. They are dropped here.
     fn is_wanted(&mut self, ticket: OpId) -> bool {
         let Some(pending) = self.coordinator.forward.pending.get(&ticket) else {
             return false;
@@ -170,7 +172,7 @@ impl Node {
             }
             return;
         }
-        // Whoever asks us to carry an operation out chases the leader by itself.
+        // These origins find the leader themselves; forwarding again could loop.
         if let Some(pending) = self.coordinator.forward.pending.get(&ticket)
             && matches!(
                 pending.origin,
@@ -226,7 +228,7 @@ impl Node {
         });
     }
 
-    /// Another node wants something done by a group that it believes to be led here.
+    /// Handles an operation from a node that believes that this node leads the group.
     pub(crate) fn receive_forward(
         &mut self,
         from: ReplicaId,
@@ -251,7 +253,7 @@ impl Node {
         Ok(())
     }
 
-    /// Another node has answered.
+    /// Handles the answer of another node.
     pub(crate) fn receive_answer(
         &mut self,
         from: NodeId,
@@ -271,7 +273,7 @@ impl Node {
         let Some(pending) = self.coordinator.forward.pending.get_mut(&ticket) else {
             return Ok(());
         };
-        // Only from where it was last sent: an earlier one may have answered "not here" late.
+        // Only the latest receiver counts: an earlier one may have answered "not here" late.
         if pending.sent.as_ref().is_none_or(|sent| sent.to != from) {
             return Ok(());
         }
@@ -301,13 +303,14 @@ impl Node {
         Ok(())
     }
 
-    /// An operation ended: its origin is told.
+    /// Delivers the result of an operation to its origin.
     pub(crate) fn answered(&mut self, ticket: OpId, answer: GroupOpResult) {
         let Some(pending) = self.coordinator.forward.pending.remove(&ticket) else {
             return;
         };
         let answer = match answer {
-            // These say that the last copy has no effect. They say nothing about the copies before it.
+            // These results show that the last copy had no effect, but an earlier copy may have had
+            // one.
             GroupOpResult::Busy | GroupOpResult::NotHere { .. } | GroupOpResult::TooLong
                 if pending.is_repeated =>
             {
@@ -320,7 +323,7 @@ impl Node {
             OpOrigin::Peer { from, id } => {
                 let mut answer = peer_codec::encode_answer(&answer);
                 if answer.len() > LONGEST_ITEM_BYTES {
-                    // One answer must not take the connection down: all groups share it.
+                    // A frame that is too long would break the connection, which all groups share.
                     answer = peer_codec::encode_answer(&GroupOpResult::TooLong);
                 }
                 self.frames().say(from.node, item::ANSWER, |out| {
@@ -336,7 +339,7 @@ impl Node {
         }
     }
 
-    /// An operation has certainly not happened here: it may be taken elsewhere.
+    /// Handles an operation that had no effect here: it can be sent to another leader.
     pub(crate) fn returned(&mut self, ticket: OpId, op: GroupOp) {
         let now_ms = self.now_ms();
         if !self.is_wanted(ticket) {
@@ -355,7 +358,7 @@ impl Node {
         self.carry(ticket, group, op, expires);
     }
 
-    /// A leader of the group is known: what was parked goes on.
+    /// Resumes parked operations when a leader of the group is known.
     pub(crate) fn unpark(&mut self, id: GroupId) {
         let Some(parked) = self.coordinator.forward.parked.remove(&id) else {
             return;
@@ -384,7 +387,7 @@ impl Node {
         }
     }
 
-    /// Answers that never came: what may be repeated is, everything else waits for its deadline.
+    /// Sends repeatable operations without an answer again. All others wait for their deadline.
     pub(crate) fn resend_lost(&mut self) {
         let now_ms = self.now_ms();
         let overdue = self.coordinator.forward.tickets(|pending| {
@@ -404,7 +407,7 @@ impl Node {
             let expired = pending.expires <= now_ms;
             match &pending.sent {
                 Some(sent) if sent.may_repeat && !expired => self.send_again(ticket),
-                // An answer may still come, but nobody waits for it.
+                // An answer may still arrive, but the origin's deadline has passed.
                 Some(_) if expired => self.answered(ticket, GroupOpResult::Unknown),
                 Some(_) | None => {}
             }
@@ -425,7 +428,7 @@ impl Node {
         }
     }
 
-    /// A connection broke: what was under way on it may have happened or not.
+    /// Handles a broken connection: the outcome of operations sent on it is unknown.
     pub(crate) fn forward_peer_down(&mut self, node: NodeId) {
         let lost = self
             .coordinator

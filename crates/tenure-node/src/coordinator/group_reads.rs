@@ -1,5 +1,5 @@
-//! Calls that need one answer of one group, or one of each of a few: AssertFencing, InspectPath,
-//! IsBlocking, DumpLocks, policies, edges, Break, Health.
+//! Calls that need one answer of one group, or of each of a few groups: AssertFencing, InspectPath,
+//! IsBlocking, DumpLocks, policies, wait edges, Break, Health.
 
 use tenure_core::codec::Encode as _;
 use tenure_core::command::{BreakLock, Command, Route};

@@ -1,7 +1,8 @@
-//! Reads that need not wait: what a round would confirm is known already, and applied.
+//! Fast path for AssertFencing in a single-voter group.
 //!
-//! A lone voter has nobody to ask whether it still leads. Where nothing is under way in its group,
-//! a read is answered by looking, without becoming a call, an operation and a waiter first.
+//! A single voter has no peers to confirm its leadership with. If its group has no unapplied work,
+//! the node answers the read directly from the state machine, without creating a call, an operation
+//! and a ReadIndex waiter.
 
 use tenure_core::path::Path;
 use tenure_core::query::FenceCheck;
@@ -13,8 +14,9 @@ use crate::node::Node;
 use crate::request::{Answer, AssertAnswer, ClientRequest};
 
 impl Node {
-    /// The answer to a read that needs no call: as of the last step, which must have come after the read. Nothing
-    /// where the read has to be called after all.
+    /// Answers a read without a call, from the state after the last step. That step must have
+    /// started after the read was received. Returns `None` if the read has to be submitted as a
+    /// call.
     pub fn answer_now(&mut self, request: &ClientRequest) -> Option<Answer> {
         if self.has_stopped() {
             return None;
@@ -22,8 +24,8 @@ impl Node {
         self.read_at_once(request)
     }
 
-    /// The answer to a read, if everything that it rests on is here and applied. Otherwise it waits
-    /// its turn as a call.
+    /// Answers a read if all groups that it needs are led by this node as the only voter, with
+    /// everything applied. Otherwise it becomes a call.
     pub(super) fn read_at_once(&mut self, request: &ClientRequest) -> Option<Answer> {
         match request {
             ClientRequest::AssertFencing {
@@ -37,8 +39,8 @@ impl Node {
         }
     }
 
-    /// The first path that fails decides (R73: AssertFencing checks owner and token): those behind
-    /// it need not be looked at.
+    /// The first path that fails decides (R73: AssertFencing checks owner and token): later paths
+    /// are not read.
     fn assert_at_once(
         &mut self,
         owner: &OwnerId,

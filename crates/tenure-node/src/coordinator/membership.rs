@@ -1,15 +1,16 @@
-//! Who replicates a group: learners, joint changes, hand-over, removal (R165 pace of membership
-//! changes, R166 draining a node).
+//! Membership changes of a group: learners, joint consensus, leadership transfer, removal (R165
+//! pace of membership changes, R166 draining a node).
 //!
-//! The driver decides *what* should change; this file sees to it that it is safe: a learner is
-//! promoted only when it has caught up, a joint configuration is left by whoever leads, and a wiped
-//! node comes back only under a new incarnation. How a removed replica goes is in `replica_removal.rs`.
+//! The driver decides *what* should change; this module makes sure that the change is safe. A
+//! learner is promoted only when it has caught up, the current leader leaves a joint configuration,
+//! and a node that lost its data returns only under a new incarnation. `replica_removal.rs` handles
+//! the removed replica itself.
 
 use crate::consensus::{Consensus, MembershipChange, MembershipStep, Role};
 use crate::node::Node;
 use crate::{ChangeRefused, GroupId, NodeId, Output, ReplicaId, RequestId};
 
-/// A learner so many entries behind the leader has caught up.
+/// A learner at most this many entries behind the leader counts as caught up.
 const CAUGHT_UP_WITHIN: u64 = 64;
 
 impl Node {
@@ -46,8 +47,8 @@ impl Node {
             let adds = matches!(step, MembershipStep::Learner(_) | MembershipStep::Voter(_));
             (adds && !everybody.contains(&step.member())).then_some(step.member().node)
         };
-        // The first message to a new replica deletes an older one on the same node. No voter may still need
-        // the vote of that one: see `replica_removal.rs`.
+        // The first message to a new replica deletes an older one on the same node. No voter may
+        // still need the vote of the older one: see `replica_removal.rs`.
         if change.steps.iter().any(|step| added(step).is_some()) && !group.removals_are_known() {
             return Err(ChangeRefused::Busy);
         }
@@ -64,9 +65,9 @@ impl Node {
             match *step {
                 MembershipStep::Voter(member) => {
                     if !membership.voters.contains(&member) {
-                        // A voter that has nothing yet would count for a quorum it cannot help. One that
-                        // has the entry that added it has a state that knows it, and everything that
-                        // was committed before.
+                        // An empty voter would count towards quorums that it cannot help to reach.
+                        // A replica that has the entry that added it also has everything that was
+                        // committed before.
                         let added = member.replica.max(group.changed_at);
                         let progress = group.replica.progress(member);
                         let near = progress.is_some_and(|one| {
@@ -94,21 +95,22 @@ impl Node {
         }
         let mut change = change.clone();
         if !voters.contains(&me) {
-            // A leader does not remove itself: nobody would be left to tell the others that it is
-            // decided. It hands over to one that stays; whoever leads next is asked again.
+            // A leader does not remove itself, because no leader would be left to send the commit
+            // to the others. It transfers leadership to a voter that stays; the driver repeats the
+            // change there.
             voters.retain(|voter| membership.voters.contains(voter));
             if !voters.is_empty() {
                 self.hand_over(id, &voters);
                 return Err(ChangeRefused::Busy);
             }
-            // Nobody who stays may lead yet: those who come are promoted first.
+            // No remaining voter can lead yet: promote the new ones first.
             change.steps.retain(|step| step.member() != me);
         }
         let group = self.group(id).ok_or(ChangeRefused::NotLeader)?;
         group.change_membership(&change).ok_or(ChangeRefused::Busy)
     }
 
-    /// A change of membership was applied.
+    /// Handles an applied membership change.
     pub(crate) fn membership_changed(&mut self, id: GroupId) {
         let Some(group) = self.group_ref(id) else {
             return;
@@ -129,15 +131,15 @@ impl Node {
                 result: Ok(membership.clone()),
             });
         }
-        // A replica that finds itself removed stays until a leader says so: a voter that does not know yet
-        // that this was decided may still need its vote.
+        // A replica that sees its own removal stays until a leader confirms it: a voter that does
+        // not know yet that the removal is committed may still need its vote.
         if leads && let Some(group) = self.group(id) {
             group.to_hint.extend(gone);
         }
     }
 
-    /// The leader that took a change does not lead any more: the next one decides what becomes of it, so
-    /// it must not stand in the way of later ones.
+    /// Drops a pending change when this node loses leadership: the next leader decides its outcome,
+    /// so it must not block later changes here.
     pub(crate) fn change_is_lost(&mut self, id: GroupId) {
         if let Some((asked, _)) = self.changes_asked.remove(&id) {
             self.outputs.push(Output::Changed {
@@ -147,7 +149,8 @@ impl Node {
         }
     }
 
-    /// Whoever leads leaves the joint configuration; nobody else has to remember it.
+    /// Every leader of a joint configuration proposes to leave it, so the change completes after
+    /// any change of leader.
     pub(crate) fn leave_joint(&mut self) {
         for at in 0..self.groups.len() {
             let Some(group) = &mut self.groups[at] else {
@@ -165,7 +168,7 @@ impl Node {
         }
     }
 
-    /// Hands over every group that is led here, each to the voter that is furthest.
+    /// Transfers leadership of every group of this node, each to the most advanced voter.
     pub(crate) fn drain(&mut self) {
         for at in 0..self.groups.len() {
             let Some(group) = &mut self.groups[at] else {
@@ -179,7 +182,8 @@ impl Node {
         }
     }
 
-    /// Hands a group over to that one of these voters that is furthest. False if there is none.
+    /// Transfers leadership of a group to the most advanced of these voters. Returns false if there
+    /// is none.
     pub(crate) fn hand_over(&mut self, id: GroupId, voters: &[ReplicaId]) -> bool {
         let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
             return false;
@@ -192,7 +196,7 @@ impl Node {
             .filter(down)
             .filter_map(|member| {
                 let matched = group.replica.progress(*member)?.matched;
-                // Many groups are handed over together: equal voters share them.
+                // The rank spreads groups over equally advanced voters.
                 Some((matched, group.rank_of(*member), *member))
             })
             .max();

@@ -1,18 +1,18 @@
-//! What spans groups: calls of clients, and how they reach the groups they need.
+//! Coordinator: handles the calls of clients and everything else that concerns several groups.
 //!
 //! ```text
-//!   call ──▶ operations (one group each) ──▶ forward: here, or on the leader's node
-//!     └────▶ sweep (one message a node, all groups confirmed) ──▶ operations there
+//!   call ──▶ operations (one group each) ──▶ forward: to this node, or to the leader's node
+//!     └────▶ fan-out (one message per node, all groups confirmed) ──▶ operations on each node
 //! ```
 //!
-//! A call is a small state machine: [`ActiveCall`] is taken out, given what happened, and either answered or put
-//! back. Nothing here touches a space; groups do.
+//! A call is a small state machine: [`ActiveCall`] is taken out of the table, given an event, and
+//! then either answered or put back. The coordinator never touches a space; only groups do.
 //!
-//! Everything that a call starts (an operation, a fan-out, a timer, a look at the namespace table, a policy
-//! change) is a *part* with a number that the call never uses again. A call that begins anew declares its
-//! earlier parts void ([`CallContext::start_over`]), and what comes of a void part is dropped before the call
-//! sees it. A part of a call that is over, or that is void, is not sent again.
-//! `docs/design/coordination.md` has the argument.
+//! Everything that a call starts (an operation, a fan-out, a timer, a wait for the namespace table,
+//! a policy change) is a *part* with a number that the call never uses again. A call that starts
+//! over declares its earlier parts void ([`CallContext::start_over`]), and the result of a void
+//! part is dropped before the call sees it. A part of a call that has ended, or a void part, is not
+//! sent again. `docs/design/coordination.md` has the argument.
 
 mod acquire;
 mod deadlock;
@@ -53,20 +53,20 @@ use forward::OpOrigin;
 pub(crate) use replica_removal::{AddressedReplica, LeaderSilence};
 pub(crate) use snapshot_transfer::SnapshotTransfers;
 
-/// Names a call on this node.
+/// Identifies a call on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct CallId(u64);
 
-/// All that spans groups on this node.
+/// The coordinator of this node.
 pub(crate) struct Coordinator {
     next_id: u64,
-    // Neither is ever iterated, so their order cannot matter.
+    // Never iterated, so their order cannot affect determinism.
     calls: HashMap<CallId, ActiveCall, FxBuildHasher>,
     by_client: HashMap<RequestId, CallId, FxBuildHasher>,
-    /// Every call that waits, and some that are over already: those are cleared out now and then.
+    /// Deadlines of pending calls. Ended calls are removed lazily.
     deadlines: BinaryHeap<Reverse<(u64, CallId)>>,
     timers: BTreeSet<(u64, AwaitedPart)>,
-    /// Calls to go on with in this turn.
+    /// Events for calls, to be handled in this step.
     ready: Vec<(AwaitedPart, CallEvent)>,
     forward: forward::Forwarder,
     resolve: resolve::NamespaceCache,
@@ -76,7 +76,7 @@ pub(crate) struct Coordinator {
     policy: policy::PolicyDrivers,
     strangers: replica_removal::UnknownSenders,
     upgrades: upgrade::Upgrades,
-    /// Whether all nodes know what rules 2 have brought. That does not go back.
+    /// Whether all nodes support the message forms of rules 2. Never becomes false again.
     newer_forms: bool,
     ticks: u64,
 }
@@ -89,7 +89,7 @@ struct ActiveCall {
     kind: CallKind,
 }
 
-/// One part of a call, as those know it that the call waits for.
+/// Identifies one part of a call: an operation, fan-out, timer or table wait that it started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct AwaitedPart {
     call: CallId,
@@ -105,7 +105,7 @@ struct CallParts {
     void: u32,
 }
 
-/// What a call is, and how far it has come.
+/// The kind of a call with its progress.
 enum CallKind {
     Acquire(acquire::AcquireCall),
     Release(release::ReleaseCall),
@@ -117,7 +117,7 @@ enum CallKind {
 }
 
 impl CallKind {
-    /// What is left of the request, for whoever made it.
+    /// Returns the request, so that the driver can free its memory.
     fn into_request(self) -> Option<Box<ClientRequest>> {
         match self {
             CallKind::Acquire(call) => Some(call.into_request()),
@@ -129,20 +129,20 @@ impl CallKind {
     }
 }
 
-/// What a call is told.
+/// An event for a call.
 #[derive(Clone, Debug)]
 pub(crate) enum CallEvent {
-    /// It begins.
+    /// The call starts.
     Start,
     /// One of its operations ended.
     Op(GroupOpResult),
-    /// Its sweep is complete.
+    /// Its fan-out is complete.
     FanoutResult(Box<fanout::FanoutResult>),
     /// The namespace table has the version it waited for.
     Table,
-    /// The time it asked for has passed.
+    /// Its timer has expired.
     Timer,
-    /// A policy change that it waited for is over.
+    /// A policy change that it waited for has ended.
     Changed(policy::PolicyEnd),
 }
 
@@ -153,7 +153,7 @@ enum CallFlow {
     Over,
 }
 
-/// Where a call stands.
+/// What a call does next.
 enum CallProgress {
     Wait,
     Done(Result<Answer, Failure>),
@@ -169,7 +169,7 @@ impl CallProgress {
     }
 }
 
-/// The failure of an operation that did not succeed; `None` for one that did.
+/// Returns the failure of an unsuccessful operation; `None` for a successful one.
 fn failure_of(answer: &GroupOpResult) -> Option<Failure> {
     let (why, nothing_happened) = match answer {
         GroupOpResult::Busy => (
@@ -202,11 +202,12 @@ fn failure_of(answer: &GroupOpResult) -> Option<Failure> {
     })
 }
 
-/// The same failure of a call of which other parts were done, or may have been: nothing in the answer may say
-/// that nothing has happened.
+/// Converts a failure for a call whose other parts may have taken effect: the answer must not claim
+/// that nothing changed.
 fn with_effects(failure: Failure) -> Failure {
     let why = match failure {
-        // Without its key the rest would not be known from what was done.
+        // Do not advise to retry without the key: only the key connects a retry with the parts
+        // already done.
         _ if failure.wants_no_key() => {
             "too many answers are remembered: other parts were done, repeat the request later"
         }
@@ -228,7 +229,8 @@ fn with_effects(failure: Failure) -> Failure {
     }
 }
 
-/// Notes the failure of a part. One that leaves open what has happened stays: the others say less.
+/// Records the failure of a part. A failure with an unknown outcome is never replaced, because it
+/// is the stronger statement.
 fn note_failure(noted: &mut Option<Failure>, failure: Failure) {
     let is_open = matches!(
         noted,
@@ -245,7 +247,7 @@ fn note_failure(noted: &mut Option<Failure>, failure: Failure) {
     }
 }
 
-/// An answer of a kind that the operation cannot have; only a broken peer sends one.
+/// The failure for an answer of the wrong kind, which only a faulty peer sends.
 fn odd_answer() -> Failure {
     Failure::Unavailable {
         why: "a peer gave an answer that does not fit the question",
@@ -253,8 +255,9 @@ fn odd_answer() -> Failure {
     }
 }
 
-/// Numbers that other nodes repeat in their answers never mean two things: each process counts from
-/// a place of its own, and answers name the incarnation that asked.
+/// The first request number of this process. Peers repeat these numbers in their answers, so they
+/// must be unique: each process starts at a different number, and answers name the incarnation that
+/// asked.
 fn first_number(config: &Config) -> u64 {
     config.start << 40
 }
@@ -286,7 +289,7 @@ impl Coordinator {
         self.next_id
     }
 
-    /// How often the clock of consensus has ticked.
+    /// Returns the number of Raft ticks so far.
     pub(crate) fn ticks(&self) -> u64 {
         self.ticks
     }
@@ -299,7 +302,7 @@ impl Coordinator {
         self.forward.load()
     }
 
-    /// The next reading at which a call wants attention.
+    /// Returns the next time at which a call has a timer or deadline.
     pub(crate) fn next_deadline(&self) -> u64 {
         let deadline = self.deadlines.peek();
         let deadline = deadline.map_or(u64::MAX, |Reverse((at, _))| *at);
@@ -307,7 +310,7 @@ impl Coordinator {
         deadline.min(timer)
     }
 
-    /// Most calls are over long before their deadlines.
+    /// Removes the deadlines of ended calls, because most calls end long before their deadline.
     fn forget_deadlines(&mut self) {
         if self.deadlines.len() > 2 * self.calls.len() + 64 {
             let calls = &self.calls;
@@ -316,7 +319,7 @@ impl Coordinator {
         }
     }
 
-    /// Whether no call waits to be told something.
+    /// Whether no call has an unhandled event.
     pub(crate) fn is_idle(&self) -> bool {
         self.ready.is_empty()
     }
@@ -325,7 +328,8 @@ impl Coordinator {
         self.ready.push((awaited, happened));
     }
 
-    /// Whether a call still waits for this part. Not to be asked while that call goes on.
+    /// Whether a call still waits for this part. Must not be used while that call is being
+    /// processed: it is then not in the table.
     fn is_awaited(&self, awaited: AwaitedPart) -> bool {
         let call = self.calls.get(&awaited.call);
         call.is_some_and(|call| awaited.part > call.parts.void)
@@ -380,7 +384,7 @@ impl Node {
         self.coordinator.is_idle()
     }
 
-    /// A client calls.
+    /// Starts a client's call.
     pub(crate) fn call(&mut self, client: RequestId, request: Box<ClientRequest>, timeout_ms: u64) {
         if !self.has_room_for_calls() {
             let answer = Err(Failure::Unavailable {
@@ -415,11 +419,12 @@ impl Node {
         }
     }
 
-    /// Tells a call what became of one of its parts, and answers it if that was all.
+    /// Delivers an event to a call, and answers the call if it is complete.
     fn proceed(&mut self, awaited: AwaitedPart, happened: CallEvent) {
         let Some(call) = self.coordinator.calls.remove(&awaited.call) else {
             return;
         };
+        // Events of void parts are dropped here, before the call sees them.
         if awaited.part > call.parts.void {
             self.go_on(awaited, call, happened);
         } else {
@@ -486,7 +491,7 @@ impl Node {
         }
     }
 
-    /// Calls whose time is up are answered so; timers go off.
+    /// Fires timers, and answers calls whose deadline has passed.
     pub(crate) fn coordinator_deadlines(&mut self, now_ms: u64) {
         while let Some(&(at, awaited)) = self.coordinator.timers.first()
             && at <= now_ms
@@ -509,7 +514,8 @@ impl Node {
         self.coordinator.timers.insert((at, cx.new_part()));
     }
 
-    /// Sends an operation of a call on its way: [`CallEvent::Op`] for the part of this number.
+    /// Submits an operation of a call. Its result arrives as [`CallEvent::Op`] for the returned
+    /// part.
     fn ask(&mut self, cx: &mut CallContext, group: GroupId, op: GroupOp) -> u32 {
         let awaited = cx.new_part();
         self.submit(OpOrigin::Call(awaited), group, op, cx.deadline);
@@ -521,7 +527,7 @@ impl Node {
         self.ask(cx, system, GroupOp::System(Box::new(command)))
     }
 
-    /// Goes on with every call that was told something.
+    /// Processes all pending call events.
     pub(crate) fn coordinator_step(&mut self) {
         let mut ready = std::mem::take(&mut self.coordinator.ready);
         for (awaited, happened) in ready.drain(..) {
@@ -564,7 +570,8 @@ impl Node {
         self.system_changed();
     }
 
-    /// Step 1 is done: whatever waited for this leader goes on, and the others are told.
+    /// This node leads a group and step 1 is done: resumes everything that waited for the leader,
+    /// and announces it to the peers.
     pub(crate) fn group_led(&mut self, id: GroupId) {
         let Some(group) = self.group_ref(id) else {
             return;
@@ -604,7 +611,7 @@ impl Node {
         self.watches_leader_changed(id);
     }
 
-    /// An item of a frame that is about more than consensus.
+    /// Handles an item of a frame that is not a Raft message.
     pub(crate) fn receive_coordinator_item(
         &mut self,
         from: ReplicaId,
@@ -633,7 +640,7 @@ impl Node {
             item::SLOW_DISK => self.receive_slow_disk(from, content),
             item::DISK => self.receive_disk(from, content),
             item::WATCH_PAGES => self.receive_watch_pages(from, content),
-            // Of a later release: it says more than we know.
+            // An item of a later release.
             _ => Ok(()),
         }
     }
@@ -650,7 +657,8 @@ impl Node {
     }
 }
 
-/// Which call is going on, until when, and which of its parts it is told of.
+/// The call that is being processed: its id, its deadline, and the part that the current event
+/// belongs to.
 #[derive(Debug)]
 struct CallContext {
     id: CallId,
@@ -660,7 +668,7 @@ struct CallContext {
 }
 
 impl CallContext {
-    /// A part with a number that this call has never used.
+    /// Creates a part with a number that this call has never used.
     fn new_part(&mut self) -> AwaitedPart {
         self.parts.last += 1;
         AwaitedPart {
@@ -669,7 +677,7 @@ impl CallContext {
         }
     }
 
-    /// Nothing that was started so far counts any more.
+    /// Declares all parts started so far void.
     fn start_over(&mut self) {
         self.parts.void = self.parts.last;
     }
@@ -682,7 +690,8 @@ mod tests {
     use crate::{ClusterConfig, Limits};
     use tenure_core::policy::Algorithm;
 
-    /// Calls end long before their deadlines; what is left of them must not grow with their number.
+    /// Calls end long before their deadlines; the stored deadlines must not grow with the number of
+    /// ended calls.
     #[test]
     fn deadlines_of_calls_that_are_over_do_not_pile_up() {
         let node = NodeId::new(1).unwrap();

@@ -1,17 +1,17 @@
-//! Calls about one owner everywhere: Renew, ReleaseAll, ForceRelease, RequestRevoke, IsOwnerAlive,
-//! ListOwnerLocks; and IncrFencingToken, which asks all groups too.
+//! Calls about one owner in all its namespaces: Renew, ReleaseAll, ForceRelease, RequestRevoke,
+//! IsOwnerAlive, ListOwnerLocks; and IncrFencingToken, which also asks all groups.
 //!
-//! With a key a call leaves its traces in the system group (R102–R105):
+//! A call with an idempotency key records its progress in the system group (R102–R105):
 //!
 //! ```text
 //!   Renew:                     claim ─────────────────▶ renew ──────────▶ complete
 //!   ReleaseAll, ForceRelease:  look ─▶ find ─▶ plan ──▶ end what the plan names ──▶ complete
 //! ```
 //!
-//! A second attempt under the key does the same work beside the first, or after it. For a renewal that
-//! is harmless: it never shortens a lease (R77: a renewal never shortens a lease). The others end
-//! only what the first plan names, by births and places in line that never come again. So whatever
-//! is late, the call has one effect.
+//! A second attempt under the same key does the same work, concurrently or later. For a renewal
+//! that is harmless: it never shortens a lease (R77: a renewal never shortens a lease). ReleaseAll
+//! and ForceRelease end only what the first plan names, by lease births and queue positions that
+//! are never reused. So the call has one effect, however late an attempt is.
 
 use std::collections::BTreeMap;
 
@@ -37,13 +37,13 @@ use crate::group_op::{GroupOp, GroupOpResult, GroupQuery, QueryResult};
 use crate::node::Node;
 use crate::request::{Answer, ClientRequest, EffectCertainty, Failure, RenewAnswer, WaitEdge};
 
-/// A plan that cannot name everything yet is made anew after this.
+/// Retry delay for a plan that cannot name everything yet.
 const NAMELESS_RETRY_MS: u64 = 200;
 
 pub(super) struct OwnerCall {
     request: Box<ClientRequest>,
     phase: OwnerPhase,
-    /// Renewals of named namespaces that are under way, and what became of the others.
+    /// Unfinished renewals of named namespaces, and the results of the finished ones.
     renewals: BTreeMap<u32, Namespace>,
     renewed: Vec<(Namespace, u64)>,
     asked: bool,
@@ -59,16 +59,16 @@ enum OwnerPhase {
     Start,
     /// Reading what is known of the key.
     Looking,
-    /// Waiting for the system group's word on the key, the kill or the request.
+    /// Waits for the system group's answer on the key, the kill or the release request.
     Claiming,
-    /// Finding out in which groups the owner has something.
+    /// Finds the groups in which the owner has something.
     Finding(Selection),
-    /// Writing the plan down: with a key, this one or that of an earlier attempt counts.
+    /// Stores the plan. With a key, the plan of an earlier attempt takes precedence.
     Planning(ReleasePlan),
-    /// Ending what the plan names: so many groups have not answered.
+    /// Ends what the plan names; counts the groups without an answer.
     Ending(usize),
     Acting,
-    /// A renewal is repeated: do the leases that it extended still live?
+    /// A repeated renewal: checks whether the leases that it extended still exist.
     Replaying {
         /// The number of the first part.
         first: u32,
@@ -220,7 +220,8 @@ impl Node {
                     self.ask(cx, system, GroupOp::Read(GroupQuery::Claimed { claim }));
                     return CallProgress::Wait;
                 }
-                // KILLED must come behind the look: what is acquired after it is no part of the kill.
+                // KILLED must come after the plan is read: locks acquired later are not part of the
+                // kill.
                 None if matches!(*call.request, ClientRequest::ForceRelease { .. }) => {
                     return self.find(cx, call);
                 }
@@ -241,7 +242,7 @@ impl Node {
             ClientRequest::RequestRevoke { owner } => Some(SystemCommand::Ask {
                 owner: owner.clone(),
             }),
-            // The counter remembers by itself.
+            // The counter stores the answers of its own keys.
             ClientRequest::IncrFencingToken { .. } => None,
             _ => claim.map(SystemCommand::Claim),
         };
@@ -307,8 +308,8 @@ impl Node {
         CallProgress::Wait
     }
 
-    /// Writes the plan down before anything ends. The KILLED event and the end of the wait edge belong to
-    /// the same entry, so that both come with the plan that counts, once.
+    /// Stores the plan before anything ends. The KILLED event and the end of the wait edge belong
+    /// to the same entry, so that both come with the plan that counts, once.
     fn plan(
         &mut self,
         cx: &mut CallContext,
@@ -425,8 +426,8 @@ impl Node {
         CallProgress::Wait
     }
 
-    /// Named namespaces need no sweep: each has its group, and its own round confirms it (R90:
-    /// Renew with domains).
+    /// Named namespaces need no fan-out: each has one group, whose own ReadIndex round confirms it
+    /// (R90: Renew with domains).
     fn renew_named(
         &mut self,
         cx: &mut CallContext,
@@ -556,7 +557,7 @@ impl Node {
         }
         match before {
             RepeatedKey::Answered(system::SystemAnswer::Renewed { leases, asked }) => {
-                // R105: OK only while the leases that it extended live.
+                // R105: OK only while the leases that it extended exist.
                 if leases.is_empty() {
                     return CallProgress::ok(Answer::Renew(RenewAnswer::Renewed { asked }));
                 }

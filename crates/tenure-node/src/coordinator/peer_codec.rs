@@ -1,7 +1,7 @@
-//! The bytes of operations, answers, sweeps, events and watches between nodes.
+//! Encoding of operations, answers, fan-outs, events and watches between nodes.
 //!
-//! The rules' own values are written by their own codec; here is only what is put around them.
-//! Everything starts with a version byte, and every reader checks that nothing is left over.
+//! tenure-core encodes its own values; this module encodes only what surrounds them. Everything
+//! starts with a version byte, and every decoder refuses trailing bytes.
 
 #[cfg(test)]
 mod tests;

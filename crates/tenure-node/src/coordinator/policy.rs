@@ -1,12 +1,13 @@
-//! SetNamespacePolicy and DeleteNamespacePolicy: freeze, decide, apply (R131–R138).
+//! SetNamespacePolicy and DeleteNamespacePolicy: a freeze, decide, apply protocol over several
+//! groups (R131–R138).
 //!
 //! ```text
-//!   Begin ─▶ Freeze in every group concerned ─▶ Decide ─▶ Change or Thaw in all of them ─▶ Finish
+//!   Begin ─▶ Freeze in every affected group ─▶ Decide ─▶ Change or Thaw in all of them ─▶ Finish
 //! ```
 //!
-//! Every step is written down in the system group and harmless to repeat, so that any node can
-//! carry a change on: the one that was asked, and whoever leads the system group finds what was
-//! left behind and finishes it.
+//! Every step is recorded in the system group and harmless to repeat, so any node can drive a
+//! change: normally the node that received the call. The leader of the system group finds
+//! unfinished changes and completes them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,20 +32,20 @@ use crate::group_op::{GroupOp, GroupOpResult, GroupQuery, QueryResult};
 use crate::node::Node;
 use crate::request::{Answer, EffectCertainty, Failure};
 
-/// One step of a change may take so long before it is asked for again.
+/// Time after which an unanswered step of a change is repeated.
 const STEP_TIMEOUT_MS: u64 = 5_000;
 
 pub(super) struct PolicyCall {
     namespace: Namespace,
     to: Option<Algorithm>,
     key: Option<Key>,
-    /// The change that this call has begun: it begins no other.
+    /// The change that this call has begun; it never begins another one.
     own: Option<u64>,
     /// Whether a change was begun, by this call or by an earlier attempt under its key.
     is_begun: bool,
     /// Whether the key is reserved already: then the call goes on as if it had none, and completes it.
     reserved: bool,
-    /// The answer, once only the key is left to be completed.
+    /// The answer, while only the completion of the key is pending.
     completing: Option<Result<Answer, Failure>>,
 }
 
@@ -73,7 +74,7 @@ impl PolicyCall {
     }
 }
 
-/// The change is over, and nothing tells how.
+/// The failure for a change that has ended with an unknown result.
 fn unknown_end() -> Failure {
     Failure::Unavailable {
         why: "another node finished this change: read the policy to see how it ended",
@@ -81,22 +82,22 @@ fn unknown_end() -> Failure {
     }
 }
 
-/// How a change ended.
+/// The result of a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum PolicyEnd {
-    /// Every group has it.
+    /// Every affected group has applied it.
     Committed,
-    /// A live hold was in the way.
+    /// A live hold prevents it.
     Refused(Path, OwnerId),
-    /// Somebody else finished it; the table tells how.
+    /// Another node finished it; the namespace table shows the result.
     Elsewhere,
 }
 
-/// The changes that this node carries on.
+/// The changes that this node drives.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyDrivers {
     running: BTreeMap<u64, PolicyDriver>,
-    /// Steps that failed, to be done again with the next tick.
+    /// Failed steps, repeated with the next tick.
     again: BTreeSet<(u64, u32)>,
 }
 
@@ -109,9 +110,9 @@ struct PolicyDriver {
 
 #[derive(Debug)]
 enum PolicyStage {
-    /// Reading what is to be done.
+    /// Reads the state of the change.
     Looking,
-    /// Telling the groups, and gathering what they report.
+    /// Sends the current step to the groups and collects their reports.
     Telling {
         view: Box<ChangeView>,
         open: BTreeSet<GroupId>,
@@ -138,13 +139,13 @@ impl Node {
                 None => self.begun(cx, call, answer),
             },
             CallEvent::Changed(ended) => match (call.own, ended) {
-                // It was another call's, and in the way.
+                // That was another call's change, which had to end first.
                 (None, _) => self.begin_change(cx, call),
                 (Some(_), PolicyEnd::Committed) => self.change_done(cx, call, Ok(Answer::Done)),
                 (Some(_), PolicyEnd::Refused(path, owner)) => {
                     self.change_refused(cx, call, &path, &owner)
                 }
-                // Another node has finished it. To begin again would undo what was decided since.
+                // Another node has finished it. To begin again could undo later changes.
                 (Some(change), PolicyEnd::Elsewhere) if self.has_newer_forms() => {
                     let system = self.system();
                     self.ask(cx, system, GroupOp::Read(GroupQuery::Ended { change }));
@@ -187,7 +188,7 @@ impl Node {
         answer: GroupOpResult,
     ) -> CallProgress {
         if let Some(failure) = failure_of(&answer) {
-            // The change of this call, or of an earlier attempt under its key, may be made.
+            // The change of this call, or of an earlier attempt under its key, may have been made.
             return CallProgress::fail(match call.is_begun {
                 true => with_effects(failure),
                 false => failure,
@@ -215,7 +216,7 @@ impl Node {
                 call.is_begun |= before == RepeatedKey::Open;
                 match (repeated(&before), before) {
                     (Some(failure), _) => CallProgress::fail(failure),
-                    // The same call has begun elsewhere: which change is it?
+                    // Another attempt of the same call is at work: find out which change it began.
                     (None, RepeatedKey::Open) => match call.claim().map(Box::new) {
                         Some(claim) if self.has_newer_forms() => {
                             let system = self.system();
@@ -291,7 +292,7 @@ impl Node {
         CallProgress::Wait
     }
 
-    /// Carries a change on until it is over, whoever began it.
+    /// Drives a change to its end, no matter which node began it.
     pub(super) fn drive(&mut self, change: u64, waiting: Option<AwaitedPart>) {
         if let Some(driver) = self.coordinator.policy.running.get_mut(&change) {
             driver.waiting.extend(waiting);
@@ -308,7 +309,7 @@ impl Node {
         self.look_at_change(change);
     }
 
-    /// Whoever leads the system group finishes what was left behind.
+    /// On the leader of the system group: drives unfinished changes.
     pub(crate) fn resume_changes(&mut self) {
         let system = self.system();
         let Some(group) = self.group_ref(system).filter(|group| group.is_led()) else {
@@ -343,8 +344,8 @@ impl Node {
         };
         let failed = failure_of(&answer).is_some();
         match (&mut driver.stage, answer) {
-            // A step that may not have happened is simply done again, a little later: all of them
-            // may be.
+            // Every step is harmless to repeat, so one with an unknown outcome is repeated a little
+            // later.
             (_, _) if failed => {
                 self.coordinator.policy.again.insert((change, part));
             }
@@ -364,14 +365,14 @@ impl Node {
                     self.groups_told(change);
                 }
             }
-            // Whatever was decided, by this node or another, is written down: look.
+            // The decision, by this node or another, is recorded in the system group: read it.
             (PolicyStage::Deciding, GroupOpResult::System(_)) => self.look_at_change(change),
             (PolicyStage::Finishing, GroupOpResult::System(_)) => self.change_over(change),
             _ => {}
         }
     }
 
-    /// With every tick: what failed is done again.
+    /// Runs with every tick: repeats failed steps.
     pub(crate) fn retry_changes(&mut self) {
         for (change, part) in std::mem::take(&mut self.coordinator.policy.again) {
             let Some(driver) = self.coordinator.policy.running.get(&change) else {

@@ -1,4 +1,4 @@
-//! Release: split by namespace, each part atomic on its own (R97–R99).
+//! The Release call: split by namespace; each part is atomic on its own (R97–R99).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ use crate::group_op::{GroupOp, GroupOpResult};
 use crate::node::Node;
 use crate::request::{Answer, ClientRequest, Failure, ReleaseRequest, WaitEdge};
 
-/// A part is resolved anew so often; more changes of one namespace in one call are not worth more.
+/// Maximum re-resolutions of one part after policy changes.
 const MAX_MISSES: u8 = 8;
 
 pub(super) struct ReleaseCall {
@@ -31,16 +31,17 @@ pub(super) struct ReleaseCall {
     edge: Option<u32>,
     /// The part under way that is about all holds, which then lie in one namespace.
     running: Option<u32>,
-    /// What else is under way, by part.
+    /// Unfinished parts for single namespaces.
     parts: Vec<(u32, Vec<Hold>)>,
-    /// What has to be resolved (again).
+    /// Holds that must be resolved (again).
     unplaced: UnresolvedRelease,
-    /// What has moved, while all namespaces are asked for it.
+    /// Holds that moved to another namespace, while all groups are asked whether they were
+    /// released.
     moved: Vec<MovedHolds>,
     /// What goes with the key of a request.
     whole: Option<Whole>,
     misses: u8,
-    /// A part was applied.
+    /// Whether a part was applied.
     has_effects: bool,
     failure: Option<Failure>,
 }
@@ -54,7 +55,7 @@ struct MovedHolds {
     version: u64,
 }
 
-/// What of a release waits to be resolved.
+/// The part of a release that waits to be resolved.
 enum UnresolvedRelease {
     All,
     Some(Vec<Hold>),
@@ -301,7 +302,8 @@ impl Node {
         });
     }
 
-    /// What an earlier attempt has released is done: what is held there now was acquired since, and is not meant.
+    /// Skips holds that an earlier attempt released: a present hold on such a path was acquired
+    /// later and must stay.
     fn asked_for_key(
         &mut self,
         cx: &mut CallContext,

@@ -1,26 +1,30 @@
-//! How a replica that was removed learns of it, and goes (R166: draining a node).
+//! Deletion of removed replicas (R166: draining a node).
 //!
 //! ```text
-//!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ whoever leads ──▶ "no" ──▶ deleted
-//!   a message for a later replica of the same node ───────────────────────────────────▶ deleted
+//!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ leader ──▶ "no" ──▶ replica deleted
+//!   a message for a later replica of the same node ──────────────────────────────▶ replica deleted
 //! ```
 //!
-//! A removed replica may never see the entry that removed it: it was cut off, or its leader died
-//! before it could tell. A voter that stands for election gives itself away, a learner never
-//! would. So whoever hears from no leader for a while asks everybody, and a leader that does not
-//! have the asker says so, once a round has shown that it leads still.
+//! A removed replica may never see the entry that removed it: it was partitioned, or its leader
+//! failed before it sent the entry. A removed voter campaigns, which the leader notices; a learner
+//! never campaigns. So a replica that hears from no leader for a while asks all nodes. A leader
+//! whose membership does not contain the replica answers "no" after a ReadIndex round has confirmed
+//! that it still leads.
 //!
-//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that covers
-//! the removal. Before that, a voter that knows the entry and not that it is committed still counts by the
-//! configuration before it, and may need the vote of the removed replica to elect anyone.
+//! The leader answers "no" only when a majority of the voters has acknowledged a commit index that
+//! covers the removal. Before that, a voter that has the entry but does not know that it is
+//! committed still uses the earlier configuration, and may need the vote of the removed replica in
+//! an election.
 //!
-//! A deleted replica leaves a tombstone: its number. Whatever is addressed to this number or a lower one is
-//! dropped from then on. A replica that is added again has a higher number (docs/design/replica-identity.md).
+//! A deleted replica leaves a tombstone: its number. The node drops every message to this number or
+//! a lower one. A replica that is added again has a higher number
+//! (docs/design/replica-identity.md).
 //!
-//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a "no" that comes
-//! late must not meet it. It counts only as the answer to the last question, and if no leader spoke since:
-//! what the replica may have acknowledged before the question, the answerer knew; and since then it
-//! acknowledged nothing.
+//! Under the rules of release 0.1.0 a replica that is added again has the same identity, so a late
+//! "no" must not delete the new replica. A "no" counts only as the answer to the latest question,
+//! and only if no leader has contacted the replica since the question. Then the answering leader
+//! knew everything that the replica acknowledged before the question, and the replica acknowledged
+//! nothing after it.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -32,17 +36,19 @@ use crate::node::frames_item as item;
 use crate::node::{Node, Tombstone};
 use crate::{GroupId, HardState, LogPosition, LogWrite, NodeId, ReplicaId};
 
-/// After so many ticks of silence a replica asks, and again and again: long enough for an election.
+/// A replica asks after so many ticks without a message from a leader, and repeats it. Long enough
+/// for an election.
 const SILENT_TICKS: u64 = 20;
 
-/// Since when a replica has heard from no leader, and what it asked because of that.
+/// How long a replica has heard from no leader, and its latest question.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LeaderSilence {
     ticks: u64,
     question: Option<u64>,
 }
 
-/// Questions of strangers that wait for a round: who asked, and the number of its question.
+/// Questions of non-members that wait for a ReadIndex round: the sender, and the number of its
+/// question.
 pub(crate) type UnknownSenders = BTreeMap<u64, (ReplicaId, u64)>;
 
 impl LeaderSilence {
@@ -56,7 +62,8 @@ impl LeaderSilence {
 }
 
 impl Node {
-    /// Replicas that have heard nothing for long ask everybody whether they are still wanted.
+    /// Replicas that have heard from no leader for long ask all nodes whether they are still
+    /// members.
     pub(crate) fn ask_in_silence(&mut self) {
         let groups = self.groups.iter().flatten();
         let silent: Vec<GroupId> = groups
@@ -79,8 +86,8 @@ impl Node {
         };
         group.silence.question = Some(number);
         let replica = group.me.replica;
-        // What this replica has acknowledged leaves before the question: under the rules of release 0.1.0
-        // a late acknowledgement would count for a replica that was added again.
+        // Pending acknowledgements are sent before the question: under the rules of release 0.1.0 a
+        // late one would count for a replica that was added again.
         let after_writes = group.has_unsynced();
         for node in nodes {
             // Release 0.1.0 knows no replica numbers, and ignores an item that it does not know.
@@ -104,7 +111,8 @@ impl Node {
         }
     }
 
-    /// Answered by a leader that does not have the asker; members hear from it anyway.
+    /// Handles the question. Only a leader whose membership lacks the sender answers; members hear
+    /// from it anyway.
     pub(crate) fn receive_am_i_member(
         &mut self,
         from: ReplicaId,
@@ -136,7 +144,7 @@ impl Node {
         })
     }
 
-    /// The round is over that a stranger's question waited for.
+    /// Answers a non-member's question after its ReadIndex round.
     pub(crate) fn confirmed_for_stranger(
         &mut self,
         number: u64,
@@ -153,13 +161,14 @@ impl Node {
             return;
         };
         if !group.removals_are_known() {
-            // It asks again, or gets a hint as soon as they are.
+            // Removals are not widely known yet. The sender asks again, or gets a hint when they
+            // are.
             return;
         }
         let index = group.applied.index;
         let hard_state = group.replica.store().hard_state();
-        // After a restart the membership is that of the commit index on disk: without the removal in
-        // it, the removed one would be needed again.
+        // After a restart the membership is that of the commit index on disk: if that did not cover
+        // the removal, the removed replica's vote could be needed again.
         let state = HardState {
             commit: hard_state.commit.max(index),
             ..hard_state
@@ -189,7 +198,7 @@ impl Node {
         Ok(())
     }
 
-    /// Sends the hints that wait until removals are widely known.
+    /// Sends the hints that waited until a majority knew of the removals.
     pub(crate) fn hint_all_removed(&mut self) {
         for at in 0..self.groups.len() {
             let Some(group) = &mut self.groups[at] else {
@@ -198,7 +207,7 @@ impl Node {
             if group.to_hint.is_empty() || (group.is_led() && !group.removals_are_known()) {
                 continue;
             }
-            // Whoever is not the leader any more forgets them: the removed replica asks by itself.
+            // A node that no longer leads drops the hints: the removed replica asks by itself.
             let (id, leads) = (group.id, group.is_led());
             for member in std::mem::take(&mut group.to_hint) {
                 if leads {
@@ -208,7 +217,7 @@ impl Node {
         }
     }
 
-    /// Sends a removed replica the hint that it may want to ask.
+    /// Sends a removed replica a hint to ask whether it is still a member.
     pub(crate) fn hint_removed(&mut self, id: GroupId, member: ReplicaId) {
         if member.node == self.me.node {
             return;
@@ -224,7 +233,7 @@ impl Node {
         });
     }
 
-    /// Somebody who is not a member asks for a vote: it does not know yet that it was removed.
+    /// Handles a vote request of a non-member: it does not know yet that it was removed.
     pub(crate) fn answer_stranger(&mut self, id: GroupId, from: ReplicaId) {
         if self.leads_without(id, from) {
             self.hint_removed(id, from);
@@ -246,7 +255,7 @@ impl Node {
         Ok(())
     }
 
-    /// The replica stops serving, and its data may be deleted.
+    /// Closes the replica and deletes its data.
     fn remove_replica(&mut self, id: GroupId, index: u64) {
         let Some(group) = self.groups.get_mut(id.0 as usize).and_then(Option::take) else {
             return;
@@ -262,7 +271,7 @@ impl Node {
         self.peers.forget_leader(id, me);
     }
 
-    /// Whether a message for the replica with this number is for the one that is here.
+    /// Returns how a replica number relates to the replica on this node.
     pub(crate) fn addressed(&self, id: GroupId, replica: u64) -> AddressedReplica {
         if let Some(group) = self.group_ref(id) {
             return match replica.cmp(&group.me.replica) {
@@ -282,42 +291,42 @@ impl Node {
         }
     }
 
-    /// Opens the empty replica that a leader counts on. If there is an older one here, a committed change
-    /// has removed it before this one was added: it is deleted, and its tombstone is written first.
+    /// Opens an empty replica that a leader has added. A committed change removed any older replica
+    /// on this node before, so that one is deleted, and its tombstone is written first.
     pub(crate) fn open_new(&mut self, id: GroupId, replica: u64) {
         self.remove_replica(id, 0);
         self.open_empty(id, replica);
     }
 }
 
-/// What the number of a replica means on its node.
+/// The relation of a replica number to the replica on this node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AddressedReplica {
-    /// The replica that is here.
+    /// The present replica.
     Present,
-    /// One that is gone for good.
+    /// A removed replica, which never returns.
     Past,
-    /// One that is not here yet. Its number is proof that it was added by a committed entry.
+    /// A replica that does not exist here yet. Its number proves that a committed entry added it.
     New,
-    /// One that was here and may be again: empty since the node restarted, or removed and added again under
-    /// the rules of release 0.1.0.
+    /// A replica that was here and may return: empty since the node restarted, or removed and added
+    /// again under the rules of release 0.1.0.
     Again,
 }
 
-/// What a removed replica leaves behind.
+/// Returns the tombstone of a replica.
 fn tombstone(group: &Group) -> HardState {
     let store = group.replica.store();
     let now = store.hard_state();
     if group.me.replica != 0 || group.numbering(0) != ReplicaNumbering::None {
-        // The identity is never used again. Its term and vote mean nothing any more.
+        // The identity is never used again, so its term and vote no longer matter.
         return HardState {
             replica: group.me.replica,
             removed: true,
             ..HardState::default()
         };
     }
-    // It may come back under the same identity: then it must not vote twice in a term, and must not help
-    // anyone to lead who lacks what it has acknowledged.
+    // It may return under the same identity: then it must not vote twice in a term, and must not
+    // help elect a leader that lacks entries that it acknowledged.
     let index = store.last_index();
     let end = LogPosition {
         term: store.term_of(index).unwrap_or(now.term),

@@ -1,8 +1,9 @@
-//! Which namespace and which group: the node's copy of the namespace table.
+//! Namespace resolution: this node's cached copy of the namespace table.
 //!
-//! The copy may be old; that is only slow. An acquire carries what it was resolved with, and a
-//! space refuses one that is older than a change that concerns it (R32: re-resolution after policy
-//! change). Then the copy is read anew from the system group, once for everybody who waits.
+//! A stale copy costs time, not correctness. An acquire carries the table version that it was
+//! resolved with, and a space refuses a version older than a change that affects the path (R32:
+//! re-resolution after policy change). Then the node reads the table again from the system group,
+//! once for all calls that wait for it.
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -20,13 +21,13 @@ use crate::{GroupId, NodeId, ReplicaId};
 
 /// Placements that are remembered; computing one costs a hash per group.
 const MAX_PLACES: usize = 16_384;
-/// How long one reading of the table may take before it is asked again.
+/// Time after which an unanswered read of the table is repeated.
 const TABLE_TIMEOUT_MS: u64 = 5_000;
 
-/// See the module.
+/// The cached namespace table.
 pub(crate) struct NamespaceCache {
     table: NamespaceTable,
-    /// Whether the copy ever came from the system group.
+    /// Whether the table was ever read from the system group.
     loaded: bool,
     group_count: u32,
     places: HashMap<Namespace, GroupId, FxBuildHasher>,
@@ -67,7 +68,7 @@ impl NamespaceCache {
         group
     }
 
-    /// Where a path is decided, and by which group.
+    /// Returns the namespace of a path and its group.
     fn route(&mut self, path: &Path) -> (Route, GroupId) {
         let known = self.places.get_key_value(self.table.name_of(path));
         let (namespace, group) = match known {
@@ -105,7 +106,7 @@ impl Node {
         self.coordinator.resolve.group_of(namespace)
     }
 
-    /// Where a path is decided, and by which group.
+    /// Returns the namespace of a path and its group.
     pub(super) fn route(&mut self, path: &Path) -> (Route, GroupId) {
         self.coordinator.resolve.route(path)
     }
@@ -149,10 +150,11 @@ impl Node {
                 }
                 None => self.coordinator.resolve.loaded = true,
             }
-            // Linearizable: what is still newer than this does not exist.
+            // The read was linearizable, so no newer version existed when it was made: wake all
+            // waiters.
             self.wake_table_waiters();
         }
-        // Otherwise it is asked again with the next tick.
+        // After a failure the next tick reads again.
     }
 
     pub(crate) fn retry_table(&mut self) {
@@ -167,13 +169,13 @@ impl Node {
         }
     }
 
-    /// The system machine on this node has applied something.
+    /// Updates the cache from the system group's replica on this node.
     pub(crate) fn system_changed(&mut self) {
         let system = self.system();
         let Some(Some(group)) = self.groups.get(system.0 as usize) else {
             return;
         };
-        // A replica that knows nothing yet has an empty table, which is not the table.
+        // An empty replica has an empty table, which is not the real one.
         if group.applied.index < crate::Base::BIRTH.index {
             return;
         }
@@ -195,13 +197,13 @@ impl Node {
         }
     }
 
-    /// The leader of a group, for those who only want to name it.
+    /// Returns the known leader of a group.
     pub(crate) fn leader_of(&self, group: GroupId) -> Option<ReplicaId> {
         self.known_leader(group)
     }
 
-    /// The latest leadership of a group that is known here. A node that led, lost and won again is
-    /// another leader: it has forgotten who listened to it.
+    /// Returns the latest known leader of a group with its term. The term matters: a node that lost
+    /// and regained leadership has lost its list of followers.
     pub(crate) fn leadership_of(&self, group: GroupId) -> Option<(u64, NodeId)> {
         let local = self
             .group_ref(group)

@@ -1,4 +1,4 @@
-//! Snapshots: when a log is cut, and how a state travels to a replica that is too far behind.
+//! Log compaction, and snapshot transfer to replicas that are too far behind.
 //!
 //! ```text
 //!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there
@@ -18,31 +18,32 @@ use crate::{
     Base, GroupId, LogPosition, LogWrite, NodeId, Output, ReplicaId, Snapshot, codec, snapshot,
 };
 
-/// One chunk.
+/// Size of a chunk.
 const CHUNK_BYTES: usize = 256 * 1024;
-/// So many bytes are under way at once to one node, for all groups together: enough for a long fast line, and
-/// a fraction of what the queue of a connection holds.
+/// Bytes in flight to one node, for all groups together: enough for a fast link with high latency,
+/// and a fraction of a connection's queue.
 const WINDOW_BYTES: usize = 4 * 1024 * 1024;
-/// So many bytes of states may wait to be sent, to all nodes together. Groups beyond it are asked again with
-/// the next heartbeat.
+/// Maximum bytes of snapshots that wait to be sent, for all nodes together. Beyond it, the library
+/// asks again with the next heartbeat.
 const QUEUED_BYTES: usize = 64 * 1024 * 1024;
-/// A transfer without progress for so long has failed (R170: no limit on the whole).
+/// A transfer without progress for this long has failed. The total time has no limit (R170: large
+/// transfers complete).
 const STALLED_AFTER_MS: u64 = 15_000;
-/// A state larger than this is refused before memory is given to it.
+/// A larger snapshot is refused before memory is allocated for it.
 const MAX_STATE_BYTES: u64 = 4 * 1024 * 1024 * 1024;
 
-/// So much of its log a replica without peers has in memory before it forgets it. Every group that was
+/// Bytes of log that a replica without peers keeps in memory. Small, because every group that was
 /// ever busy may keep as much.
 const LONE_BYTES: usize = 4 * 1024;
 
-/// See the module.
+/// Snapshots that are being saved, sent or received.
 #[derive(Debug, Default)]
 pub(crate) struct SnapshotTransfers {
-    /// States that were made for a peer, by group.
+    /// Snapshots made for peers, by group.
     offered: BTreeMap<GroupId, (LogPosition, Bytes)>,
     outgoing: BTreeMap<(GroupId, ReplicaId), OutgoingSnapshot>,
-    /// Transfers to each node that have something left to send, in the order in which they began: one after
-    /// the other uses the whole line, and the first state arrives early.
+    /// Unfinished transfers to each node, in the order of their start. They run one after the
+    /// other, so that the first snapshot arrives early.
     queues: BTreeMap<NodeId, VecDeque<(GroupId, ReplicaId)>>,
     incoming: BTreeMap<GroupId, IncomingSnapshot>,
     /// Snapshots that are being saved to cut a log.
@@ -52,9 +53,9 @@ pub(crate) struct SnapshotTransfers {
 #[derive(Debug)]
 struct SnapshotSave {
     place: LogPosition,
-    /// That of the place.
+    /// The membership at that position.
     membership: Membership,
-    /// What the log weighed when this began.
+    /// The size of the log when the save began.
     covered: EntriesSize,
 }
 
@@ -78,7 +79,7 @@ struct IncomingSnapshot {
 }
 
 impl SnapshotTransfers {
-    /// The replica is gone.
+    /// Drops all transfers of a removed replica.
     pub(crate) fn forget(&mut self, id: GroupId) {
         self.offered.remove(&id);
         self.incoming.remove(&id);
@@ -89,14 +90,14 @@ impl SnapshotTransfers {
         }
     }
 
-    /// Whether another state may be made for a peer.
+    /// Whether another snapshot may be made for a peer.
     fn has_room(&self) -> bool {
         let queued = self.outgoing.values();
         let queued: usize = queued.map(|one| one.data.len() - one.sent).sum();
         queued < QUEUED_BYTES
     }
 
-    /// How many bytes are under way to a node.
+    /// Returns the bytes in flight to a node.
     fn in_flight(&self, node: NodeId) -> usize {
         let outgoing = self.outgoing.iter();
         let to_node = outgoing.filter(|((_, member), _)| member.node == node);
@@ -112,7 +113,7 @@ impl SnapshotTransfers {
 }
 
 impl Node {
-    /// Logs that outweigh what they are worth are cut, behind a saved snapshot.
+    /// Saves snapshots of groups whose log is too long, to cut it afterwards.
     pub(crate) fn cut_logs(&mut self) {
         let mut touched = std::mem::take(&mut self.touched);
         for id in touched.drain(..) {
@@ -129,13 +130,14 @@ impl Node {
             }
             let store = group.replica.store();
             if store.kept_bytes() > LONE_BYTES && group.membership().everybody().len() == 1 {
-                // Nobody can ask for what is applied; should a peer come, it gets a state.
+                // Without peers no replica can ask for applied entries; a future peer gets a
+                // snapshot.
                 let (applied, membership) = (group.applied.index, group.membership().clone());
                 group.replica.store_mut().forget(applied, membership);
             }
             let log = group.replica.store().weight();
-            // A large state is worth a longer log: what a snapshot costs is paid back by the
-            // entries that it saves.
+            // A larger state allows a longer log, so that the cost of a snapshot stays proportional
+            // to the entries that it replaces.
             let worth = 1 + group.state_bytes / limits.log_bytes.max(1);
             let entries = limits.log_entries.saturating_mul(worth);
             let long = log.entries > entries.saturating_add(limits.log_kept)
@@ -147,7 +149,7 @@ impl Node {
         keep_room(touched, &mut self.touched);
     }
 
-    /// Saves a snapshot of a group, behind which its log will be cut.
+    /// Saves a snapshot of a group; the log is cut there when it is durable.
     pub(crate) fn cut_log(&mut self, id: GroupId) {
         let Some(Some(group)) = self.groups.get_mut(id.0 as usize) else {
             return;
@@ -207,7 +209,7 @@ impl Node {
         self.turn.writes.push((id, LogWrite::HardState(hard_state)));
     }
 
-    /// A peer needs a state: make one of what is applied now.
+    /// Makes a snapshot of the applied state for a peer.
     fn offer_state(&mut self, id: GroupId) {
         let Some(group) = self.group(id) else {
             return;
@@ -222,7 +224,7 @@ impl Node {
         self.transfers.offered.insert(id, (place, data));
     }
 
-    /// Consensus sends a snapshot: its data goes in chunks, the message with the first.
+    /// Sends a snapshot of consensus in chunks; the Raft message goes with the first.
     pub(crate) fn send_snapshot(&mut self, id: GroupId, message: Message) {
         let to = message.to;
         let place = message.snapshot.as_ref().map(|base| base.place);
@@ -255,7 +257,7 @@ impl Node {
         self.send_chunks(to.node);
     }
 
-    /// Fills the window of a node with what waits for it.
+    /// Sends chunks to a node until its window is full.
     fn send_chunks(&mut self, node: NodeId) {
         let now_ms = self.now_ms();
         let mut in_flight = self.transfers.in_flight(node);
@@ -271,7 +273,7 @@ impl Node {
             let end = (offset + CHUNK_BYTES).min(outgoing.data.len());
             let chunk = outgoing.data.slice(offset..end);
             if outgoing.sent == outgoing.taken {
-                // It has waited for its turn, not for the peer.
+                // It waited for earlier transfers, not for the peer, so it has not stalled.
                 outgoing.last_progress = now_ms;
             }
             outgoing.sent = end;
@@ -318,7 +320,7 @@ impl Node {
         if id > self.system() || total > MAX_STATE_BYTES {
             return Err(CodecError::Limit(total));
         }
-        // A state that does not know the replica is older than the replica.
+        // A snapshot whose membership lacks the replica is older than the replica.
         let knows = |base: &Base| base.place == place && base.membership.everybody().contains(&to);
         if !message.snapshot.as_deref().is_some_and(knows)
             || self.addressed(id, to.replica) == AddressedReplica::Past
@@ -359,7 +361,8 @@ impl Node {
         {
             self.state_arrived(id, place, incoming.data.freeze(), message);
         }
-        // Small and waited for: it does not go with the bulk, whose connection may not stand in this direction.
+        // Sent on the main channel: it is small and urgent, and the bulk channel may not be open in
+        // this direction.
         self.frames().say(from.node, item::CHUNK_TAKEN, |out| {
             out.number(u64::from(id.0));
             out.number(place.term);
@@ -398,7 +401,8 @@ impl Node {
         }
     }
 
-    /// Consensus has taken the snapshot: its bytes must be durable before this turn's batch.
+    /// Consensus has installed the snapshot: its bytes must be durable before the batch of this
+    /// step.
     pub(crate) fn installed(&mut self, id: GroupId) {
         let Some(group) = self.group(id) else {
             return;
@@ -454,7 +458,7 @@ impl Node {
         Ok(())
     }
 
-    /// Consensus must be told how every snapshot ended, or the peer stays paused.
+    /// Reports the result of a transfer to consensus; without it the peer's progress stays paused.
     fn report_snapshot(&mut self, id: GroupId, to: ReplicaId, arrival: SnapshotArrival) {
         self.transfers.end(id, to);
         let busy = self
@@ -467,7 +471,7 @@ impl Node {
                 .replica
                 .snapshot_sent(to, arrival == SnapshotArrival::Arrived);
             if !busy {
-                // The next peer gets a fresh one.
+                // The next peer gets a new snapshot.
                 group.replica.store_mut().offer(None);
             }
             self.activate(id);

@@ -1,8 +1,8 @@
-//! Whose events go to which streams.
+//! Subscription table: from an owner to the streams that receive its events.
 //!
-//! There may be a subscription for every lock, so one costs 32 bytes and a place in a table: an owner
-//! mostly has one, found by the owner alone; further ones are in a map. Those of one stream are
-//! chained, so that nobody else has to remember them until it ends.
+//! There may be one subscription per lock, so one costs 32 bytes plus a table slot. Most owners
+//! have one subscription, found by the owner alone; further ones are in a map. The subscriptions of
+//! one stream form a linked list, so that closing a stream needs no other bookkeeping.
 
 use std::collections::BTreeMap;
 
@@ -12,18 +12,18 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::StreamId;
 
-/// See the module.
+/// The subscription table.
 #[derive(Debug)]
 pub(super) struct Subscriptions {
     entries: Vec<Option<SubscriptionEntry>>,
     free: Vec<u32>,
-    /// One of each owner's.
+    /// One subscription of each owner.
     first: HashTable<u32>,
-    /// All others.
+    /// Further subscriptions of the same owners.
     others: BTreeMap<(OwnerId, StreamId), u32>,
-    /// The newest of each stream.
+    /// The head of each stream's list.
     streams: BTreeMap<StreamId, u32>,
-    /// Owners' names come from outside: nobody shall aim at collisions.
+    /// Clients choose owner ids, so the hash is seeded against deliberate collisions.
     seed: u64,
 }
 
@@ -53,7 +53,7 @@ impl Subscriptions {
         self.streams.is_empty()
     }
 
-    /// Adds one. Says whether it was not there.
+    /// Adds a subscription. Returns whether it is new.
     pub(super) fn insert(&mut self, owner: &OwnerId, stream: StreamId) -> bool {
         let first = self.first_of(owner);
         let known = |at: u32| self.entry(at).is_some_and(|entry| entry.stream == stream);
@@ -79,7 +79,7 @@ impl Subscriptions {
         true
     }
 
-    /// Ends a stream; `gone` hears whose events went there.
+    /// Ends a stream; calls `gone` with the owner of each of its subscriptions.
     pub(super) fn end(&mut self, stream: StreamId, mut gone: impl FnMut(OwnerId)) {
         let mut at = self.streams.remove(&stream).unwrap_or(NONE);
         while let Some(entry) = self.entries.get_mut(at as usize).and_then(Option::take) {
@@ -93,7 +93,7 @@ impl Subscriptions {
         }
     }
 
-    /// Where an owner's events go.
+    /// Returns the streams that receive an owner's events.
     pub(super) fn streams_of(&self, owner: &OwnerId) -> impl Iterator<Item = StreamId> {
         let first = self.first_of(owner).and_then(|at| self.entry(at));
         let others = first.map(|first| {
@@ -115,7 +115,7 @@ impl Subscriptions {
             return;
         };
         found.remove();
-        // The next one takes its place.
+        // Another subscription of the same owner moves from `others` to `first`.
         let from = (gone.owner.clone(), StreamId(0));
         let next = self.others.range(from..).next();
         if let Some((next, at)) = next.filter(|(next, _)| next.0 == gone.owner) {
@@ -149,7 +149,7 @@ impl Subscriptions {
         }
         let count = self.entries.len();
         if count == self.entries.capacity() {
-            // Twice as many would be half of them for nothing.
+            // Grows by a quarter: doubling could waste half of the memory.
             self.entries.reserve_exact((count / 4).max(4));
         }
         self.entries.push(Some(entry));

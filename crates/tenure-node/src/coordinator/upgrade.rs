@@ -1,17 +1,17 @@
-//! Rolling upgrade: when a group moves to newer rules.
+//! Rolling upgrade: when a group moves to a newer rules number.
 //!
-//! A state machine applies every entry by the rules whose number is in its state. Each group begins by
-//! [`FIRST_RULES`]; its leader proposes [`RULES`] when every node of the
-//! cluster is connected and has announced that it knows them. From that entry on, and not before, entries
-//! and snapshots may have forms that an older release cannot read: until then an upgrade can be undone by
-//! starting the older release again.
+//! A state machine applies every entry by the rules number in its state. Each group starts with
+//! [`FIRST_RULES`]; its leader proposes [`RULES`] when every node of the cluster is connected and
+//! has announced support for them. Only after that entry may entries and snapshots have forms that
+//! an older release cannot read. Until then an upgrade can be undone by starting the older release
+//! again.
 //!
-//! All nodes are asked, not only the members of the group: another node may coordinate a call for the
-//! group, or become a member of it. A node that is known to the cluster and cannot be reached holds the
-//! upgrade up, because nobody can tell which release it will run.
+//! All nodes must agree, not only the members of the group: another node may coordinate a call for
+//! the group, or become a member of it. A node that is known to the cluster but unreachable blocks
+//! the upgrade, because its next release is unknown.
 //!
-//! A node also says by which rules its groups apply. A node without replicas has no other proof while a third
-//! node is down.
+//! A node also announces the rules numbers that its groups apply. For a node without replicas this
+//! is the only evidence while a third node is down.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::{GroupId, NodeId};
 
 /// A proposal that was not applied after so long is made again.
 const PROPOSAL_MS: u64 = 10_000;
-/// Operations, sweeps and answers have newer forms since these rules.
+/// Operations, fan-outs and answers have newer forms since this rules number.
 const NEWER_FORMS: u32 = 2;
 
 /// Groups whose leader, on this node, has proposed newer rules that are not applied yet.
@@ -82,9 +82,10 @@ impl Node {
         known.min().map_or(RULES, |least| least.min(RULES))
     }
 
-    /// Whether operations, sweeps and answers may have the forms that came with rules 2: every node knows
-    /// them. A group that applies by rules 2, here or on another node, proves it, whatever is known of the nodes
-    /// now. Leaders write the older forms into the logs of groups that are not there yet.
+    /// Whether operations, fan-outs and answers may have the forms that came with rules 2: every
+    /// node knows them. A group that applies by rules 2, here or on another node, proves it,
+    /// whatever is known of the nodes now. Leaders write the older forms into the logs of groups
+    /// that are not there yet.
     pub(crate) fn has_newer_forms(&mut self) -> bool {
         if !self.coordinator.newer_forms {
             self.coordinator.newer_forms =

@@ -1,12 +1,13 @@
-//! Watches: everything that changes under a prefix, without a hole (E8: Watch lock changes).
+//! Watches: all changes under a path prefix, without gaps (E8: Watch lock changes).
 //!
-//! A watch is registered with the leader of every group and lives as long as all of them lead and
-//! every word of theirs arrives: each numbers what it says. Anything else closes it; whoever
-//! watches begins again with a snapshot.
+//! A watch is registered with the leader of every group. Each leader numbers its messages. A change
+//! of leader or a gap in the numbers closes the watch; the client then starts a new one with a
+//! snapshot.
 //!
-//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a page, keeps the
-//! rest of the snapshot and the changes since, and goes on when the watcher asks for the next page. A watcher of
-//! release 0.1.0 knows no pages: it gets everything in one piece, or its watch is closed.
+//! Paging: the holds of a group can be more than a connection takes at once. The leader sends a
+//! page, keeps the rest of the snapshot and the changes since, and continues when the watcher asks
+//! for the next page. A watcher of release 0.1.0 knows no pages: it gets everything in one piece,
+//! or its watch is closed.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -29,13 +30,13 @@ const MOST_WAITING: usize = 4096;
 /// A snapshot in one piece is at most this long.
 const MOST_IN_ONE_PIECE: usize = 16 * 1024 * 1024;
 
-/// See the module.
+/// The watches of this node, and those that it serves as a leader.
 #[derive(Debug)]
 pub(crate) struct Watches {
     streams: BTreeMap<StreamId, WatchState>,
-    /// Who watches the groups that are led here.
+    /// Watches, of this node and of peers, on groups that this node leads.
     served: BTreeMap<(ReplicaId, u64), ServedWatch>,
-    /// Watches of peers that know pages.
+    /// Watches of peers that support pages.
     paged: BTreeSet<(ReplicaId, u64)>,
     last_number: u64,
 }
@@ -57,7 +58,7 @@ struct WatchState {
     prefix: Namespace,
     start: WatchStart,
     since: u64,
-    /// The leader of each group in its term, and how many of its words have come.
+    /// Per group the leader with its term, and the number of its messages received.
     heard: BTreeMap<GroupId, ((u64, NodeId), u64)>,
     missing: BTreeSet<GroupId>,
 }
@@ -65,27 +66,27 @@ struct WatchState {
 #[derive(Debug)]
 struct ServedWatch {
     prefix: Namespace,
-    /// How many words were said for each group.
+    /// Per group the number of messages sent.
     said: BTreeMap<GroupId, u64>,
-    /// What waits for the watcher to ask for the next page.
+    /// Snapshots whose next page the watcher has not asked for yet.
     waiting: BTreeMap<GroupId, Paging>,
 }
 
-/// The rest of a snapshot, and what changed since.
+/// The unsent pages of a snapshot, and the changes since.
 #[derive(Debug)]
 struct Paging {
     pages: VecDeque<Vec<LockChange>>,
     changes: Vec<LockChange>,
 }
 
-/// What a leader says to a watch.
+/// A message of a leader to a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WatchMessage {
     pub(crate) number: u64,
     pub(crate) group: GroupId,
-    /// The term of who says it.
+    /// The term of the leader.
     pub(crate) term: u64,
-    /// Counts what is said of this group to this watch, from zero.
+    /// Number of the message for this group and watch, from zero.
     pub(crate) count: u64,
     pub(crate) kind: WatchMessageKind,
     pub(crate) changes: Vec<LockChange>,
@@ -93,16 +94,16 @@ pub(crate) struct WatchMessage {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WatchMessageKind {
-    /// What is there; the first word, or the last page.
+    /// The snapshot, or its last page.
     Present,
-    /// A page of what is there; more follows when it is asked for.
+    /// A page of the snapshot; the next follows on request.
     Page,
     Changed,
-    /// It does not lead any more.
+    /// The sender no longer leads the group.
     Over,
 }
 
-/// About how many bytes a change takes in a frame.
+/// Returns the approximate encoded size of a change.
 fn bytes_of(change: &LockChange) -> usize {
     let path = change.path.as_ref().map_or(0, |path| path.as_str().len());
     let owner = change.owner.as_ref().map_or(0, |name| name.as_str().len());
@@ -164,7 +165,7 @@ impl Node {
         self.register_watch(id);
     }
 
-    /// Registers with the leaders that are known and have not answered yet.
+    /// Registers a watch with all known leaders that have not answered yet.
     fn register_watch(&mut self, id: StreamId) {
         let Some(watch) = self.coordinator.watches.streams.get(&id) else {
             return;
@@ -245,14 +246,14 @@ impl Node {
         let key = (from, number);
         let served = self.coordinator.watches.served.get(&key);
         if served.is_some_and(|served| served.waiting.contains_key(&id)) {
-            // Asked again, because the pages take long: they go on.
+            // The watcher asked again because the pages take long: continue with them.
             return;
         }
         let Some(group) = self.group(id).filter(|group| group.is_led()) else {
             return;
         };
-        // What is there by the log, not by the leader's clock: an entry that is under way may still
-        // grant a place whose time is over now, and its change must fit what was shown (E8).
+        // Uses the time of the log, not of the leader's clock: a pending entry may still grant a
+        // waiter whose time is over now, and that change must fit the snapshot (E8).
         let now = group.machine.time();
         let Some(space) = group.machine.space_mut() else {
             return;
@@ -272,8 +273,9 @@ impl Node {
                 said: BTreeMap::new(),
                 waiting: BTreeMap::new(),
             });
-        // Who asks again, because the first word was slow or lost, is told again; one count goes
-        // through all words, so that nothing between the two can be missed.
+        // A watcher that asks again, because the first message was slow or lost, gets the snapshot
+        // again. The count continues over both, so that the watcher notices anything lost in
+        // between.
         served.said.entry(id).or_insert(0);
         if from != self.me && !self.coordinator.watches.paged.contains(&key) {
             let bytes: usize = changes.iter().map(bytes_of).sum();
@@ -292,7 +294,7 @@ impl Node {
         self.say_page(key, id);
     }
 
-    /// Sends the next page of a snapshot, and with the last one what changed since.
+    /// Sends the next page of a snapshot, and after the last page the changes since.
     fn say_page(&mut self, key: (ReplicaId, u64), id: GroupId) {
         let Some(served) = self.coordinator.watches.served.get_mut(&key) else {
             return;
@@ -313,7 +315,7 @@ impl Node {
         }
     }
 
-    /// The watch of a peer cannot go on.
+    /// Closes the watch of a peer.
     fn refuse_watch(&mut self, key: (ReplicaId, u64), id: GroupId) {
         self.say_watch(key, id, WatchMessageKind::Over, Vec::new());
         if let Some(served) = self.coordinator.watches.served.get_mut(&key) {
@@ -322,7 +324,7 @@ impl Node {
         }
     }
 
-    /// A watcher knows pages, or wants the next one of a group.
+    /// Handles a watcher's message that it supports pages or wants the next one.
     pub(crate) fn receive_watch_pages(
         &mut self,
         from: ReplicaId,
@@ -341,7 +343,7 @@ impl Node {
         Ok(())
     }
 
-    /// Says the next word about a group to a watch.
+    /// Sends the next message about a group to a watch.
     fn say_watch(
         &mut self,
         (to, number): (ReplicaId, u64),
@@ -388,7 +390,7 @@ impl Node {
         Ok(())
     }
 
-    /// Asks for the next page of a group.
+    /// Asks the leader for the next page of a group.
     fn ask_page(&mut self, leader: NodeId, number: u64, group: GroupId) {
         if leader == self.me.node {
             let me = self.me;
@@ -449,7 +451,7 @@ impl Node {
             return;
         }
         if word.kind == WatchMessageKind::Present && !was_missing {
-            // Asked twice because the answer was slow: nothing new.
+            // A duplicate answer, because we asked twice: ignore it.
             return;
         }
         match word.kind {
@@ -510,7 +512,7 @@ impl Node {
         }
     }
 
-    /// Something changed in a group that is led here.
+    /// Sends a change of a group that this node leads to its watches.
     pub(crate) fn change_made(&mut self, id: GroupId, change: LockChange) {
         let (mut now, mut slow) = (Vec::new(), Vec::new());
         for (key, served) in &mut self.coordinator.watches.served {
@@ -531,7 +533,7 @@ impl Node {
         }
     }
 
-    /// A watch that waited for this leader registers with it.
+    /// Registers waiting watches with a new leader.
     pub(crate) fn watches_led(&mut self, _id: GroupId) {
         let ids: Vec<StreamId> = self.coordinator.watches.streams.keys().copied().collect();
         for id in ids {
@@ -551,7 +553,7 @@ impl Node {
         }
     }
 
-    /// Another leader than the one that speaks: whatever it did before is missed.
+    /// Closes watches when a group has a new leader: changes in between would be missed.
     pub(crate) fn watches_leader_changed(&mut self, group: GroupId) {
         let Some(leadership) = self.leadership_of(group) else {
             return;

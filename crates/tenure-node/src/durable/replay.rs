@@ -1,4 +1,4 @@
-//! From what a disk held to what a node starts with.
+//! Log replay: builds a node's [`Recovery`] from the log and the snapshots on disk.
 
 use crate::{GroupId, LogPosition, RecoveredBytes, Recovery, RecoveryError};
 use bytes::Bytes;

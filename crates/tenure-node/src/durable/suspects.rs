@@ -1,9 +1,9 @@
-//! Which replicas may have lost what they confirmed, remembered across restarts.
+//! Persistent list of replicas that may have lost entries that they had acknowledged.
 //!
-//! A log whose end was cut off for no known reason makes all replicas of its node suspect
-//! ([`Recovery::suspect`]). They stay so until each has caught up, however often the node is started
-//! in between. The first batch after the cut carries the list; the log itself reports the cut again
-//! as long as that batch is not there.
+//! A log whose end was truncated for no known reason makes all replicas of its node suspect
+//! ([`Recovery::suspect`]). Each stays suspect until it has caught up, across any number of
+//! restarts. The first batch after the truncation carries the list; until that batch is durable,
+//! the log itself reports the truncation again at every start.
 
 use crate::{GroupId, Recovery};
 use tenure_log::{Recovered, TooLong, TruncationKind};

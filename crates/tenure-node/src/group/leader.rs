@@ -1,5 +1,5 @@
-//! What a leader keeps for its group, and loses with leadership: deadlines, endings under way, and
-//! those who wait for a round. The steps are those of leases.md.
+//! Volatile state of a group's leader: lease deadlines, pending endings, and waiters of ReadIndex
+//! rounds. It is dropped when leadership is lost. The step numbers are those of leases.md.
 
 use tenure_core::command::{Command, Expire, RenewLease};
 use tenure_core::lease;
@@ -16,25 +16,26 @@ use crate::leases::{JoinedRenewal, LeaseStanding, Leases};
 use crate::read_index::{AppliedUntil, ReadIndexRounds};
 use crate::state_machine::{AnyCommand, StateMachine};
 
-/// A group with a waiter or a long lease is stamped at least this often (step 7).
+/// A group with a waiter or a long lease gets an entry with a time stamp at least this often (step
+/// 7).
 const TICK_EVERY_MS: u64 = 60_000;
 
-/// The leader's part in a group.
+/// Whether this node leads a group, and the leader's state.
 pub(crate) enum Leadership {
-    /// Somebody else's.
+    /// This node does not lead the group.
     Not,
     /// Elected, but the first entry of the term is not applied yet: nothing is decided.
     Waiting {
         /// The own term.
         term: u64,
-        /// What came too early.
+        /// Reads and renewals that were received before step 1.
         early: Vec<RoundWaiter>,
     },
     /// Step 1 is done.
     Leading(Box<LeaderState>),
 }
 
-/// One that waits for a round.
+/// A waiter of a ReadIndex round.
 #[derive(Debug)]
 pub(crate) enum RoundWaiter {
     /// A read.
@@ -50,12 +51,12 @@ pub(crate) enum RoundWaiter {
         joined: Option<JoinedRenewal>,
         expires: u64,
     },
-    /// Some who want to know that this group's leader is here, by their common number.
+    /// Fan-outs of one step that need confirmed leadership, by their common number.
     ConfirmLeadership { number: u64 },
 }
 
 impl RoundWaiter {
-    /// The operation that waits too long; none where one just goes on asking.
+    /// Returns the operation if its deadline has passed. A leadership check has no deadline.
     fn over(&self, now_ms: u64) -> Option<OpId> {
         match self {
             RoundWaiter::Read {
@@ -94,7 +95,7 @@ impl Leadership {
         self.join(waiting, machine);
     }
 
-    /// Whether somebody waits for a round that has not started.
+    /// Whether a waiter needs a round that has not started.
     pub(crate) fn has_work(&self) -> bool {
         match self {
             Leadership::Leading(leading) => leading.rounds.wants_start(),
@@ -102,7 +103,7 @@ impl Leadership {
         }
     }
 
-    /// Whether it leads, step 1 done, and every ending that it proposed is applied.
+    /// Whether this node leads, step 1 is done, and every ending that it proposed is applied.
     pub(crate) fn has_ended_all(&self) -> bool {
         match self {
             Leadership::Leading(leading) => leading.endings == leading.endings_applied,
@@ -138,7 +139,7 @@ impl Leadership {
         }
     }
 
-    /// Rounds that nobody answered are asked again; who waited too long leaves.
+    /// Restarts rounds without an answer, and answers waiters whose deadline has passed.
     pub(crate) fn tick(&mut self, turn: &mut StepContext) {
         if let Leadership::Leading(leading) = self {
             let now_ms = turn.now_ms;
@@ -153,7 +154,7 @@ impl Leadership {
         }
     }
 
-    /// Everybody who waits, when leadership is lost.
+    /// Returns all waiters when leadership is lost.
     pub(crate) fn clear(self) -> Vec<RoundWaiter> {
         match self {
             Leadership::Not => Vec::new(),
@@ -162,8 +163,7 @@ impl Leadership {
         }
     }
 
-    /// What is left of the lease of whoever is in an acquire's way (E4: blocker and queue
-    /// position).
+    /// Returns the remaining lease time of an acquire's blocker (E4: blocker and queue position).
     pub(crate) fn blocker_left(
         &self,
         machine: &StateMachine,
@@ -210,7 +210,7 @@ impl Leadership {
 pub(crate) struct LeaderState {
     /// Lease time at step 1: the largest stamp applied.
     time_then: u64,
-    /// The time at step 1.
+    /// Running time at step 1.
     then_ms: u64,
     leases: Leases,
     rounds: ReadIndexRounds<RoundWaiter>,
@@ -223,7 +223,7 @@ pub(crate) struct LeaderState {
 }
 
 impl LeaderState {
-    /// Step 1: every lease gets its full time again, or what the log says is left.
+    /// Step 1: every lease gets its full time again, or the remaining time that the log records.
     pub(crate) fn begin(machine: &StateMachine, now_ms: u64) -> LeaderState {
         let mut leases = Leases::default();
         let time = machine.time();
@@ -245,12 +245,12 @@ impl LeaderState {
         }
     }
 
-    /// Lease time: the largest stamp applied at step 1, plus the readings since.
+    /// Lease time: the largest stamp applied at step 1, plus the running time since.
     pub(crate) fn lease_time(&self, now_ms: u64) -> u64 {
         self.time_then + (now_ms - self.then_ms)
     }
 
-    /// An entry was stamped now.
+    /// Records that an entry was stamped now.
     pub(crate) fn stamped(&mut self, now_ms: u64) {
         self.last_stamp = now_ms;
     }
@@ -263,7 +263,8 @@ impl LeaderState {
         for lease in self.leases.due(now_ms, self.endings + 1) {
             self.endings += 1;
             let view = space.numbered_lease(lease);
-            // What was applied was noted: the leases here are those of the space.
+            // `note` follows every applied command, so the leases here are exactly those of the
+            // space.
             let view = view.expect("a lease that has not ended is in the space");
             batch.push_ending(AnyCommand::Space(Command::Expire(Expire {
                 namespace: view.namespace.clone(),
@@ -285,7 +286,7 @@ impl LeaderState {
         waiter_over || (space.wants_ticks() && self.last_stamp + TICK_EVERY_MS <= now_ms)
     }
 
-    /// When [`LeaderState::due`] has something to do.
+    /// Returns when [`LeaderState::due`] next has work.
     pub(crate) fn next_due(&self, machine: &StateMachine) -> Option<u64> {
         let space = machine.space()?;
         let lease = self.leases.next_due();
@@ -301,7 +302,7 @@ impl LeaderState {
         [lease, waiter, stamp].into_iter().flatten().min()
     }
 
-    /// Leases that an applied command set or ended.
+    /// Updates deadlines with the leases that an applied command set or ended.
     pub(crate) fn note(&mut self, changes: impl Iterator<Item = LeaseChange>, now_ms: u64) {
         for change in changes {
             match change {
@@ -316,7 +317,7 @@ impl LeaderState {
         }
     }
 
-    /// So many more of the endings proposed here are applied.
+    /// Counts applied endings that this leader proposed.
     pub(crate) fn endings_applied(&mut self, count: u64) {
         self.endings_applied += count;
         if self.tick.is_some_and(|tick| tick <= self.endings_applied) {
@@ -342,7 +343,7 @@ impl LeaderState {
         }
     }
 
-    /// What is left of a lease; zero while its end is under way.
+    /// Returns the remaining time of a lease; zero while its end is proposed.
     pub(crate) fn left(
         &self,
         machine: &StateMachine,
@@ -357,7 +358,7 @@ impl LeaderState {
         })
     }
 
-    /// Steps 4 and 5 for all that is confirmed and applied.
+    /// Steps 4 and 5: answers all waiters that are confirmed and whose index is applied.
     pub(crate) fn answer_ripe(
         &mut self,
         id: GroupId,
@@ -366,7 +367,7 @@ impl LeaderState {
         applied: u64,
         turn: &mut StepContext,
     ) {
-        // Whoever is held back while these are answered is looked at another time.
+        // Counted once: a waiter that is held again during this loop is checked in a later step.
         for _ in 0..self.rounds.held() {
             let Some((waiting, until)) = self.rounds.ripe(applied, self.endings_applied) else {
                 continue;
@@ -383,7 +384,7 @@ impl LeaderState {
                             let found = self.fill(machine, found, turn.now_ms);
                             GroupOpResult::Found(Box::new(found))
                         }
-                        // Asked of the wrong machine: only a broken peer does.
+                        // A query for the other kind of machine: only a faulty peer sends one.
                         None => GroupOpResult::NotHere { leader: None },
                     };
                     turn.answers.push((ticket, answer));
@@ -409,7 +410,7 @@ impl LeaderState {
         }
     }
 
-    /// Adds what only the leader knows.
+    /// Adds the remaining lease times, which only the leader knows.
     fn fill(&self, machine: &StateMachine, found: QueryResult, now_ms: u64) -> QueryResult {
         match found {
             QueryResult::Explain { explanation, .. } => {
@@ -425,7 +426,7 @@ impl LeaderState {
         }
     }
 
-    /// Step 4, confirmed and applied.
+    /// Step 4: decides a renewal that is confirmed and whose index is applied.
     fn renew(
         &mut self,
         machine: &StateMachine,
@@ -450,7 +451,8 @@ impl LeaderState {
         if let Ok(view) = &view
             && let Some(LeaseStanding::Ending(number)) = self.leases.standing(view.number)
         {
-            // Its end was proposed: that entry decides, and then we look again.
+            // `Expire` is proposed: the applied entry decides, and the renewal is evaluated after
+            // it.
             let waiting = RoundWaiter::Renew {
                 ticket,
                 renew,

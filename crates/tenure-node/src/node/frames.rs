@@ -1,4 +1,5 @@
-//! One frame a peer and turn: what goes at once, what waits for the disk, what is bulk.
+//! Outgoing frames of one step: per peer one for immediate messages, one that waits until the log
+//! is durable, and bulk data.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,5 @@
-//! The other nodes: which there are, which frames of theirs were seen, and who leads what.
+//! Peer state: the known nodes, the frames already received from each (duplicate detection), and
+//! the known leader of every group.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,38 +14,38 @@ use crate::node::{Node, SendAfter};
 use crate::{GroupId, NodeId, ReplicaId, codec};
 use tenure_core::space::FIRST_RULES;
 
-/// Frames older than so many behind the newest are taken for seen.
+/// Frames this far behind the newest number are treated as duplicates.
 const WINDOW: u64 = 1024;
 
-/// See the module.
+/// The state of all peers.
 #[derive(Debug)]
 pub(crate) struct Peers {
     /// All nodes, this one included.
     pub(crate) nodes: BTreeSet<NodeId>,
     seen: BTreeMap<NodeId, SeenFrames>,
     down: BTreeSet<NodeId>,
-    /// Who leads each group as far as was heard, and in which term.
+    /// The known leader of each group, with its term.
     leaders: Vec<Option<(u64, ReplicaId)>>,
     /// Frames that could not be read.
     pub(crate) unreadable: u64,
 }
 
-/// Whether a process of a peer had announced its rules before.
+/// Whether this process of a peer announced its rules number for the first time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Announced {
     First,
     Again,
 }
 
-/// Which frames of a peer have been handled: forwarding at most once rests on it (R106: forwarding
-/// is at most once).
+/// The frames of a peer that have been handled. At-most-once forwarding depends on it (R106:
+/// forwarding is at most once).
 #[derive(Debug)]
 struct SeenFrames {
     incarnation: u32,
-    /// Lives that are over.
+    /// Earlier incarnations.
     past: BTreeSet<u32>,
     start: u64,
-    /// The newest rules that this process of the peer has announced; zero before it has.
+    /// The rules number that this process of the peer has announced; zero before.
     rules: u32,
     /// For each slot of the sender: the newest number, and those handled in the window behind it.
     slots: BTreeMap<u8, (u64, BTreeSet<u64>)>,
@@ -63,7 +64,7 @@ impl Peers {
         }
     }
 
-    /// Whether a frame is handled for the first time.
+    /// Records a frame, and returns whether it is new.
     fn is_fresh(&mut self, sender: ReplicaId, start: u64, slot: u8, number: u64) -> bool {
         let seen = self.seen.entry(sender.node).or_insert_with(|| SeenFrames {
             incarnation: sender.incarnation,
@@ -86,7 +87,7 @@ impl Peers {
         }
         if start > seen.start {
             seen.start = start;
-            // Another process may be of another release.
+            // A restarted process may run another release.
             seen.rules = 0;
             seen.slots.clear();
         }
@@ -104,13 +105,14 @@ impl Peers {
         true
     }
 
-    /// The newest rules that a peer is known to have; those of release 0.1.0 unless it said more.
+    /// Returns the newest rules number that a peer supports; that of release 0.1.0 before it
+    /// announces more.
     pub(crate) fn rules(&self, node: NodeId) -> u32 {
         let announced = self.seen.get(&node).map_or(0, |seen| seen.rules);
         announced.max(FIRST_RULES)
     }
 
-    /// A process of a peer says which rules it knows.
+    /// Records the rules number that a peer announces.
     pub(crate) fn note_rules(&mut self, node: NodeId, number: u32) -> Announced {
         match self.seen.get_mut(&node) {
             Some(seen) if seen.rules == 0 => {
@@ -139,7 +141,7 @@ impl Peers {
         }
     }
 
-    /// Somebody said that this one does not lead.
+    /// Forgets a leader after a report that this node does not lead the group.
     pub(crate) fn forget_leader(&mut self, group: GroupId, node: NodeId) {
         if let Some(slot) = self.leaders.get_mut(group.0 as usize)
             && slot.is_some_and(|(_, leader)| leader.node == node)
@@ -152,7 +154,7 @@ impl Peers {
         self.leadership(group).map(|(_, leader)| leader)
     }
 
-    /// Who leads a group, and in which term.
+    /// Returns the known leader of a group with its term.
     pub(crate) fn leadership(&self, group: GroupId) -> Option<(u64, ReplicaId)> {
         *self.leaders.get(group.0 as usize)?
     }
@@ -174,7 +176,7 @@ impl Node {
             return;
         }
         self.peers.nodes.insert(from);
-        // Whoever speaks is there again.
+        // A frame proves that the peer is reachable again.
         if self.peers.down.contains(&from) {
             self.peer_up(from);
         }
@@ -221,7 +223,7 @@ impl Node {
         let replica = message.to.replica;
         let opens = match self.addressed(id, replica) {
             AddressedReplica::Present => false,
-            // Neither a vote nor an acknowledgement is ever given for a replica that is gone.
+            // A removed replica never votes or acknowledges.
             AddressedReplica::Past => return Ok(()),
             AddressedReplica::New => true,
             AddressedReplica::Again => {
@@ -250,9 +252,9 @@ impl Node {
         Ok(())
     }
 
-    /// A leader counts on a replica that is not here. If its first append was lost, it sends no
-    /// other before it hears from us: so it does. Without the context of a round this confirms
-    /// nothing.
+    /// Answers a leader whose replica does not exist here yet. If its first append was lost, it
+    /// sends no other before it gets an answer. The answer has no ReadIndex context, so it confirms
+    /// no round.
     fn answer_unknown_leader(&mut self, id: GroupId, message: &Message) {
         let tombstone = self
             .tombstones
@@ -293,7 +295,8 @@ impl Node {
         self.coordinator_peer_up(node);
     }
 
-    /// A broken connection is news: followers of its groups need not wait for the timeout.
+    /// Handles a broken connection. Followers of the peer's groups need not wait for the election
+    /// timeout.
     pub(crate) fn peer_down(&mut self, node: NodeId) {
         self.peers.down.insert(node);
         for at in 0..self.groups.len() {
@@ -318,7 +321,7 @@ impl Node {
         self.coordinator_peer_down(node);
     }
 
-    /// Tells a peer which groups are led here.
+    /// Announces to a peer the groups that this node leads.
     pub(crate) fn announce_all(&mut self, to: NodeId) {
         let led: Vec<(GroupId, u64)> = self
             .groups

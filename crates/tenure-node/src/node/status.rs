@@ -1,59 +1,59 @@
-//! What a node can say about itself, for operators, metrics and placement.
+//! Status of a node, for operators, metrics and placement.
 
 use crate::consensus::{Consensus, Membership, Progress, Role};
 use crate::node::Node;
 use crate::{GroupId, ReplicaId};
 
-/// A node at this moment, from what it knows by itself.
+/// The status of a node, from local knowledge only.
 #[derive(Clone, Debug)]
 pub struct Status {
-    /// Every replica here.
+    /// Every replica of this node.
     pub groups: Vec<GroupStatus>,
-    /// Calls of clients that wait.
+    /// Pending client calls.
     pub calls: usize,
     /// Frames of peers that could not be read.
     pub unreadable_frames: u64,
     /// Messages of peers with a gap in their entries.
     pub malformed_appends: u64,
-    /// How long the oldest write has not been durable, in milliseconds; zero if there is none.
+    /// Age in milliseconds of the oldest write that is not durable; zero if there is none.
     pub unsynced_ms: u64,
 }
 
-/// One replica at this moment.
+/// The status of one replica.
 #[derive(Clone, Debug)]
 pub struct GroupStatus {
-    /// Of which group.
+    /// Its group.
     pub group: GroupId,
     /// Its identity.
     pub member: ReplicaId,
-    /// Its part.
+    /// Its Raft role.
     pub role: Role,
-    /// Whether it is a leader that has done step 1 of leases.md: it serves.
+    /// Whether it leads and has done step 1 of leases.md, so that it serves requests.
     pub serves: bool,
     /// Its term.
     pub term: u64,
-    /// Who leads, as far as it knows.
+    /// The leader that it knows.
     pub leader: Option<ReplicaId>,
-    /// The number of the rules that it applies by.
+    /// The rules number that it applies.
     pub rules: u32,
     /// The last entry applied.
     pub applied: u64,
-    /// The last entry there is.
+    /// The last entry of its log.
     pub last: u64,
-    /// What its log stands on.
+    /// The index of the snapshot at which its log begins.
     pub base: u64,
-    /// Operations that wait.
+    /// Pending operations.
     pub waiting: usize,
-    /// Who replicates the group.
+    /// The members of the group.
     pub membership: Membership,
-    /// How far the others are; leaders only.
+    /// Replication progress of the other members; leaders only.
     pub progress: Vec<(ReplicaId, Progress)>,
-    /// How much is in its space; absent for the system group.
+    /// Counts of its space; absent for the system group.
     pub counts: Option<tenure_core::query::Counts>,
 }
 
 impl Node {
-    /// What there is to say.
+    /// Returns the status of the node.
     pub fn status(&self) -> Status {
         let groups: Vec<GroupStatus> = self
             .groups
@@ -95,14 +95,14 @@ impl Node {
         }
     }
 
-    /// The state of a replica as a snapshot would hold it, and the entry it is at: for those who
-    /// check that replicas agree.
+    /// Returns the applied index of a replica and its state in snapshot form, to check that
+    /// replicas agree.
     pub fn state_of(&self, group: GroupId) -> Option<(u64, bytes::Bytes)> {
         let group = self.groups.get(group.0 as usize)?.as_ref()?;
         Some((group.applied.index, crate::snapshot::encode(&group.machine)))
     }
 
-    /// The term in which this node leads and serves a group, as far as it knows.
+    /// Returns the term in which this node believes to lead and serve a group.
     pub fn led_term(&self, group: GroupId) -> Option<u64> {
         let group = self.groups.get(group.0 as usize)?.as_ref()?;
         group.is_led().then(|| group.replica.term())
@@ -115,13 +115,13 @@ impl Node {
         group.map_or(0, |group| group.applied.index)
     }
 
-    /// Which node this is, in which incarnation. The replica number is 0: each replica here has its own
-    /// ([`GroupStatus::member`]).
+    /// Returns the identity of this node in its incarnation. The replica number is 0: each replica
+    /// here has its own ([`GroupStatus::member`]).
     pub fn member(&self) -> ReplicaId {
         self.me
     }
 
-    /// The time of the node's clock, for tests of what time does.
+    /// Returns the node's running time, for tests.
     pub fn running_ms(&self) -> u64 {
         self.now_ms()
     }

@@ -33,12 +33,12 @@ const SUSPECT_MS: u64 = SLOW_MS / 2;
 const ASK_EVERY_MS: u64 = 2 * TICK_MS;
 /// A node with a slow disk is no target for this long.
 const RECOVERED_AFTER_MS: u64 = 60_000;
-/// A write that takes longer is not waited for.
+/// The node stops when a write takes longer.
 const HUNG_MS: u64 = 20_000;
 /// A write of many bytes has more time: a disk slower than this counts as hung.
 const LEAST_BYTES_PER_MS: u64 = 4 * 1024;
 
-/// What the node knows about disks, its own and those of its peers.
+/// Disk health of this node and of its peers.
 #[derive(Debug, Default)]
 pub(crate) struct Storage {
     /// Writes that are not durable yet, the oldest first.
@@ -60,7 +60,7 @@ struct Unsynced {
     numbers: Vec<WrittenWork>,
 }
 
-/// What a peer last said about its disk.
+/// The last report of a peer about its disk.
 #[derive(Clone, Copy, Debug)]
 struct PeerDisk {
     heard_at: u64,
@@ -171,7 +171,7 @@ impl Node {
         }
     }
 
-    /// Hands over what is led here, where a voter has a healthy disk.
+    /// Transfers leaderships to voters with a healthy disk.
     fn leave_slow_disk(&mut self, now_ms: u64) {
         for at in 0..self.groups.len() {
             let Some(group) = &self.groups[at] else {
@@ -194,7 +194,7 @@ impl Node {
         }
     }
 
-    /// A peer has a slow disk, and asks how that of this node is.
+    /// Handles the question of a peer with a slow disk about this node's disk.
     pub(crate) fn receive_slow_disk(
         &mut self,
         from: ReplicaId,
@@ -219,7 +219,7 @@ impl Node {
         Ok(())
     }
 
-    /// How the disk of a peer is.
+    /// Handles the report of a peer about its disk.
     pub(crate) fn receive_disk(
         &mut self,
         from: ReplicaId,
