@@ -505,7 +505,12 @@ mod tests {
         };
         let all = 3 * EACH;
         let (begun, long) = (Instant::now(), Duration::from_secs(60));
-        let timeout = || assert!(begun.elapsed() < long, "nobody takes what is there");
+        let timeout = || {
+            assert!(
+                begun.elapsed() < long,
+                "the consumer does not take the queued jobs"
+            )
+        };
         thread::scope(|scope| {
             scope.spawn(|| {
                 inbox.attach();

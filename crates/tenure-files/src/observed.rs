@@ -122,7 +122,7 @@ impl ObservedLock {
             Removal::Busy => Err(Error::new(
                 Class::Held,
                 path,
-                "somebody has its kernel lock",
+                "another process has its kernel lock",
             )),
             Removal::Changed => {
                 let what = "it is not the lock that was shown any more";

@@ -123,7 +123,7 @@ struct Node {
     set_aside: bool,
 }
 
-/// See the module.
+/// State of the model: nodes with their disks, messages under way, and the operator's remaining steps.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: [Node; NODES],

@@ -60,7 +60,7 @@ pub struct Bounds {
     pub crashes: u8,
 }
 
-/// See the module.
+/// Model of a keyed owner-wide call over several groups.
 pub struct Fanout {
     bounds: Bounds,
     mistake: Option<Mistake>,
@@ -101,7 +101,7 @@ enum Op {
     Complete(Option<Named>),
 }
 
-/// See the module.
+/// State of the model: the shipped state machines, the attempts, and messages under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     system: Id,

@@ -67,7 +67,7 @@ pub struct Bounds {
     pub any_order: bool,
 }
 
-/// See the module.
+/// Model of a policy change with several drivers.
 pub struct Policy {
     bounds: Bounds,
     mistake: Option<Mistake>,
@@ -159,7 +159,7 @@ enum Copy {
     Finish(u8),
 }
 
-/// See the module.
+/// State of the model: the shipped state machines, the drivers, and messages under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     system: Id,

@@ -204,7 +204,7 @@ enum Message {
     },
 }
 
-/// See the module.
+/// State of the model: replicas with their logs and votes, and messages under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     nodes: Vec<Node>,

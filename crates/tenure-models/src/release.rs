@@ -70,7 +70,7 @@ pub struct Bounds {
     pub crashes: u8,
 }
 
-/// See the module.
+/// Model of a keyed release whose path moves to another namespace.
 pub struct KeyedRelease {
     bounds: Bounds,
     mistake: Option<Mistake>,
@@ -124,7 +124,7 @@ struct Driven {
     highest: Option<u64>,
 }
 
-/// See the module.
+/// State of the model: the shipped state machines, the attempts, and messages under way.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
     system: Id,

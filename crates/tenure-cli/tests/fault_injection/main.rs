@@ -46,7 +46,7 @@ async fn three_nodes_under_faults() {
 
 /// Five nodes, in the slow suite.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "slow: ten minutes of faults; TENURE_TRIAL_SECONDS=600 cargo test -p tenure-cli --test trial -- --ignored five"]
+#[ignore = "slow: ten minutes of faults; TENURE_TRIAL_SECONDS=600 cargo test -p tenure-cli --test fault_injection -- --ignored five"]
 async fn five_nodes_under_faults() {
     let seconds = setting("TENURE_TRIAL_SECONDS", 600);
     trial(5, Duration::from_secs(seconds)).await;
@@ -87,7 +87,7 @@ async fn trial(size: u32, lasting: Duration) {
 
 /// After SIGKILL of any node all namespaces serve again. The time is printed, not checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture failover"]
+#[ignore = "a measurement: cargo test -p tenure-cli --release --test fault_injection -- --ignored --nocapture failover"]
 async fn failover() {
     for (name, blow) in [
         ("SIGKILL", Fault::Kill),
@@ -112,7 +112,7 @@ async fn failover() {
 
 /// Time to move replicas under load. It is printed, not checked.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement: cargo test -p tenure-cli --release --test trial -- --ignored --nocapture moves"]
+#[ignore = "a measurement: cargo test -p tenure-cli --release --test fault_injection -- --ignored --nocapture moves"]
 async fn moves() {
     let mut cluster = Cluster::start(3).await;
     let checkers = Arc::new(Checkers::default());

@@ -739,7 +739,10 @@ impl Registry {
         self.met(node_record.clone(), IncarnationCheck::of(theirs.cluster));
         self.last_pass += 1;
         let id = self.last_pass;
-        let pair = self.pairs.get_mut(&node).ok_or("nobody knows it")?;
+        let pair = self
+            .pairs
+            .get_mut(&node)
+            .ok_or("the registry does not know this node")?;
         let incoming = IncomingConnection {
             id,
             member: node_record.member,
