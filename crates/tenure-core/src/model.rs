@@ -404,6 +404,17 @@ impl Model {
             _ if all_done => return Ok(()),
             _ => {}
         }
+        let unknown = |hold: &&Hold| !self.holds_or_lost(namespace, &release.owner, hold);
+        let frozen = |hold: &Hold| {
+            let freezes = self.frozen.iter();
+            let freezes = freezes.filter(|freeze| freeze.region.contains(&hold.path));
+            freezes.map(|freeze| freeze.change).min()
+        };
+        if self.rules >= 2
+            && let Some(change) = release.holds.iter().filter(unknown).find_map(frozen)
+        {
+            return Err(Refusal::Frozen { change });
+        }
         if let (Some(_), Some(whole)) = (&release.key, release.whole) {
             let moved = release.holds.iter().map(|hold| self.moved_by(&hold.path));
             if let Some(version) = moved.max().flatten()
@@ -438,6 +449,19 @@ impl Model {
         let result = ModelRemembered::Released(done);
         self.remember(namespace, &release.key, request, result);
         Ok(())
+    }
+
+    /// Returns whether the owner holds this, or lost it to a break or a policy change and has not
+    /// named it since.
+    fn holds_or_lost(&self, namespace: &Namespace, owner: &OwnerId, hold: &Hold) -> bool {
+        let same = |path: &Path, mode: Mode| *path == hold.path && mode == hold.mode;
+        let held = self.claims.iter().any(|claim| {
+            claim.namespace == *namespace && claim.owner == *owner && same(&claim.path, claim.mode)
+        });
+        let taken = self.taken.iter().any(|taken| {
+            taken.namespace == *namespace && taken.owner == *owner && same(&taken.path, taken.mode)
+        });
+        held || taken
     }
 
     /// R100 (ReleaseAll drops everything), R101 (ForceRelease always notifies the victim),

@@ -58,6 +58,9 @@ impl Space {
                 KeyLookup::Reused => return Err(Refusal::KeyReused),
                 KeyLookup::Full => return Err(Refusal::AnswersFull),
             }
+            if let Some(change) = self.may_be_held_elsewhere(&release) {
+                return Err(Refusal::Frozen { change });
+            }
             if let Some(whole) = whole
                 && let Some(version) = self.may_be_known_elsewhere(&release.holds, whole)
             {
@@ -66,6 +69,8 @@ impl Space {
             let holds = whole.map_or(&[][..], |_| &release.holds);
             self.answers
                 .remember_release(key, fingerprint, holds, self.time);
+        } else if let Some(change) = self.may_be_held_elsewhere(&release) {
+            return Err(Refusal::Frozen { change });
         }
         let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
         else {
@@ -86,6 +91,34 @@ impl Space {
         self.wake_waiters();
         self.settle_namespace(namespace);
         Ok(())
+    }
+
+    /// Returns the change that freezes a path which the owner does not hold here.
+    ///
+    /// The change may already be applied in the new namespace of that path, and the owner may hold
+    /// it there. An OK from here would then leave that hold until its lease ends. The caller
+    /// repeats the release when the change is finished, by the table that is valid then.
+    fn may_be_held_elsewhere(&self, release: &Release) -> Option<u64> {
+        if self.rules < 2 || self.routes.frozen.is_empty() {
+            return None;
+        }
+        let session = self.session_of(&release.route.namespace, &release.owner);
+        let unknown =
+            |hold: &&Hold| session.is_none_or(|(_, session)| !self.holds_or_lost(session, hold));
+        self.frozen(release.holds.iter().filter(unknown).map(|hold| &hold.path))
+    }
+
+    /// Returns whether the owner holds this, or lost it to a break or a policy change and has not
+    /// named it since.
+    fn holds_or_lost(&self, session: u32, hold: &Hold) -> bool {
+        let there = &self.sessions[session];
+        let claim = self
+            .path_position(there.namespace, &hold.path)
+            .at
+            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
+        let lost = there.taken();
+        claim.is_some()
+            || lost.is_some_and(|lost| lost.contains_key(&(hold.path.clone(), hold.mode)))
     }
 
     /// Returns the version of a route change if one of these holds may have been released under the

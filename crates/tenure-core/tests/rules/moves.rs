@@ -225,6 +225,7 @@ fn after_many_moves_a_path_counts_as_released_only_if_it_was() {
 #[test]
 fn a_release_before_a_change_is_known_though_a_later_version_came_first() {
     let mut space = space();
+    acquire(&mut space, "t:/a", 1, "t:/a/b/x");
     apply(&mut space, freeze("t:/a/b", 1));
     apply(&mut space, freeze("t:/c/d", 2));
     apply(&mut space, moves("t:/c/d", 2, 3));
@@ -235,4 +236,26 @@ fn a_release_before_a_change_is_known_though_a_later_version_came_first() {
     let bytes = space.encode_snapshot(Vec::new());
     let space = Space::decode_snapshot(&bytes, HashSeed(0)).unwrap();
     assert!(was_released(&space, "t:/a/b/x"));
+}
+
+/// The owner may hold the path in the new namespace, which has applied the change already. Only what
+/// is held here is released while the region is frozen.
+#[test]
+fn a_frozen_region_releases_only_what_is_held_in_it() {
+    let mut space = space();
+    acquire(&mut space, "t:/a", 1, "t:/a/b/x");
+    apply(&mut space, freeze("t:/a/b", 1));
+    let frozen = Outcome::Release(Err(Refusal::Frozen { change: 1 }));
+    let unknown = release("t:/a", 1, &["t:/a/b/y"]);
+    assert_eq!(apply(&mut space, unknown.clone()), frozen);
+    let Command::Release(mut unkeyed) = unknown else {
+        panic!("a release");
+    };
+    unkeyed.key = None;
+    unkeyed.whole = None;
+    assert_eq!(apply(&mut space, Command::Release(unkeyed)), frozen);
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/y"])), DONE);
+    assert_eq!(held(&space), ["t:/a/b/x"]);
+    assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/b/x"])), DONE);
+    assert_eq!(held(&space), [""; 0]);
 }
