@@ -1,5 +1,5 @@
-//! Test support for hung disks: the log thread blocks before a sync while its directory is in a
-//! set.
+//! Failpoint for a hung disk, with tests: the log thread blocks before an fsync while a test lists
+//! its directory in `HELD`.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

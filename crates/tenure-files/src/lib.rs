@@ -1,12 +1,12 @@
-//! Lock files on one machine: sidecar, exclusive and upload locks. Each protocol is implemented in
-//! full and stays compatible with the programs that invented it (*the original* in the comments):
-//! both sides use the same files and exclude each other.
+//! Lock files on one machine: sidecar (guards one file), exclusive (stops a database server)
+//! and upload locks (one request per upload). They interoperate with existing programs (*the
+//! original* in the comments): both sides use the same files and exclude each other.
 //!
 //! ```text
 //!   sidecar   exclusive   upload                      protocols: names, formats, rules
 //!      └──────────┼──────────┘
 //!   hold   heartbeat   exit   future   observed       hold, monitor, release, await, inspect
-//!   publish   remove   wait   fence   leftovers       atomic create, safe removal, waiting
+//!   publish   remove   wait   fence   leftovers       create, remove, wait, number, clean up
 //!   identity   liveness   process                     holder identity and proof of liveness
 //!   dir   record   record_layout   clock   error      files, JSON text, time, errors
 //! ```

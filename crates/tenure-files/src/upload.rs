@@ -1,5 +1,5 @@
-//! Upload locks: at most one request works on a resumable upload, and a new request can ask the
-//! current holder to stop.
+//! Upload locks: a PID lock file per resumable upload, with a request to release. At most one
+//! request works on an upload, and a new request can ask the current holder to stop.
 //!
 //! ```text
 //! requester ──held──▶ request (`ID.stop`, or memory) ──▶ holder's callback ──▶ saves, releases
@@ -7,9 +7,9 @@
 //!     └──────────────────────── gets the lock ◀──────────────────────────────────┘
 //! ```
 //!
-//! Two lockers implement one trait: [`FileLocker`] shares its files with every process that works
-//! in the upload directory, including the original upload server; [`MemoryLocker`] works within one
-//! process.
+//! Two lockers implement one trait: [`FileLocker`] locks between all processes that share the
+//! upload directory, including existing upload servers that use the same file names and formats;
+//! [`MemoryLocker`] locks within one process.
 //!
 //! ```no_run
 //! use std::sync::Arc;

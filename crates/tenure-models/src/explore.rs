@@ -1,8 +1,8 @@
-//! Breadth-first search over all states of a model.
+//! Explicit-state model checker: breadth-first search over all states of a model.
 //!
-//! Every state is kept whole, so two different states are never taken for one. The search stops at the first state
-//! that breaks a property, and the path to it is the shortest one. Steps are not stored: a path is found again by
-//! repeating the steps from the first state.
+//! States are compared in full, not by hash. The search stops at the first violation, so the path to it is a
+//! shortest one. Each state keeps its predecessor and the index of the step: replaying them from the initial state
+//! yields the counterexample. If the model has goals, one must be reachable from every state.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

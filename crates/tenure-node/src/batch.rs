@@ -1,9 +1,9 @@
-//! Group commit: many commands in one Raft entry.
+//! Proposal batching: many commands in one Raft entry, up to 256 KiB or 4096 commands.
 //!
-//! All commands that wait for a group in one step become one entry with one time stamp: version,
-//! lease time, wall-clock hint, then the commands in order. Endings (`Expire`, `Tick`) come first,
-//! so that every command that the leader proposes after a deadline sees the effect of that deadline
-//! (leases.md, step 2).
+//! They share one stamp: lease time (the group's replicated clock), and the leader's wall clock
+//! for event ids. `Expire` (ends a lease) and `Tick` (moves lease time, which ends waiters) come
+//! first, so that every command that the leader proposes after a deadline sees the effect of that
+//! deadline (leases.md, step 2).
 
 use std::collections::VecDeque;
 

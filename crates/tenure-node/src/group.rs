@@ -1,14 +1,14 @@
-//! One Raft group on this node: propose, commit, apply, answer.
+//! Replica of one Raft group: proposes, applies and answers operations.
 //!
 //! ```text
 //!   submit ──▶ batch ──▶ entry ──▶ log, peers ──committed──▶ state machine ──▶ answer
-//!     └─ renew, read ──▶ ReadIndex round ──confirmed, applied──▶ read ──▶ answer
+//!     └─ renew, read ──▶ ReadIndex round ──confirmed, applied──▶ new deadline, or read ──▶ answer
 //! ```
 //!
-//! A leader proposes and answers nothing before it has applied the first entry of its own term
-//! (leases.md, step 1). The group remembers its proposals by log position, also after it has lost
-//! leadership: the entry that is applied at that position shows whether the proposal was committed,
-//! so an answer is never a guess.
+//! Lease deadlines are in the leader's memory: most renewals write no entry (leases.md, step 4). A
+//! leader proposes and answers nothing before it has applied the first entry of its term (step 1).
+//! A group keeps its proposals by log position, also without leadership: the entry applied at that
+//! position shows whether the proposal was committed.
 
 mod leader;
 

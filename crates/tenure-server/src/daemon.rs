@@ -1,7 +1,7 @@
 //! Daemon: starts and stops a node with its transports.
 //!
-//! Start-up order: the data directory, then every port, then "ready". Errors occur before the first
-//! client is served. Shutdown order (R169 shutdown within 10 s, shutdown within 10 s): stop
+//! Start-up order: open the data directory, join a cluster, bind every port, then "ready". Errors
+//! occur before the first client is served. Shutdown order (R169 (shutdown within 10 s)): stop
 //! accepting, end streams, finish running calls, stop the node.
 
 use std::future::Future;

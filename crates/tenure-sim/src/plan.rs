@@ -1,5 +1,5 @@
-//! The plan of a run: cluster, limits, load and faults, all derived from the seed before the run
-//! starts.
+//! Scenario of a simulated run: cluster, node limits (log length, table sizes), client load and
+//! faults. The seed and the options of the run determine all of it before the run starts.
 
 use tenure_core::policy::Algorithm;
 use tenure_core::space::SpaceLimits;

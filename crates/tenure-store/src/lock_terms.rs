@@ -1,10 +1,9 @@
-//! Lock settings and their validation: ttl, refresh interval, clock skew, settle time (P15 expired
-//! records, P16 allowed lease times, P26 (levels of conditional writes), P28 (acquire the exclusive
-//! lock)).
+//! Timing parameters of a repository lock, validated (P16 (allowed lease times)): ttl, refresh
+//! interval, clock skew, and settle time: how long an acquirer waits for late writes of other
+//! clients (P28 (acquire the exclusive lock)).
 //!
-//! [`LockSettings`] is what a caller requests. [`LockTerms`] is the result for a store whose
-//! abilities are known. Only [`LockSettings::terms`] creates a `LockTerms`, so its values always
-//! obey the protocol.
+//! [`LockSettings`] is the caller's request. [`LockSettings::terms`] validates it for a store of
+//! known [`ConditionLevel`] (P26 (levels of conditional writes)). Only it creates a [`LockTerms`].
 
 use std::time::Duration;
 

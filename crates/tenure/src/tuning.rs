@@ -1,7 +1,7 @@
-//! Options of single protocols: C11 (reclaim policy), C12 (data key of a repository), C20 (options
-//! of one protocol).
+//! Options of single lock protocols (C20 (options of one protocol)).
 //!
-//! The defaults suit most users. A backend ignores options of other protocols.
+//! Examples: when to remove the lock file of a dead holder (C11 (reclaim policy)), the encryption
+//! key (C12 (data key of a repository)). A backend ignores options of other protocols.
 
 use std::path::PathBuf;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Speed table: one scenario on all targets.
+//! Benchmark table of one scenario: throughput, latency and server cost of all compared systems.
 
 use serde_json::{Value, json};
 use tenure_bench::BenchReport;

@@ -1,4 +1,4 @@
-//! `tenure policy`: conflict rules of the daemon's namespaces.
+//! `tenure policy`: sets, shows, removes and lists lock algorithms (rw, semaphore) of namespaces.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,8 @@
 //! Process tree of the child: list, signal and reap all descendants.
 //!
-//! Wrapper and supervisor are subreapers, C4 (keeper and process group): a descendant whose parent
-//! ends becomes their child. So no descendant escapes, and "no child left" proves that the whole
-//! tree has ended.
+//! The wrapper and its child, the supervisor (the keeper of C4 (keeper and process group)), are
+//! subreapers: an orphaned descendant becomes a child of one of them. So no descendant escapes, and
+//! `ECHILD` proves that the whole tree has ended.
 
 use std::fs;
 

@@ -1,4 +1,4 @@
-//! Task of the supervisor: what to run, and how to react to events.
+//! Parameters of a supervised run: the command, and the reaction to lock loss or wrapper death.
 
 use std::ffi::OsString;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Idempotency table: a key makes an acquire or a release apply at most once (R102–R105).
 //!
-//! Answers are kept for 300 s of lease time and never evicted early. A full table refuses new keyed
-//! requests.
+//! The table keeps an answer for 300 s of lease time (the group's replicated clock) and never
+//! evicts it early. A full table refuses new keyed requests.
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, VecDeque};

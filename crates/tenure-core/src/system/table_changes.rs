@@ -1,4 +1,4 @@
-//! Pending changes of the namespace table.
+//! Two-phase change of the namespace table: freeze the affected groups, decide, apply or thaw.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,8 +1,8 @@
-//! Conversion between this crate's types and those of the Raft library.
+//! Conversion between this crate's types and those of raft-rs.
 //!
-//! The library's protobuf parser only ever reads bytes that its own writer made in this process. A
-//! membership entry carries our encoding in its context, and the library's form is rebuilt from it,
-//! whether the entry comes from a peer or from disk.
+//! Bytes from peers and disk never reach the protobuf 2 parser of raft-rs, which bad input
+//! can crash. A ConfChange entry carries this crate's encoding in its context; the library's
+//! form is rebuilt from it on receipt and at start.
 
 use bytes::Bytes;
 use protobuf::Message as _;

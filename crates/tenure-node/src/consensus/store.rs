@@ -1,13 +1,13 @@
-//! The in-memory tail of a group's log: the `Storage` of the Raft library.
+//! In-memory Raft log of a group: the `Storage` implementation for raft-rs.
 //!
 //! ```text
 //!   base (state up to here) ──▶ entries after it ──▶ last
 //! ```
 //!
-//! Replication is served from memory. The driver writes the disk from the node's outputs; the disk
-//! is read only at start. A replica without peers drops the entries that it has applied. A snapshot
-//! for a peer is made on demand: the library asks for it, gets "temporarily unavailable", and
-//! `wanted` makes the group create one.
+//! The driver writes the disk from the node's outputs, and reads it only at start. When a snapshot
+//! is durable, the node cuts the log and keeps a tail here for slow followers. A replica without
+//! peers also drops applied entries when they are large. A snapshot for a peer is made on demand:
+//! the first request sets `wanted` and returns `SnapshotTemporarilyUnavailable`.
 
 use std::cell::Cell;
 use std::collections::VecDeque;

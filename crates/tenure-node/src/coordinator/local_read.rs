@@ -1,8 +1,8 @@
-//! Fast path for AssertFencing in a single-voter group.
+//! Fast path for AssertFencing (is this owner's token still current?) in single-voter groups.
 //!
-//! A single voter has no peers to confirm its leadership with. If its group has no unapplied work,
-//! the node answers the read directly from the state machine, without creating a call, an operation
-//! and a ReadIndex waiter.
+//! A single voter needs no ReadIndex round to confirm its leadership. If all committed entries and
+//! proposed expirations are applied, the node answers from the state machine at once. This saves
+//! the bookkeeping of the client call, its operation on the group, and the round.
 
 use tenure_core::path::Path;
 use tenure_core::query::FenceCheck;

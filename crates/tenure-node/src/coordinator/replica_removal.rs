@@ -1,20 +1,19 @@
-//! Deletion of removed replicas (R166: draining a node).
+//! Replica garbage collection: deletes replicas that their group has removed (R166 (draining a
+//! node)).
 //!
 //! ```text
 //!   a leader's hint, or silence ──▶ "am I still a member?" ──▶ leader ──▶ "no" ──▶ replica deleted
 //!   a message for a later replica of the same node ──────────────────────────────▶ replica deleted
 //! ```
 //!
-//! A removed replica may never see the entry that removed it: it was partitioned, or its leader
-//! failed before it sent the entry. A removed voter campaigns, which the leader notices; a learner
-//! never campaigns. So a replica that hears from no leader for a while asks all nodes. A leader
-//! whose membership does not contain the replica answers "no" after a ReadIndex round has confirmed
-//! that it still leads.
+//! A removed replica may never receive the entry that removed it, after a partition or a leader
+//! failure. The leader sends it a hint after the removal and for each of its vote requests. A
+//! learner never campaigns. So a replica that hears from no leader for a while asks all nodes. A
+//! leader whose membership lacks the replica answers "no" after a ReadIndex round.
 //!
 //! The leader answers "no" only when a majority of the voters has acknowledged a commit index that
 //! covers the removal. Before that, a voter that has the entry but does not know that it is
-//! committed still uses the earlier configuration, and may need the vote of the removed replica in
-//! an election.
+//! committed still uses the earlier configuration, and may need the vote of the removed replica.
 //!
 //! A deleted replica leaves a tombstone: its number. The node drops every message to this number or
 //! a lower one. A replica that is added again has a higher number

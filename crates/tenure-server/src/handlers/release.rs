@@ -1,4 +1,4 @@
-//! Release and ReleaseAll (R97–R100).
+//! Parsers: Release of listed holds, ReleaseAll of an owner in selected namespaces (R97–R100).
 
 use tenure_node::{ClientRequest, ReleaseRequest, WaitEdge};
 use tenure_wire::v1;

@@ -1,5 +1,5 @@
-//! Cluster administration service: status, drain, remove, backup (R164 replication factor,
-//! replication factor; R166 (draining a node), draining a node).
+//! gRPC service for cluster administration: status, drain, remove, backup (R164 (replication
+//! factor), R166 (draining a node)).
 
 use std::collections::BTreeMap;
 use std::pin::Pin;

@@ -1,9 +1,9 @@
-//! Idempotency: a key has at most one effect, no matter how often and to which nodes its call is
-//! sent: R102 (keyed requests apply once).
+//! Checker of idempotency keys: a key has at most one effect, no matter how often and to which
+//! nodes its call is sent: R102 (keyed requests apply once).
 //!
-//! Read from the applied entries. An effect is a grant, a release, a written row of the namespace
-//! table, a number of the global counter, or a killed owner. An answer is not an effect: a repeat
-//! may be answered without one.
+//! The checker reads applied log entries. An effect is a grant, a release, a change of the
+//! namespace table, a token of IncrFencingToken, or a ForceRelease. An answer is not an effect: a
+//! repeat may be answered without one.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! Event delivery: no subscriber gets an event twice; in the convergence phase every subscriber
-//! gets all events, on whichever node it subscribed: R122 (events are always delivered).
+//! Checker of owner events, R122 (events are always delivered): no subscription gets one twice;
+//! after the faults, an event that one subscription gets reaches all subscriptions of that owner.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 

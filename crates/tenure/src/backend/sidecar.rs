@@ -1,4 +1,4 @@
-//! Sidecar locks: `state.json.lock` beside `state.json`.
+//! Backend for sidecar locks (`state.json.lock` beside `state.json`), on `tenure_files::sidecar`.
 
 use std::path::Path;
 use std::sync::Arc;
