@@ -1,13 +1,13 @@
 //! Backup file format: the states of all groups with checksums, and a manifest at the end.
 //!
 //! ```text
-//!   magic ‖ length, head: facts of the cluster ‖ group… ‖ manifest
-//!   group    = 1 ‖ number u32 ‖ index u64 ‖ length u64 ‖ SHA-256 of the state ‖ state
-//!   manifest = 0 ‖ count u32 ‖ SHA-256 over the head and what comes before each state
+//!   magic ‖ length, head: fixed settings and id of the cluster ‖ group… ‖ manifest
+//!   group    = 1 ‖ group head: number u32, index u64, length u64, SHA-256 of the state ‖ state
+//!   manifest = 0 ‖ count u32 ‖ SHA-256 over the head and all group heads
 //! ```
 //!
 //! Each group is consistent in itself; the groups are not consistent with each other. No guarantee
-//! spans groups except those of the system group, which any node continues.
+//! spans groups except those of the system group, whose pending changes any node can continue.
 
 use std::io::{self, Read, Write};
 

@@ -1,13 +1,13 @@
 //! Gossip over UDP: node discovery from seeds, then SWIM membership.
 //!
 //! ```text
-//!   ASK: here I am, who is there?  ──▶  TELL: we are, and this is our cluster
+//!   ASK: record of this node  ──▶  TELL: id and settings of the cluster, known node records
 //!   SWIM: members probe each other and pass on what they know
 //! ```
 //!
 //! Every packet carries a MAC made with the cluster token; the token itself is never sent (R168
-//! internal authentication (internal authentication)). Gossip only yields addresses to try: each
-//! node proves its identity again in the handshake of its connection.
+//! (internal authentication)). Gossip only yields addresses to try: each node proves the token
+//! again in the handshake of its connection.
 
 mod packet;
 mod swim;

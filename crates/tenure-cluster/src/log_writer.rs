@@ -1,10 +1,10 @@
-//! Group commit: the log thread writes all queued batches as one record with one sync.
+//! Group commit: the log thread writes all queued batches with one sync.
 //!
-//! While a sync runs, the node keeps stepping and batches queue up; the next sync covers them all.
-//! A slow disk makes batches larger, not the queue longer.
+//! Batches share a record until it exceeds 1 MiB. While a sync runs, batches queue up, and the next
+//! sync covers them all: a slow disk makes batches larger, not the queue longer.
 //!
-//! Votes and acknowledgements wait here until the entries that they depend on are durable; then the
-//! log thread sends them.
+//! Votes and acknowledgements wait here until the entries that they depend on are durable (only
+//! written, with `SyncPolicy::No`); then the log thread sends them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -1,14 +1,14 @@
-//! Durable order for the next start on a data directory, in a file beside the data.
+//! Start order: a durable file that tells the next start to join a cluster or to create one.
 //!
 //! ```text
 //!   rejoin, recover, restore ──▶ join ──┐
-//!   a node that waits for a cluster ──▶ join ──init──▶ found
+//!   a node that waits for a cluster ──▶ join ──init──▶ found (create a cluster)
 //!                                       └── removed once the node belongs to a cluster
 //! ```
 //!
-//! A node that was in a cluster and lost its data looks like a new node. This file is the
-//! difference: with an order to join, the node never creates a cluster, because two clusters would
-//! grant the same locks.
+//! A node that lost its data looks like a new node. This file is the difference: after the first
+//! three commands the node never creates a cluster, because two clusters would grant the same
+//! locks. Only `init --forget-old-data` overrides that.
 
 use std::io;
 use std::path::Path;

@@ -2,13 +2,13 @@
 //! sleeps.
 //!
 //! When a lock passes from one holder to the next, each thread switch costs as much as the work
-//! between two switches. Stepping on the calling thread removes one. A busy node's thread is awake,
-//! so no caller steps inline then and batches stay as large as before. Steps that may take long
-//! (much data, see [`Inbox::holds_much`]) stay on the node thread.
+//! between two switches. Stepping on the calling thread removes one. With `FEW` or more calls in
+//! flight, clients wake the node thread instead, so that batches stay large. Steps that may take
+//! long (much data, see [`Inbox::holds_much`]) stay on the node thread.
 //!
 //! Two things protect the node. [`Inbox`]'s state word elects at most one stepping thread at a
-//! time, and the mutex `place` enforces it: the node thread may wake by timeout while another
-//! thread steps inline, and then one of the two waits or returns. Lock and unlock of `place`
+//! time, and the mutex `place` enforces it: the node thread may wake by timeout during an inline
+//! step, and then it waits or the inline stepper returns. Lock and unlock of `place`
 //! (acquire/release) make the writes of one step visible to the next stepping thread.
 
 use std::sync::{Arc, Mutex, PoisonError, TryLockError};

@@ -1,13 +1,13 @@
-//! Offline operations on a data directory: restore a backup, recover without a lost majority,
-//! rejoin after damage, initialize.
+//! Offline operations on a data directory: restore a backup, recover when the other nodes are lost
+//! permanently, rejoin after damage, initialize.
 //!
 //! A restored or recovered directory is the start of a *new* cluster: new incarnation, new cluster
 //! id, one voter (R164 (replication factor): fewer voters only on an operator's order). Nodes of
 //! the old cluster cannot connect to it by mistake; further nodes join with empty directories.
 //!
 //! The new cluster does not know which fences were granted after its state was saved. So every
-//! counter and floor is raised by a large amount that grows with time: two clusters from one backup
-//! must not grant the same fences.
+//! counter and fence floor is raised by 2^40 plus an amount that grows with the wall clock: two
+//! clusters from one backup must not grant the same fences.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,20 +1,20 @@
 //! Deadlock detection: cycle searches over a wait-for graph, written as sans-I/O state machines.
 //!
 //! Neither search knows where edges come from. [`Walk`] follows one edge per owner: the one that
-//! its client has set, or one that the queues know (R111: DetectCycle walks wait edges). [`Search`]
-//! follows every edge that the queues know, in rounds, so that one message per node and round is
-//! enough (E5: refuse on deadlock). Both only read (R114: DetectCycle changes nothing).
+//! its client has set, or one that the queues know (R111 (DetectCycle walks wait edges)).
+//! [`Search`] follows every edge that the queues know, in rounds, so that one message per node and
+//! round is enough (E5 (refuse on deadlock)). Both only read (R114 (DetectCycle changes nothing)).
 //!
 //! ```text
-//! loop { match walk.next() { WalkStep::Ask(owner) => walk.answer(edge of owner), WalkStep::Done(found) => … } }
+//! loop { match walk.next() { Ask(owner) => walk.answer(edge of owner), Done(found) => … } }
 //! ```
 //!
 //! Edges are read one after the other. A wait may end before the next edge is read, so a cycle
-//! found in one pass may never have existed. A cycle counts (R113: deadlock queries are
-//! linearizable) only if all its waits are seen a second time, after the last of them was seen for
+//! found in one pass may never have existed. A cycle counts (R113 (deadlock queries are
+//! linearizable)) only if all its waits are seen a second time, after the last of them was seen for
 //! the first time: then all of them existed at the moment in between. Two observations are of the
 //! same wait if their [`WaitPosition`] is equal. A blocker that has stopped blocking a queue
-//! position cannot block it again, because later requests do not overtake (R79: no overtaking). So
+//! position cannot block it again, because later requests do not overtake (R79 (no overtaking)). So
 //! a blocker that is found in both passes has blocked the whole time.
 
 use alloc::collections::{BTreeMap, BTreeSet};

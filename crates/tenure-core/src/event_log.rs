@@ -1,5 +1,5 @@
-//! Event log: the events of the last 30 s with their ids (R121 event ids, R122 events are always
-//! delivered).
+//! Event log: the events of the last 30 s with their ids, up to a maximum number (R121 (event ids),
+//! R122 (events are always delivered)).
 
 use alloc::vec::Vec;
 

@@ -1,9 +1,9 @@
-//! Keyed hash function for the engine's hash tables.
+//! Hash functions: a keyed one for hash tables, and a fingerprint that is equal on every machine.
 //!
 //! Hash tables serve lookups only; their iteration order is never used. So the key has no visible
 //! effect, and each process may use its own random key. With a random key a client that chooses
-//! paths cannot provoke collisions. The function multiplies, folds the 128-bit product and
-//! continues: two multiplications for a short string.
+//! paths cannot provoke collisions. The keyed function multiplies and folds the 128-bit product:
+//! two multiplications for a string of up to eight bytes.
 
 /// The key of the hash tables of one process. It has no visible effect and may differ between
 /// replicas. Use a random one if clients are not trusted, so that they cannot provoke collisions.

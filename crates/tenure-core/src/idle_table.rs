@@ -1,8 +1,8 @@
-//! Hash table of facts about paths, with an eviction queue of idle entries.
+//! Hash table keyed by path, with a FIFO eviction queue of idle entries.
 //!
-//! Retained fences and semaphore capacities are stored here. An *idle* entry is in the eviction
-//! queue, ordered by the time at which it became idle. That order follows from the log, so every
-//! replica evicts the same entry.
+//! It stores retained fences (the stored fences of paths without a writer) and semaphore
+//! capacities. An *idle* entry is in the eviction queue, ordered by the time at which it became
+//! idle. That order follows from the log, so every replica evicts the same entry.
 //!
 //! The key is the namespace's number and the part of the path after the namespace's name. That part
 //! is mostly short enough to need no heap memory.

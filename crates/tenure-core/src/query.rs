@@ -1,8 +1,8 @@
 //! Read-only queries of a [`Space`](crate::space::Space): the types of their results.
 //!
 //! Queries take the leader's lease time as `now`. A waiter whose time is over is absent from every
-//! result, whether or not the entry that removes it was applied already (leases.md). Leases do not
-//! end by `now`; they live until their `Expire` is applied.
+//! result, whether or not the entry that removes it was applied already (leases.md). A lease does
+//! not expire by `now`; it expires when its `Expire` is applied.
 
 use alloc::vec::Vec;
 

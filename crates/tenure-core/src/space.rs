@@ -5,10 +5,10 @@
 //! acquire.rs ─┼ claims.rs: claims in the path tree and its counts
 //!             └ queue.rs: waiters and their blockers ──▶ wake.rs: grants waiters after a change
 //! release.rs, policy_change.rs: end claims, leases and waiters
-//! queries.rs: read-only queries      snapshot.rs, restore.rs: encoding of the state      check.rs: invariants
+//! queries.rs: reads      snapshot.rs, restore.rs: encoding of the state      check.rs: invariants
 //! ```
 //!
-//! There is no clock here: time is a number that comes with each entry, and leases end only by
+//! There is no clock here: time is a number that comes with each entry, and a lease expires only by
 //! `Expire`. Everything else with a time limit is ignored by lookups once its time is over, and
 //! removed by later entries.
 

@@ -1,8 +1,8 @@
 //! State machine of the system group: the state that spans groups.
 //!
 //! It keeps the namespace table and its pending changes, the wait edges that clients set, the
-//! global counter, the answers of cluster-wide calls, and the KILLED and REVOKE events of
-//! ForceRelease and RequestRevoke.
+//! counter of IncrFencingToken, the idempotency table of cluster-wide calls, and the KILLED and
+//! REVOKE events of ForceRelease and RequestRevoke.
 //!
 //! ```text
 //! Begin ──▶ freeze the groups ──▶ Decide ──▶ the groups apply it, or thaw ──▶ Finish

@@ -1,9 +1,9 @@
 //! Path tree: a trie of path segments with claims, waiters and per-subtree counts.
 //!
 //! One arena serves all namespaces. Each namespace has its own root, so nothing crosses its border
-//! (R23: namespaces never conflict). A child is found by the hash of (parent, segment). A node
+//! (R23 (namespaces never conflict)). A child is found by the hash of (parent, segment). A node
 //! exists while there is a claim, a waiter or a child at it. State that most nodes do not have
-//! (several claims, waiters) is stored apart in an [`NodeExtra`], so a plain held path costs one
+//! (several claims, waiters) is stored apart in a [`NodeExtra`], so a plain held path costs one
 //! small node.
 
 use alloc::boxed::Box;

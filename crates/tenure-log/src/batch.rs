@@ -1,13 +1,13 @@
 //! Batch: an atomic group of writes, encoded in place in the format of a log record.
 //!
-//! A batch is one record, so after a crash it is complete or absent. Appending keeps its buffer: a
-//! driver that reuses one batch allocates nothing.
+//! A batch is one record, so after a crash it is complete or absent. Items 3 to 5 set the base of a
+//! group: its entries begin after that index, and `note` holds the caller's data at that index.
 //!
 //! ```text
 //! item = kind, fields                              all integers little-endian
 //!   1 entry               group index term length payload
-//!   2 state               group length payload
-//!   3 begin               group index term length note
+//!   2 hard state          group length payload
+//!   3 begin (new group)   group index term length note
 //!   4 snapshot taken      group index term length note
 //!   5 snapshot installed  group index term length note
 //!   6 remove              group

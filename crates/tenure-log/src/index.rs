@@ -1,15 +1,14 @@
 //! In-memory index: the metadata of each group, and which log files hold its entries.
 //!
 //! Appending and recovery pass every item through [`Index::apply`], so recovery rebuilds exactly
-//! what the running log knew. The index holds everything except the payloads of entries. It is
-//! small, so each new file starts with a copy of it (the *checkpoint*). A file is therefore needed
-//! only for its entries, and no entry is ever copied to a newer file.
+//! what the running log knew. The index holds no payloads of entries, so its metadata is small, and
+//! each new file starts with a copy of it (the *checkpoint*). A file is therefore needed only for
+//! its entries, and no entry is ever copied to a newer file.
 //!
 //! ```text
-//!     base.index     first needed                            last
-//!         │◀─ not needed ─▶│                                   │
-//!   ──────┴────────────────┴───────────────────────────────────┘
-//!          segments:  [file 3 from 5] [file 4 from 90] [file 6 from 120]
+//!                         base.index 100                       last
+//!   ───── not needed ───────────┼──────────── needed ───────────┤
+//!          segments: [file 4 from 90      ] [file 6 from 120    ]
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};

@@ -1,5 +1,5 @@
-//! Read access to a group's log and replicas, for checkers and tools that inspect a cluster from
-//! outside. No decision of the node depends on this module.
+//! Inspection for the simulator's checkers: decoded entries, the content of a recovered log, and
+//! role and membership of each replica. No decision of the node depends on this module.
 
 use tenure_core::codec::DecodeError;
 use tenure_core::command::Command;

@@ -1,11 +1,11 @@
 //! One replicated Tenure node as a deterministic state machine without I/O.
 //!
 //! ```text
-//!                 ┌──────────────────────────── Node ────────────────────────────┐
-//!   requests ───▶ │ coordinator: calls, routing ──▶ group: batch, entry, apply   │ ───▶ answers, events
-//!   frames ─────▶ │                                   ├ leases, ReadIndex rounds │ ───▶ frames
-//!   persisted ──▶ │                                   └ consensus (Raft)         │ ───▶ writes
-//!                 └──────────────────────────────────────────────────────────────┘
+//!                ┌────────────────────────── Node ───────────────────────────┐
+//!   requests ──▶ │ coordinator: calls, routing ─▶ group: batch, entry, apply │ ──▶ answers, events
+//!   frames ────▶ │                                 ├ leases, ReadIndex       │ ──▶ frames
+//!   persisted ─▶ │                                 └ consensus (Raft)        │ ──▶ writes
+//!                └───────────────────────────────────────────────────────────┘
 //! ```
 //!
 //! This crate has no threads, sockets, files, clocks or randomness of its own: the driver supplies
@@ -22,9 +22,9 @@
 //! of its log must not be started under its old incarnation.
 //!
 //! **Stepping.** Call [`Node::step`] with the time and all available inputs. One call is one step:
-//! all commands for a group become one entry, all writes one batch, and everything for a peer one
-//! frame, unless a size limit splits them. Call it again no later than [`Node::wake_in`] says, and
-//! at least twice a second, with no inputs if there are none.
+//! all commands for a group become one entry, all writes one batch, and everything for a peer at
+//! most three frames (immediate, after the writes, bulk), unless a size limit splits them. Call it
+//! again no later than [`Node::wake_in`] says: within half a second, with no inputs if needed.
 //!
 //! **Writing.** Write [`Output::Write`] batches in order, each atomically. When a batch and all
 //! before it are durable, report its mark with [`Input::Persisted`]; the last mark covers all

@@ -1,7 +1,7 @@
 //! [`Node::step`]: one step of the node.
 //!
 //! ```text
-//!   due endings ─▶ ticks ─▶ inputs ─▶ settle groups ⇄ answers, calls ─▶ write batches, one frame per peer
+//!   due lease expiries ─▶ ticks ─▶ inputs ─▶ groups ⇄ calls, until both are idle ─▶ writes, frames
 //! ```
 
 mod batch_split;

@@ -1,5 +1,5 @@
-//! Inspection interface for the simulator's checkers: the progress of each replica, its entries,
-//! and the promises in a frame. A driver does not need it.
+//! Inspection for the simulator's checkers: the progress of each replica, its entries, and the
+//! votes and acknowledgements in a frame. A driver does not need it.
 
 use bytes::Bytes;
 

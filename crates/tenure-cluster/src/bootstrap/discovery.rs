@@ -1,9 +1,8 @@
-//! Search for an existing cluster before a node creates one: it asks its seeds and listens for
-//! members.
+//! Cluster discovery: before a node creates a cluster, it asks its seeds and listens for members.
 //!
-//! The creator of a cluster that lost its disk knows no other node, but the others know it: each of
-//! them dials its address repeatedly and announces itself to its seeds. So a node that listens long
-//! enough on its own address hears from its cluster even without seeds.
+//! A node that created a cluster and then lost its disk knows no other node, but the members know
+//! it: each of them dials its address repeatedly and announces itself to its seeds. So the node
+//! listens longer than these intervals and hears from its cluster even without seeds.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;

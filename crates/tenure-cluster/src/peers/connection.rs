@@ -1,9 +1,9 @@
 //! One authenticated connection between two nodes: handshake, sending, receiving.
 //!
-//! A connection carries messages in one direction, from the dialer to the listener. Two connections
-//! form a pair, which is established or lost as a whole (see the registry). Nothing is read from a
-//! connection before its dialer has proved the token, and no frame is written before the listener
-//! has.
+//! A connection carries messages in one direction, from the dialer to the listener. The two main
+//! connections of a peer form a pair, which is established or lost as a whole (see the registry).
+//! The listener reads only the hello before the dialer has proved the token. The dialer writes no
+//! frame before the listener has proved it and accepted the connection.
 
 use std::io;
 use std::net::TcpStream;

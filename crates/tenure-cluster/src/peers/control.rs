@@ -1,4 +1,4 @@
-//! Control messages between the registries of two nodes, beside the frames of their nodes.
+//! Control messages between two registries: node records, removals, draining, status, rivals.
 
 use tenure_core::codec::{DecodeError, Reader, Writer};
 use tenure_node::ReplicaId;

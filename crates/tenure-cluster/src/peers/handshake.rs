@@ -2,10 +2,10 @@
 //! (R161 (settings fixed per cluster), R168 (internal authentication)).
 //!
 //! ```text
-//!   dialer  ── hello ─────────────▶  listener
-//!   dialer  ◀── hello, proof ──────  listener
-//!   dialer  ── proof ─────────────▶  listener
-//!   dialer  ◀── verdict (sealed) ──  listener
+//!   dialer  ── hello ─────────────────────────────▶  listener
+//!   dialer  ◀── hello, proof ──────────────────────  listener
+//!   dialer  ── proof ─────────────────────────────▶  listener
+//!   dialer  ◀── accepted or refused, with a MAC ───  listener
 //! ```
 //!
 //! A proof is an HMAC over both hellos. So it is bound to both identities, the connection's number,

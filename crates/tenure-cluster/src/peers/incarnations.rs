@@ -1,13 +1,13 @@
-//! Incarnations of a node number: which one is current.
+//! Incarnation check: which incarnation of a node id is current.
 //!
-//! A node with an empty disk draws a new incarnation. From then on its number stands for that
-//! incarnation only: a volume of an earlier incarnation, or an older copy of the current one, does
-//! not contain the node's latest votes and answers.
+//! A node with an empty disk draws a new incarnation. From then on its id stands for that
+//! incarnation only: the data of an earlier incarnation, or an older copy of the current data, does
+//! not contain the node's latest votes and acknowledgements.
 //!
-//! No clock decides. A node without a cluster has never voted, so it is a new incarnation whatever
-//! its clock says, and it dates its birth after every incarnation of its number that the cluster
-//! knows. Each start of an incarnation is counted durably before the node sends anything, so a copy
-//! from before the last known start has a lower count.
+//! Incarnations are ordered by their time of birth, but a wrong clock is harmless. A node without a
+//! cluster has never voted, so it counts as new, and it dates its birth after every incarnation of
+//! its id that the cluster knows. A member counts each start durably before it sends anything, so a
+//! copy from before the last known start has a lower count.
 
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer};
 

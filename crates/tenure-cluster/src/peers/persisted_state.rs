@@ -1,8 +1,8 @@
-//! What a node remembers of its cluster across restarts: one record of the log per peer.
+//! Durable cluster state of a node: key-value records in the log, one per peer.
 //!
-//! A record of the log holds at most 64 KiB; a longer one fails and stops the node. Names and
-//! addresses have up to 255 bytes each, so the node records of a few dozen nodes would not fit into
-//! one record.
+//! A value holds at most 64 KiB. The log thread refuses a longer one, and the previous value stays.
+//! Names and addresses have up to 255 bytes each, so the node records of a few dozen nodes would
+//! not fit into one value.
 
 use std::collections::{BTreeMap, BTreeSet};
 

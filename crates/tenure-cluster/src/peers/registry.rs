@@ -1,9 +1,9 @@
 //! Registry of known peers and their connection pairs.
 //!
-//! A pair consists of two connections, one per direction. It is established when both are, and when
-//! one breaks, the registry ends the other. So the loss of a peer is a single event, and the node
-//! is informed at once: followers of groups that the lost peer led need not wait for their election
-//! timeouts.
+//! A pair consists of two connections of the main channel, one per direction. It is established
+//! when both are, and when one breaks, the registry ends the other. So the loss of a peer is a
+//! single event, and the node is informed at once: followers of groups that the lost peer led need
+//! not wait for their election timeouts. Bulk connections come and go separately.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;

@@ -1,9 +1,9 @@
 //! Conflict resolution between two clusters with the same token: which one continues.
 //!
-//! Both would grant the same locks, so when a node proves the token and names another cluster, one
-//! of the two clusters must stop. Each side decides by itself from the same two claims of one
-//! handshake, and both reach the mirrored result. No clock is involved, because the clocks of
-//! machines that lost their disks are often wrong too.
+//! Both would grant the same locks. So when a node proves the token and names another cluster, each
+//! side compares the claims of that handshake: an operator's order wins, then the longer history.
+//! The other cluster stops; without a winner both stop. The same two claims give mirrored results.
+//! No clock is involved, because a machine that lost its disk often has a wrong clock too.
 
 use std::cmp::Ordering;
 

@@ -1,4 +1,4 @@
-//! Encoding of outcomes and events: the leader's replies to other nodes, and remembered answers.
+//! Encoding of outcomes (replies to other nodes) and of events (also in snapshots).
 
 use super::command::fields;
 use super::{DecodeError, Encode, Reader, Writer};

@@ -1,13 +1,13 @@
 //! Conflict check: decides whether an acquire can be granted now, and finds what blocks it
-//! (R40–R59, R79 no overtaking).
+//! (R40–R59, R79 (no overtaking)).
 //!
-//! The check only reads. Its order is that of R47 (incurable findings come first): first findings
-//! that waiting cannot cure, over the whole list; then earlier waiters; then, path by path, claims
-//! in the order of R45 (order of conflict reasons) and stale fences.
+//! The check only reads. For a new acquire it follows R47 (incurable findings come first): what
+//! waiting cannot cure, over all paths; then earlier waiters; then, path by path, claims in the
+//! order of R45 (order of conflict reasons) and stale fences. For a waiter, earlier waiters come
+//! first, except before a lost HELD path (R88 (sweep order and reservation)).
 //!
 //! An owner's own claims never block it, but the counts in the tree include them. The check
-//! subtracts the owner's own counts; searching for its claims would cost as much as the owner
-//! holds.
+//! subtracts the owner's own counts, which a session with many claims keeps by node.
 
 use alloc::collections::BTreeSet;
 

@@ -1,12 +1,12 @@
-//! Per-namespace fence counters and floors (R67 minting a token, R71 tokens never go back, R72
-//! token retention and floors).
+//! Per-namespace fence counters and floors (R67 (minting a token), R71 (tokens never go back), R72
+//! (token retention and floors)).
 //!
 //! A namespace mints fences from one counter, `high`, which is never below any fence stored in it.
-//! Evicted state is folded into a floor, and a supplied fence must be above it: the retained fence
-//! of one path is folded into its namespace's `floor`, a whole namespace into the floor of the
-//! space, where new namespaces start. A namespace that a supplied fence drove beyond
-//! [`Fence::DRIVEN`] is never folded, so that one client cannot exhaust the fence numbers of all
-//! others.
+//! The fences of evicted state are merged into a floor (*folded*), and a fence that a client
+//! supplies must be above the floor. The retained fence of one path is folded into its namespace's
+//! `floor`, the counter of an idle namespace into the floor of the space, where new namespaces
+//! start. A namespace whose counter has reached [`Fence::DRIVEN`] by a supplied fence is never
+//! folded, so that one client cannot exhaust the fence numbers of all others.
 
 use hashbrown::HashTable;
 

@@ -1,5 +1,5 @@
-//! Policy changes within one space: freeze, then change or thaw (R131–R140), and detection of
-//! outdated routes (R32: re-resolution after policy change).
+//! Policy changes in one space: freeze a region, then change or thaw it (R131–R140). Also refuses
+//! requests resolved by an old namespace table (R32 (re-resolution after policy change)).
 
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;

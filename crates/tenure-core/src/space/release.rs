@@ -1,5 +1,5 @@
-//! Release, release of all, expiry, break and cancellation; also renewal and release requests,
-//! which change only a lease.
+//! Endings of holds and waiters: Release, ReleaseAll, Expire, Break, Withdraw. Also renewals and
+//! release requests, which end nothing.
 
 use alloc::vec::Vec;
 

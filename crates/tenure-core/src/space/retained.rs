@@ -1,4 +1,4 @@
-//! Retained fences and semaphore capacities of paths without a holder.
+//! Retained fences of paths without a writer, and capacities of semaphore paths (kept 24 h unused).
 
 use core::num::NonZeroU32;
 

@@ -1,9 +1,9 @@
 //! Snapshot encoding of a space; `restore.rs` decodes it.
 //!
 //! Equal states give equal bytes: namespaces are sorted by name, sessions by namespace and owner,
-//! waiters by number. Orders that come from history (a session's claims, free claim numbers, the
-//! idle order, the expiry order of answers) are written as they are. Derived state (counts, path
-//! queues, wait lists) is not written; restore rebuilds it.
+//! waiters by number. Orders that come from history (a session's claims, free claim numbers,
+//! eviction queues, the expiry order of idempotency keys) are written as they are. Derived state
+//! (counts, path queues, wait lists) is not written; restore rebuilds it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;

@@ -1,4 +1,4 @@
-//! Encoding of Raft data: entries, hard states, bases and messages.
+//! Encoding of Raft data: entries, hard states, snapshot metadata ([`Base`]) and messages.
 
 use bytes::Bytes;
 

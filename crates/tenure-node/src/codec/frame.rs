@@ -1,11 +1,11 @@
-//! Frame format: everything that one step of a node sends to one peer on one channel.
+//! Frame format: what one step sends to one peer in one slot (immediate, after the writes, bulk).
 //!
 //! ```text
-//!   version, sender, its start, slot and number of the frame, then items: kind, length, content
+//!   version, sender, its start number, slot, frame number in it, items: kind, length, content
 //! ```
 //!
-//! The reader skips items of an unknown kind, so that a later release can add items without
-//! breaking nodes of this release.
+//! Start number, slot and frame number identify duplicates. The reader skips items of an unknown
+//! kind, so that a later release can add items without breaking nodes of this release.
 
 use bytes::Bytes;
 

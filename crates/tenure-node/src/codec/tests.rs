@@ -1,5 +1,4 @@
-//! What is written is read back, and no bytes whatever make a reader panic or take memory that it
-//! was not given.
+//! Round-trip and robustness tests: no input makes a decoder panic or allocate for a false length.
 
 use bytes::Bytes;
 

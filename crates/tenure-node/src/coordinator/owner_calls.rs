@@ -1,15 +1,15 @@
 //! Calls about one owner in all its namespaces: Renew, ReleaseAll, ForceRelease, RequestRevoke,
-//! IsOwnerAlive, ListOwnerLocks; and IncrFencingToken, which also asks all groups.
+//! IsOwnerAlive, ListOwnerLocks; and IncrFencingToken, which asks all reachable groups.
 //!
 //! A call with an idempotency key records its progress in the system group (R102–R105):
 //!
 //! ```text
-//!   Renew:                     claim ─────────────────▶ renew ──────────▶ complete
-//!   ReleaseAll, ForceRelease:  look ─▶ find ─▶ plan ──▶ end what the plan names ──▶ complete
+//!   Renew:                     claim key ──────────────────────▶ renew ──────────▶ complete
+//!   ReleaseAll, ForceRelease:  read key ─▶ find groups ─▶ store plan ─▶ end its items ─▶ complete
 //! ```
 //!
-//! A second attempt under the same key does the same work, concurrently or later. For a renewal
-//! that is harmless: it never shortens a lease (R77: a renewal never shortens a lease). ReleaseAll
+//! An attempt under a completed key has no effect. Before that, every attempt does the same work. A
+//! second renewal is harmless (R77 (a renewal never shortens a lease)). Since rules 2, ReleaseAll
 //! and ForceRelease end only what the first plan names, by lease births and queue positions that
 //! are never reused. So the call has one effect, however late an attempt is.
 

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there
-//!   peer too far behind ─▶ chunks on the bulk channel, a few at a time ─▶ installed there ─▶ reported
+//!   peer too far behind ─▶ chunks on the bulk channel, a few at a time ─▶ installed ─▶ reported
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};

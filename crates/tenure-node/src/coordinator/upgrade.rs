@@ -1,17 +1,17 @@
-//! Rolling upgrade: when a group moves to a newer rules number.
+//! Rolling upgrade: when a group moves to a newer rules number (version of the replicated formats).
 //!
 //! A state machine applies every entry by the rules number in its state. Each group starts with
-//! [`FIRST_RULES`]; its leader proposes [`RULES`] when every node of the cluster is connected and
-//! has announced support for them. Only after that entry may entries and snapshots have forms that
-//! an older release cannot read. Until then an upgrade can be undone by starting the older release
-//! again.
+//! [`FIRST_RULES`]; its leader proposes the newest number that every node of the cluster supports,
+//! by the announcements of connected nodes. Only after that entry may entries and snapshots have
+//! forms that an older release cannot read. Until then an upgrade can be undone by starting the
+//! older release again.
 //!
 //! All nodes must agree, not only the members of the group: another node may coordinate a call for
 //! the group, or become a member of it. A node that is known to the cluster but unreachable blocks
-//! the upgrade, because its next release is unknown.
+//! the upgrade, because it may come back with the older release.
 //!
-//! A node also announces the rules numbers that its groups apply. For a node without replicas this
-//! is the only evidence while a third node is down.
+//! A node also announces the newest rules number that one of its groups applies, which proves that
+//! all nodes supported it. A node without replicas needs that proof while another node is down.
 
 use std::collections::BTreeSet;
 

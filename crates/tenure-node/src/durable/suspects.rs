@@ -1,9 +1,9 @@
-//! Persistent list of replicas that may have lost entries that they had acknowledged.
+//! Persistent list of suspect replicas: they may have lost entries that they had acknowledged.
 //!
-//! A log whose end was truncated for no known reason makes all replicas of its node suspect
-//! ([`Recovery::suspect`]). Each stays suspect until it has caught up, across any number of
-//! restarts. The first batch after the truncation carries the list; until that batch is durable,
-//! the log itself reports the truncation again at every start.
+//! If no crash explains why the log's end is missing, all replicas of the node with other voters
+//! become suspect and take no part in elections ([`Recovery::suspect`]). Each stays suspect until
+//! it has caught up, across any number of restarts. The first batch after the truncation carries
+//! the list; until it is durable, the log reports the truncation again at every start.
 
 use crate::{GroupId, Recovery};
 use tenure_log::{Recovered, TooLong, TruncationKind};

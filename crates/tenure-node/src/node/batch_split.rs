@@ -1,16 +1,18 @@
-//! Splits the writes of one turn into batches of bounded size.
+//! Splits the writes of one step into write batches of bounded size.
 //!
-//! A batch is one record of the log, and the log refuses records that are too long. This is the one place that
-//! sees to it: nothing behind it divides a batch. Batches become durable in order, so each prefix of a turn's records
-//! must be a state that a crash may leave behind. Three rules see to that:
+//! The log writes a batch in one record and refuses records that are too long; no later stage
+//! splits a batch. A crash may leave any prefix of a step's batches. Three rules make every prefix
+//! valid:
 //!
-//! 1. A hard state stays with the record of its group before it: a removed replica must not lose its vote, a birth its
-//!    term.
-//! 2. A group's hard state is written before the entries of the same turn, and with the first of them: no entry is
-//!    durable before its term, and no commit index while older entries stand at the places that it covers.
+//! 1. A hard state stays in one batch with the preceding record of its group: after a crash, a
+//!    removed replica still has its vote, and a new replica has its term.
+//! 2. A group's hard state precedes the entries of the same step and shares a batch with the first
+//!    of them: no entry is durable before its term, and no commit index becomes durable while it
+//!    covers older entries that the step replaces.
 //! 3. A snapshot is saved with the batch that installs it, not earlier.
 //!
-//! Entries themselves can be cut anywhere: nothing is acknowledged before the last batch is durable.
+//! Entries can otherwise be split anywhere: they are acknowledged only when the last one is
+//! durable.
 
 use crate::{Entry, GroupId, LogWrite, Snapshot};
 

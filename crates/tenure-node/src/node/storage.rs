@@ -1,18 +1,19 @@
 //! Disk stall detection.
 //!
-//! Heartbeats need no disk, so a leader whose disk hangs looks healthy to its followers while it can neither
-//! commit nor answer. Only the node itself knows how old its oldest write is that has not become durable:
+//! Heartbeats need no disk, so a leader whose disk hangs looks healthy to its followers while it
+//! can neither apply nor answer new entries. Only the node itself knows the age of its oldest write
+//! that is not durable:
 //!
 //! ```text
-//!   half an election timeout ─▶ tells its peers and asks how their disks are
-//!   an election timeout      ─▶ does not campaign, Health fails, hands over to voters with a healthy disk
-//!   two election timeouts    ─▶ calls whose entries it has handed over are answered: unknown outcome
-//!   half a minute            ─▶ the node stops
+//!   half an election timeout ─▶ sends this age to all peers and asks about their disks
+//!   an election timeout      ─▶ does not campaign, fails Health, transfers leaderships
+//!   two election timeouts    ─▶ answers proposals in groups that it lost: unknown outcome
+//!   20 s, more for much data ─▶ the node stops
 //! ```
 //!
-//! A hand-over needs no disk here: followers have acknowledged the entries, and the target campaigns with their
-//! votes. Where all disks are slow there is no target, so leaderships stay: a node that was slow within the last
-//! minute is none, and each node can hand a group over only once before it is a target again.
+//! A transfer goes to a voter with a healthy disk. It needs no disk on this node: followers have
+//! acknowledged the entries, and the target campaigns with their votes. A node that was slow within
+//! the last minute is no target, so leaderships stay if all disks are slow.
 
 use std::collections::{BTreeMap, VecDeque};
 

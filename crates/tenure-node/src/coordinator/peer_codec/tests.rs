@@ -1,4 +1,4 @@
-//! What nodes say to each other is read back, and no bytes make a node panic.
+//! Round-trip tests of the messages between nodes; no input makes a decoder panic.
 
 use tenure_core::command::{Command, Expire, Hold, RenewLease, Route};
 use tenure_core::event::EventKind;
