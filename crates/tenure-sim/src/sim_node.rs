@@ -31,8 +31,10 @@ pub(crate) struct SimNode {
     /// Number of the process. Events for an earlier process are ignored.
     pub(crate) process: u64,
     pub(crate) inbox: Vec<Input>,
-    /// Time of the next step; `SimTime::MAX` if none is scheduled.
-    pub(crate) next_step: SimTime,
+    /// Time of the next step and its number among the events; [`NO_STEP`] if none is scheduled.
+    /// Steps are not in the queue of events, because most inputs move the next step to an earlier
+    /// time, which would leave a stale event behind.
+    pub(crate) next_step: (SimTime, u64),
     pub(crate) paused: bool,
     pub(crate) jobs: VecDeque<DiskJob>,
     /// The running sync, and the snapshots that were saved before it began.
@@ -85,6 +87,9 @@ pub(crate) struct RunningSync {
     pub(crate) saved: Vec<(GroupId, u64)>,
 }
 
+/// A time and event number after all others: no step is scheduled.
+pub(crate) const NO_STEP: (SimTime, u64) = (SimTime::MAX, u64::MAX);
+
 /// The longest time that a healthy disk takes to begin, and to sync.
 pub(crate) const HEALTHY_DISK: (SimTime, SimTime) = (200, 3 * MILLISECOND);
 
@@ -99,7 +104,7 @@ impl SimNode {
             starts: 0,
             process: 0,
             inbox: Vec::new(),
-            next_step: SimTime::MAX,
+            next_step: NO_STEP,
             paused: false,
             jobs: VecDeque::new(),
             syncing: None,
@@ -127,7 +132,7 @@ impl SimNode {
         self.node = None;
         self.sim_log = None;
         self.inbox.clear();
-        self.next_step = SimTime::MAX;
+        self.next_step = NO_STEP;
         self.paused = false;
         self.middle = None;
         self.jobs.clear();

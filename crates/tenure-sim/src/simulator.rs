@@ -32,14 +32,12 @@ use crate::network::Network;
 use crate::operator::Operator;
 use crate::plan::RunPlan;
 use crate::random::SimRng;
-use crate::sim_node::{HEALTHY_DISK, SimNode};
+use crate::sim_node::{HEALTHY_DISK, NO_STEP, SimNode};
 use crate::time::{SECOND, SimClock, SimTime};
 use crate::trace::Trace;
 
 /// All events.
 pub(crate) enum SimEvent {
-    /// A node takes a step, if this is still the time of its next step.
-    Step(usize),
     /// A frame arrives, if the process that it was sent to still runs.
     Frame {
         from: usize,
@@ -189,7 +187,7 @@ impl Simulator {
         }
         for at in 0..sim.clients.len() {
             let when = sim.now + sim.random.between(SECOND, 4 * SECOND);
-            sim.at(when, SimEvent::Client(at));
+            sim.wake_client(at, when);
         }
         // No fault in the first three seconds: the cluster needs them for its first elections.
         for at in 0..sim.faults.len() {
@@ -204,10 +202,23 @@ impl Simulator {
         sim
     }
 
+    /// Schedules a wake-up of a client.
+    pub(crate) fn wake_client(&mut self, client: usize, when: SimTime) {
+        let when = when.max(self.now);
+        if self.clients[client].wants_wake(when) {
+            self.at(when, SimEvent::Client(client));
+        }
+    }
+
+    /// Returns the number of the next event. Events of the same time run in this order.
+    fn next_number(&mut self) -> u64 {
+        self.scheduled += 1;
+        self.scheduled
+    }
+
     /// Schedules an event. A time in the past becomes the present.
     pub(crate) fn at(&mut self, at: SimTime, event: SimEvent) {
-        self.scheduled += 1;
-        let number = self.scheduled;
+        let number = self.next_number();
         self.queue.push(Reverse(Scheduled {
             at: at.max(self.now),
             number,
@@ -217,14 +228,30 @@ impl Simulator {
 
     /// Advances virtual time to `end`, or until a checker reports a violation.
     pub(crate) fn run_until(&mut self, end: SimTime) -> Result<(), Violation> {
-        while let Some(Reverse(next)) = self.queue.peek()
-            && next.at <= end
-        {
-            let Some(Reverse(next)) = self.queue.pop() else {
-                break;
-            };
-            self.now = next.at;
-            self.happen(next.event);
+        loop {
+            let queued = self.queue.peek();
+            let queued = queued.map_or(NO_STEP, |Reverse(next)| (next.at, next.number));
+            let steps = self.node_slots.iter().enumerate();
+            let step = steps.map(|(at, slot)| (slot.next_step, at)).min();
+            match step {
+                Some((when, at)) if when < queued => {
+                    if when.0 > end {
+                        break;
+                    }
+                    self.now = when.0;
+                    self.step(at);
+                }
+                _ => {
+                    if queued.0 > end {
+                        break;
+                    }
+                    let Some(Reverse(next)) = self.queue.pop() else {
+                        break;
+                    };
+                    self.now = next.at;
+                    self.happen(next.event);
+                }
+            }
             if let Some(violation) = self.checkers.verdict.take() {
                 return Err(violation);
             }
@@ -236,13 +263,6 @@ impl Simulator {
     /// Executes one event.
     fn happen(&mut self, event: SimEvent) {
         match event {
-            SimEvent::Step(at) => {
-                // A later call of `step_at` may have moved the step to an earlier time. The event
-                // of the old time is then stale.
-                if self.node_slots[at].next_step == self.now {
-                    self.step(at);
-                }
-            }
             SimEvent::Frame {
                 from,
                 to,
@@ -285,7 +305,10 @@ impl Simulator {
             SimEvent::Told { client, event } => {
                 self.client(client, |client, env| client.told(env, &event));
             }
-            SimEvent::Client(at) => self.client(at, SimClient::wake),
+            SimEvent::Client(at) => {
+                self.clients[at].wakes_now(self.now);
+                self.client(at, SimClient::wake);
+            }
             SimEvent::Rush(at) => self.client(at, SimClient::rush),
             SimEvent::StoreWrite { client, write } => {
                 let accepted = self.store.write(&write);

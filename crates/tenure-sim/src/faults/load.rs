@@ -9,13 +9,13 @@ pub(super) fn pause(sim: &mut Simulator, random: &mut SimRng) -> Option<String> 
     let length = random.between(100 * MILLISECOND, 20 * SECOND);
     let until = sim.now + length;
     sim.clients[at].pause(until);
-    sim.at(until, crate::simulator::SimEvent::Client(at));
+    sim.wake_client(at, until);
     Some(format!("client {at} for {} ms", length / MILLISECOND))
 }
 
 pub(super) fn die(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = random.index(sim.clients.len());
     sim.clients[at].die(sim.now + random.between(SECOND, 5 * SECOND));
-    sim.at(sim.now + 5 * SECOND, crate::simulator::SimEvent::Client(at));
+    sim.wake_client(at, sim.now + 5 * SECOND);
     Some(format!("client {at}"))
 }

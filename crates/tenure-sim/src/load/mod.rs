@@ -14,6 +14,8 @@ mod policy_client;
 mod retry_client;
 mod watcher;
 
+use std::collections::BTreeMap;
+
 use tenure_core::event::Event;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
@@ -172,6 +174,8 @@ pub(crate) struct SimClient {
     random: SimRng,
     paused_until: SimTime,
     dead_until: SimTime,
+    /// Its scheduled wake-ups: how many there are for each time.
+    wakes: BTreeMap<SimTime, u32>,
     /// Whether it is dead for good.
     pub(crate) retired: bool,
     role: ClientRole,
@@ -209,6 +213,7 @@ impl SimClient {
                 random: random.split(),
                 paused_until: 0,
                 dead_until: 0,
+                wakes: BTreeMap::new(),
                 retired: false,
                 role,
                 asks: Vec::new(),
@@ -284,6 +289,20 @@ impl SimClient {
             ClientRole::Locker(locker) => std::mem::take(&mut locker.grants) + locker.holds(),
             _ => 0,
         }
+    }
+
+    /// Records that it wants to wake at a time. Returns false if enough wake-ups are scheduled for
+    /// that time: every answer asks for the next deadline anew, so the wake-ups of a client would
+    /// multiply. Two are enough: at the second it does what its first action has made due.
+    pub(crate) fn wants_wake(&mut self, when: SimTime) -> bool {
+        let scheduled = self.wakes.entry(when).or_default();
+        *scheduled += 1;
+        *scheduled <= 2
+    }
+
+    /// One of its wake-ups happens now.
+    pub(crate) fn wakes_now(&mut self, now: SimTime) {
+        self.wakes.remove(&now);
     }
 
     fn absent(&self, now: SimTime) -> bool {

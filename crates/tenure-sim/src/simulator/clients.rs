@@ -31,7 +31,7 @@ impl Simulator {
 
     fn act(&mut self, client: usize, action: Action) {
         match action {
-            Action::Wake(when) => self.at(when, SimEvent::Client(client)),
+            Action::Wake(when) => self.wake_client(client, when),
             Action::Ask {
                 ask,
                 request,

@@ -14,7 +14,7 @@ use crate::contract_violation::ContractViolation;
 use crate::convergence::is_probe;
 use crate::load::SimClient;
 use crate::sim_log::{EmptyDisk, SimLog, Unusable};
-use crate::sim_node::{DiskJob, MidStep};
+use crate::sim_node::{DiskJob, MidStep, NO_STEP};
 use crate::time::{MILLISECOND, SECOND, SimTime};
 
 impl Simulator {
@@ -169,12 +169,10 @@ impl Simulator {
         }
     }
 
-    /// Schedules a step, unless an earlier one is scheduled already. The event of a later one
-    /// becomes stale and is ignored.
+    /// Schedules a step, unless an earlier one is scheduled already.
     fn step_at(&mut self, at: usize, when: SimTime) {
-        if when < self.node_slots[at].next_step {
-            self.node_slots[at].next_step = when;
-            self.at(when, SimEvent::Step(at));
+        if when < self.node_slots[at].next_step.0 {
+            self.node_slots[at].next_step = (when, self.next_number());
         }
     }
 
@@ -195,7 +193,7 @@ impl Simulator {
             && self.random.chance(100);
         let now = self.now;
         let node_slot = &mut self.node_slots[at];
-        node_slot.next_step = SimTime::MAX;
+        node_slot.next_step = NO_STEP;
         if node_slot.paused {
             return;
         }
