@@ -77,7 +77,7 @@ impl Simulator {
         let since = *self.availability.majority_since.get_or_insert(now);
         for (place, answered) in self.availability.answered.into_iter().enumerate() {
             let waited = now.saturating_sub(answered.max(since));
-            *self.checkers.judged.entry("pulse").or_default() += 1;
+            self.checkers.count("pulse");
             if waited > bound {
                 let what = format!(
                     "{}: nothing was decided for {} ms, though {steady} of {} nodes can write",

@@ -162,7 +162,7 @@ fn run_once(seed: u64, options: Options) -> RunReport {
     }
     let mut counts = std::mem::take(&mut sim.counts);
     counts.virtual_ms = sim.now / 1000;
-    counts.judged = std::mem::take(&mut sim.checkers.judged);
+    counts.judged = sim.checkers.judged();
     RunReport {
         seed,
         nodes,

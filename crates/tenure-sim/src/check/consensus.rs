@@ -175,6 +175,15 @@ impl RaftInvariants {
         findings
     }
 
+    /// Whether a leader has another membership than after its last step.
+    pub(super) fn is_new_membership(&self, of: NodeDisk, replica: &ReplicaStanding<'_>) -> bool {
+        replica.role == Role::Leader
+            && self
+                .applied
+                .get(&(replica.group, of))
+                .is_none_or(|(_, membership)| membership != replica.membership)
+    }
+
     fn leads(&mut self, of: NodeDisk, replica: &ReplicaStanding<'_>) -> CheckResult {
         let (group, term) = (replica.group, replica.term);
         match *self.leaders.entry((group, term)).or_insert(of) {

@@ -31,7 +31,7 @@ use tenure_core::event::Event;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
-use tenure_node::replica_view::SentPromise;
+use tenure_node::replica_view::{ReplicaView, SentPromise};
 use tenure_node::{
     Answer, ClientRequest, Failure, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
     WriteBatch,
@@ -142,7 +142,38 @@ pub(crate) struct Checkers {
     belief: client_view::ClientViews,
     once: at_most_once::AtMostOnce,
     pub(crate) verdict: Option<Violation>,
-    pub(crate) judged: BTreeMap<&'static str, u64>,
+    judged: Tally,
+    /// Every replica as it was after its last step, by disk.
+    seen: BTreeMap<consensus::NodeDisk, Vec<ReplicaView>>,
+    /// The replicas that the present step has changed. Kept to reuse its memory.
+    changed: Vec<ReplicaView>,
+}
+
+/// Counts by name. A linear search by address: the names are a few literals, and a checker is
+/// counted a million times in a virtual hour. Equal literals may have two addresses, so
+/// [`Tally::total`] adds them up.
+#[derive(Default)]
+struct Tally(Vec<(&'static str, u64)>);
+
+impl Tally {
+    fn add(&mut self, name: &'static str) {
+        let known = self
+            .0
+            .iter_mut()
+            .find(|(known, _)| std::ptr::eq(*known, name));
+        match known {
+            Some((_, count)) => *count += 1,
+            None => self.0.push((name, 1)),
+        }
+    }
+
+    fn total(&self) -> BTreeMap<&'static str, u64> {
+        let mut total = BTreeMap::new();
+        for (name, count) in &self.0 {
+            *total.entry(*name).or_default() += count;
+        }
+        total
+    }
 }
 
 /// The result of a check: whether it applied, or what is wrong.
@@ -178,7 +209,9 @@ impl Checkers {
             belief: client_view::ClientViews::default(),
             once: at_most_once::AtMostOnce::default(),
             verdict: None,
-            judged: BTreeMap::new(),
+            judged: Tally::default(),
+            seen: BTreeMap::new(),
+            changed: Vec::new(),
         }
     }
 
@@ -225,6 +258,7 @@ impl Checkers {
     /// A process starts with this state on its disk.
     pub(crate) fn starts(&mut self, now: SimTime, member: ReplicaId, recovery: &Recovery) {
         let of = consensus::disk(member);
+        self.seen.remove(&of);
         for found in recovery.found() {
             self.reference.starts(now, of, &found);
             let findings = self.consensus.starts(of, &found);
@@ -246,10 +280,24 @@ impl Checkers {
         self.note_all(now, findings);
     }
 
-    /// A node has taken a step. Its outputs are not executed yet.
+    /// A node has taken a step. Its outputs are not executed yet. Only replicas whose role, term,
+    /// position or membership has changed are checked: a step rarely concerns all of them.
     pub(crate) fn stepped(&mut self, now: SimTime, member: ReplicaId, node: &Node) {
         let of = consensus::disk(member);
-        for replica in node.standings() {
+        let mut seen = self.seen.remove(&of).unwrap_or_default();
+        let mut changed = std::mem::take(&mut self.changed);
+        changed.clear();
+        for (at, (replica, view)) in node.standings().zip(node.replicas()).enumerate() {
+            let unchanged =
+                seen.get(at) == Some(&view) && !self.consensus.is_new_membership(of, &replica);
+            if unchanged {
+                continue;
+            }
+            match seen.get_mut(at) {
+                Some(known) => *known = view,
+                None => seen.push(view),
+            }
+            changed.push(view);
             let (group, applied) = (replica.group, replica.applied);
             let place = self.reference.place(of, group, applied);
             let mut findings = self.consensus.stepped(of, &replica, place);
@@ -265,12 +313,24 @@ impl Checkers {
             findings.extend(effects);
             self.note_all(now, findings);
         }
-        for view in node.replicas() {
-            let finding = self.entries.committed(node, &view);
+        for view in &changed {
+            let finding = self.entries.committed(node, view);
             self.note("committed", now, finding);
-            let finding = self.entries.leader(node, &view);
+            let finding = self.entries.leader(node, view);
             self.note("leader", now, finding);
         }
+        self.changed = changed;
+        self.seen.insert(of, seen);
+    }
+
+    /// Counts a check that was made outside this module.
+    pub(crate) fn count(&mut self, checker: &'static str) {
+        self.judged.add(checker);
+    }
+
+    /// Returns how many checks each checker has made.
+    pub(crate) fn judged(&self) -> BTreeMap<&'static str, u64> {
+        self.judged.total()
     }
 
     fn note_all(&mut self, now: SimTime, findings: consensus::InvariantNames) {
@@ -297,7 +357,7 @@ impl Checkers {
     fn note(&mut self, checker: &'static str, now: SimTime, finding: CheckResult) {
         match finding {
             Ok(Relevance::Passed) => {}
-            Ok(Relevance::Checked) => *self.judged.entry(checker).or_default() += 1,
+            Ok(Relevance::Checked) => self.judged.add(checker),
             Err(what) => self.object(checker, now, what),
         }
     }

@@ -56,6 +56,8 @@ pub(super) struct Reference {
 /// The reference state machine of a group.
 struct ReferenceMachine {
     index: u64,
+    /// Length of its state when it was last encoded.
+    size: usize,
     channel: EventIdStride,
     machine: MachineKind,
 }
@@ -196,7 +198,8 @@ impl Reference {
             findings.extend(reference_machine.apply(at, payload, &mut see));
             reference_machine.index = next;
         }
-        if (applied.is_multiple_of(SAMPLED) || reference_machine.index < applied)
+        if (applied.is_multiple_of(reference_machine.sampled())
+            || reference_machine.index < applied)
             && let Some((index, bytes)) = node.state_of(group)
         {
             findings.push((
@@ -225,6 +228,7 @@ impl Reference {
             return Ok(Relevance::Passed);
         }
         let known = if reference_machine.index == index {
+            reference_machine.size = bytes.len();
             let expected = reference_machine.encode(bytes);
             Some(*self.states.entry((group, index)).or_insert(expected))
         } else {
@@ -290,6 +294,7 @@ impl Reference {
         let index = tenure_node::Base::BIRTH.index;
         ReferenceMachine {
             index,
+            size: 0,
             channel,
             machine,
         }
@@ -300,10 +305,23 @@ impl Reference {
 /// difference persists, and encoding a state takes longer than all other checks.
 const SAMPLED: u64 = 4;
 
+/// Large states are compared less often: after one entry for each of so many bytes, so that the
+/// cost per entry does not grow with the state. An entry changes a few hundred bytes, so most of the
+/// state is still the same at the next comparison. Where it is not, a difference shows in the
+/// counters of a state (fences, epochs, waiters, events), which only grow.
+const BYTES_PER_ENTRY: usize = 256;
+const MOST_SAMPLED: u64 = 256;
+
 /// Length of the header before the machine's own bytes: version and kind of machine.
 const HEAD: usize = 2;
 
 impl ReferenceMachine {
+    /// Returns the number of entries from one comparison of states to the next.
+    fn sampled(&self) -> u64 {
+        let entries = (self.size / BYTES_PER_ENTRY) as u64;
+        entries.next_power_of_two().clamp(SAMPLED, MOST_SAMPLED)
+    }
+
     /// Applies an entry, to the model as well if there is one.
     fn apply(
         &mut self,
