@@ -56,6 +56,11 @@ pub enum Mode {
     ReadTree,
 }
 
+impl Mode {
+    /// All of them, in wire order.
+    pub const ALL: [Mode; 3] = [Mode::Write, Mode::Read, Mode::ReadTree];
+}
+
 /// Why an acquire is not granted; the variants match the wire protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Reason {

@@ -63,30 +63,6 @@ pub(crate) struct NodeExtra {
     ordered: Option<Box<OrderedChildren>>,
 }
 
-/// The kinds of claims and of waiters at a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ClaimKind {
-    Write = 0,
-    Read = 1,
-    Tree = 2,
-}
-
-impl ClaimKind {
-    pub(crate) const ALL: [ClaimKind; 3] = [ClaimKind::Write, ClaimKind::Read, ClaimKind::Tree];
-
-    pub(crate) fn of(mode: Mode) -> ClaimKind {
-        match mode {
-            Mode::Write => ClaimKind::Write,
-            Mode::Read => ClaimKind::Read,
-            Mode::ReadTree => ClaimKind::Tree,
-        }
-    }
-
-    pub(crate) fn is_write(self) -> bool {
-        self == ClaimKind::Write
-    }
-}
-
 /// The wait lists of a node, by what blocks their waiters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NodeRing {
@@ -119,8 +95,8 @@ impl NodeExtra {
     }
 
     /// Returns the waiters for exactly this path in one mode.
-    pub(crate) fn line(&self, kind: ClaimKind) -> &BTreeMap<u64, (u32, u32)> {
-        &self.here[kind as usize]
+    pub(crate) fn line(&self, mode: Mode) -> &BTreeMap<u64, (u32, u32)> {
+        &self.here[mode as usize]
     }
 
     fn is_empty(&self) -> bool {

@@ -19,7 +19,7 @@ use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued,
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
 use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing};
+use crate::tree::NodeRing;
 use crate::value::{Fence, Ttl};
 
 impl Space {
@@ -345,9 +345,7 @@ impl Space {
                     let claim = self
                         .path_position(namespace, &request.path)
                         .at
-                        .and_then(|node| {
-                            self.own_claim(session, node, ClaimKind::of(request.mode))
-                        });
+                        .and_then(|node| self.own_claim(session, node, request.mode));
                     if let (Some(claim), Some(_)) = (claim, write_fence) {
                         let claim = &mut self.claims[claim];
                         claim.terms = claim.terms.with_fence(write_fence);
@@ -389,10 +387,10 @@ impl Space {
             // A permit does not necessarily block the next waiter, so all are re-checked.
             self.dissolve(part.blocks);
         } else if part.blocks != NONE {
-            let ring = match part.kind {
-                ClaimKind::Write => NodeRing::Writer,
-                ClaimKind::Read => NodeRing::Readers,
-                ClaimKind::Tree => NodeRing::Trees,
+            let ring = match part.mode {
+                Mode::Write => NodeRing::Writer,
+                Mode::Read => NodeRing::Readers,
+                Mode::ReadTree => NodeRing::Trees,
             };
             let head = self.ring(part.node, ring);
             self.links.splice(part.blocks, head);
@@ -451,7 +449,7 @@ impl Space {
         let claim = self
             .path_position(namespace, &hold.path)
             .at
-            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
+            .and_then(|node| self.own_claim(session, node, hold.mode));
         if let Some(claim) = claim {
             self.remove_claim(claim, Some(hold.path), ending);
         }
@@ -563,22 +561,22 @@ impl Space {
         };
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
-            // HELD accepts the same kinds as in the first evaluation (R56: HELD checks per mode);
+            // HELD accepts the same modes as in the first evaluation (R56: HELD checks per mode);
             // NEW requires exactly the hold that the request created.
-            let kinds: &[ClaimKind] = match (request.state, request.mode) {
-                (RequestKind::Held, _) if semaphore => &[ClaimKind::Write],
-                (RequestKind::Held, Mode::Read) => &[ClaimKind::Read, ClaimKind::Tree],
-                (_, Mode::Write) => &[ClaimKind::Write],
-                (_, Mode::Read) => &[ClaimKind::Read],
-                (_, Mode::ReadTree) => &[ClaimKind::Tree],
+            let modes: &[Mode] = match (request.state, request.mode) {
+                (RequestKind::Held, _) if semaphore => &[Mode::Write],
+                (RequestKind::Held, Mode::Read) => &[Mode::Read, Mode::ReadTree],
+                (_, Mode::Write) => &[Mode::Write],
+                (_, Mode::Read) => &[Mode::Read],
+                (_, Mode::ReadTree) => &[Mode::ReadTree],
             };
             let claim = self
                 .path_position(namespace, &request.path)
                 .at
                 .and_then(|node| {
-                    let mut claims = kinds
+                    let mut claims = modes
                         .iter()
-                        .map(|kind| self.own_claim(session, node, *kind));
+                        .map(|mode| self.own_claim(session, node, *mode));
                     claims.find_map(|claim| claim)
                 });
             let missing = match claim {

@@ -14,7 +14,6 @@ use crate::outcome::{Blocker, Conflict};
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode, Reason};
 use crate::slab::NONE;
-use crate::tree::ClaimKind;
 
 /// Queue positions are counted up to this number (E4).
 pub(super) const POSITION_END: usize = 1000;
@@ -28,17 +27,17 @@ impl Space {
         blocking_claim: BlockingClaim,
     ) -> Conflict {
         let (reason, claim) = match blocking_claim {
-            BlockingClaim::Ancestor { node, kind } => (
+            BlockingClaim::Ancestor { node, mode } => (
                 Reason::AncestorLocked,
-                self.foreign_claim(session, node, kind),
+                self.foreign_claim(session, node, mode),
             ),
             BlockingClaim::Writer { node } => (
                 Reason::WriteLocked,
-                self.foreign_claim(session, node, ClaimKind::Write),
+                self.foreign_claim(session, node, Mode::Write),
             ),
             BlockingClaim::Full { node } => (
                 Reason::SemaphoreFull,
-                self.foreign_claim(session, node, ClaimKind::Write),
+                self.foreign_claim(session, node, Mode::Write),
             ),
             BlockingClaim::Readers { node } => {
                 (Reason::ReadLocked, self.smallest_reader(session, node))
@@ -90,7 +89,7 @@ impl Space {
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
             if let Some(ahead) = self.earliest_ahead(want, requester.before(request))
-                && !self.holds_enough(requester.session, want.path_position, want.kind)
+                && !self.holds_enough(requester.session, want.path_position, want.mode)
             {
                 footprint.add(request);
                 earliest = Some(earliest.map_or(ahead, |earlier| earlier.min(ahead)));
@@ -127,7 +126,7 @@ impl Space {
         let counted = match (wanted.next(), wanted.next()) {
             (Some(only), None) => {
                 let want = self.want(requester, acquire, only);
-                if self.holds_enough(requester.session, want.path_position, want.kind) {
+                if self.holds_enough(requester.session, want.path_position, want.mode) {
                     Some(0)
                 } else {
                     self.count_ahead(want, requester.before(only))
@@ -150,7 +149,7 @@ impl Space {
         let mut found = BTreeSet::new();
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
-            if !self.holds_enough(requester.session, want.path_position, want.kind) {
+            if !self.holds_enough(requester.session, want.path_position, want.mode) {
                 self.all_ahead(want, requester.before(request), limit, &mut found);
             }
         }
@@ -171,13 +170,13 @@ impl Space {
             let path_position = self.path_position(requester.namespace, &request.path);
             let writes = request.mode == Mode::Write;
             for node in self.tree.upwards(path_position.above) {
-                for claim in self.foreign_claims(session, node, ClaimKind::Write) {
+                for claim in self.foreign_claims(session, node, Mode::Write) {
                     if self.claims[claim].covers_below() {
                         visit(claim)?;
                     }
                 }
                 if writes {
-                    for claim in self.foreign_claims(session, node, ClaimKind::Tree) {
+                    for claim in self.foreign_claims(session, node, Mode::ReadTree) {
                         visit(claim)?;
                     }
                 }
@@ -186,7 +185,7 @@ impl Space {
                 continue;
             };
             let blocked_here = self.blocking_claim(session, path_position, request.mode, algorithm);
-            for claim in self.foreign_claims(session, node, ClaimKind::Write) {
+            for claim in self.foreign_claims(session, node, Mode::Write) {
                 let permit = algorithm == Algorithm::Semaphore && self.claims[claim].is_permit();
                 if !permit || matches!(blocked_here, Some(BlockingClaim::Full { .. })) {
                     visit(claim)?;
@@ -207,11 +206,11 @@ impl Space {
         ControlFlow::Continue(())
     }
 
-    /// Returns the foreign readers of either kind at a node, by owner, each owner once.
+    /// Returns the foreign readers of either mode at a node, by owner, each owner once.
     fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
         let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
-        for kind in [ClaimKind::Tree, ClaimKind::Read] {
-            for claim in self.foreign_claims(session, node, kind) {
+        for mode in [Mode::ReadTree, Mode::Read] {
+            for claim in self.foreign_claims(session, node, mode) {
                 let owner = &self.sessions[self.claims[claim].session].owner;
                 found.insert(owner, claim);
             }
@@ -221,9 +220,9 @@ impl Space {
 
     fn smallest_reader(&self, session: Option<u32>, node: u32) -> Option<u32> {
         let owner = |claim: &u32| &self.sessions[self.claims[*claim].session].owner;
-        [ClaimKind::Read, ClaimKind::Tree]
+        [Mode::Read, Mode::ReadTree]
             .into_iter()
-            .filter_map(|kind| self.foreign_claim(session, node, kind))
+            .filter_map(|mode| self.foreign_claim(session, node, mode))
             .min_by(|one, two| owner(one).cmp(owner(two)))
     }
 
@@ -238,7 +237,7 @@ impl Space {
                 continue;
             }
             return match side {
-                LockSide::Writes => self.foreign_claim(session, place.node, ClaimKind::Write),
+                LockSide::Writes => self.foreign_claim(session, place.node, Mode::Write),
                 LockSide::Reads => self.smallest_reader(session, place.node),
             };
         }
@@ -333,7 +332,7 @@ impl Space {
             }
             match side {
                 LockSide::Writes => {
-                    for claim in self.foreign_claims(session, place.node, ClaimKind::Write) {
+                    for claim in self.foreign_claims(session, place.node, Mode::Write) {
                         visit(claim)?;
                     }
                 }
@@ -372,7 +371,7 @@ impl Space {
         own: &OwnCounts,
     ) -> impl IntoIterator<Item = ChildOrSubtree<'_>> + use<'_> {
         let mut kinds = side.kinds().iter();
-        let here = kinds.any(|kind| self.foreign_claim(session, node, *kind).is_some());
+        let here = kinds.any(|mode| self.foreign_claim(session, node, *mode).is_some());
         let below = &self.tree.nodes[node];
         let (own_writes, own_reads) = self.own_count(own, session, node);
         let strangers = match side {
@@ -408,9 +407,9 @@ impl Space {
                     break;
                 }
                 let (writes, reads) = counts.entry(above).or_default();
-                match claim.kind() {
-                    ClaimKind::Write => *writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
+                match claim.mode() {
+                    Mode::Write => *writes += 1,
+                    Mode::Read | Mode::ReadTree => *reads += 1,
                 }
             }
         }
@@ -430,7 +429,7 @@ impl Space {
     /// permit holder or a reader (E9: Break one hold).
     pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
         let node = node.filter(|node| *node != NONE)?;
-        self.foreign_claim(None, node, ClaimKind::Write)
+        self.foreign_claim(None, node, Mode::Write)
             .or_else(|| self.smallest_reader(None, node))
     }
 }
@@ -445,10 +444,10 @@ enum LockSide {
 }
 
 impl LockSide {
-    fn kinds(self) -> &'static [ClaimKind] {
+    fn kinds(self) -> &'static [Mode] {
         match self {
-            LockSide::Writes => &[ClaimKind::Write],
-            LockSide::Reads => &[ClaimKind::Read, ClaimKind::Tree],
+            LockSide::Writes => &[Mode::Write],
+            LockSide::Reads => &[Mode::Read, Mode::ReadTree],
         }
     }
 }

@@ -14,7 +14,6 @@ use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::ClaimKind;
 
 /// Up to so many claims are compared pair by pair.
 const PAIRED: u32 = 300;
@@ -52,12 +51,12 @@ impl Space {
                 claims_by_owner == 0 || node.claim == NONE,
                 "alone and in a crowd"
             );
-            for kind in ClaimKind::ALL {
-                for (owner, claim) in &extra.claims_by_owner[kind as usize] {
+            for mode in Mode::ALL {
+                for (owner, claim) in &extra.claims_by_owner[mode as usize] {
                     placed += 1;
                     let claim = &self.claims[*claim];
                     assert_eq!(claim.node, number, "crowded at another node");
-                    assert_eq!(claim.kind(), kind, "crowded under another kind");
+                    assert_eq!(claim.mode(), mode, "crowded under another mode");
                     assert_eq!(
                         self.sessions[claim.session].owner, *owner,
                         "another's claim"
@@ -73,7 +72,7 @@ impl Space {
         for (_, claim) in self.claims.iter() {
             for above in self.tree.ancestors(claim.node) {
                 let (writes, reads) = below.entry(above).or_default();
-                if claim.kind().is_write() {
+                if claim.mode() == Mode::Write {
                     *writes += 1;
                 } else {
                     *reads += 1;
@@ -189,7 +188,7 @@ impl Space {
                 for claim in self.session_claims(number) {
                     for above in self.tree.ancestors(self.claims[claim].node) {
                         let (writes, reads) = recount.entry(above).or_default();
-                        if self.claims[claim].kind().is_write() {
+                        if self.claims[claim].mode() == Mode::Write {
                             *writes += 1;
                         } else {
                             *reads += 1;
@@ -214,7 +213,7 @@ impl Space {
     }
 
     fn check_queue(&self) {
-        let mut standing: BTreeSet<(u32, ClaimKind, u64)> = BTreeSet::new();
+        let mut standing: BTreeSet<(u32, Mode, u64)> = BTreeSet::new();
         let mut below: BTreeMap<(u32, bool, u64), u32> = BTreeMap::new();
         let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
         for (id, waiter) in self.waiters.iter() {
@@ -230,12 +229,12 @@ impl Space {
             *waiting.entry(session.namespace).or_default() += waiter.parts.len() as u32;
             for part in &waiter.parts {
                 assert!(
-                    standing.insert((part.node, part.kind, waiter.number)),
+                    standing.insert((part.node, part.mode, waiter.number)),
                     "twice at a place"
                 );
                 for above in self.tree.ancestors(part.node) {
                     *below
-                        .entry((above, part.kind.is_write(), waiter.number))
+                        .entry((above, part.mode == Mode::Write, waiter.number))
                         .or_default() += 1;
                 }
             }
@@ -249,9 +248,9 @@ impl Space {
             let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
-            for kind in ClaimKind::ALL {
-                for number in extra.line(kind).keys() {
-                    assert!(standing.remove(&(node, kind, *number)), "a ghost in line");
+            for mode in Mode::ALL {
+                for number in extra.line(mode).keys() {
+                    assert!(standing.remove(&(node, mode, *number)), "a ghost in line");
                 }
             }
             for (side, writes) in [(0, true), (1, false)] {
@@ -275,7 +274,7 @@ impl Space {
             );
             let path = self.namespaces[namespace].name.path(rest);
             let node = self.path_position(namespace, &path).at;
-            let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
+            let writer = node.and_then(|node| self.claims_at(node, Mode::Write).next());
             let fenced = writer.is_some_and(|claim| self.claims[claim].fence().is_some());
             assert!(!fenced, "a mark beside a fenced writer");
         }
@@ -349,8 +348,7 @@ impl Space {
         for (number, session) in self.sessions.iter() {
             for (path, mode) in session.taken().into_iter().flat_map(TakenHolds::keys) {
                 let node = self.path_position(session.namespace, path).at;
-                let there =
-                    node.and_then(|node| self.own_claim(number, node, ClaimKind::of(*mode)));
+                let there = node.and_then(|node| self.own_claim(number, node, *mode));
                 assert!(there.is_none(), "{} still holds {path}", session.owner);
             }
         }

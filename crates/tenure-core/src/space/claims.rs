@@ -9,7 +9,7 @@ use crate::event::ChangeKind;
 use crate::path::Path;
 use crate::policy::{Algorithm, Mode};
 use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing};
+use crate::tree::NodeRing;
 use crate::value::Fence;
 
 /// One hold.
@@ -44,10 +44,6 @@ impl Claim {
         self.terms.fence()
     }
 
-    pub(super) fn kind(&self) -> ClaimKind {
-        ClaimKind::of(self.mode())
-    }
-
     pub(super) fn is_permit(&self) -> bool {
         self.algorithm() == Algorithm::Semaphore
     }
@@ -64,8 +60,8 @@ const MANY: u32 = 64;
 impl Space {
     /// Adds a claim, or updates the existing one.
     pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: PackedClaim) {
-        let kind = ClaimKind::of(terms.mode());
-        if let Some(there) = self.own_claim(session, node, kind) {
+        let mode = terms.mode();
+        if let Some(there) = self.own_claim(session, node, mode) {
             let before = core::mem::replace(&mut self.claims[there].terms, terms);
             if let (Some(fence), None) = (before.fence(), terms.fence()) {
                 // A write that became a permit (R43: conflicts between different algorithms): the
@@ -138,64 +134,59 @@ impl Space {
         self.tree.prune(claim.node);
     }
 
-    /// A session's claim of one kind at a node.
-    pub(super) fn own_claim(&self, session: u32, node: u32, kind: ClaimKind) -> Option<u32> {
+    /// A session's claim of one mode at a node.
+    pub(super) fn own_claim(&self, session: u32, node: u32, mode: Mode) -> Option<u32> {
         let only = self.tree.nodes[node].claim;
         if only != NONE {
             let claim = &self.claims[only];
-            return (claim.session == session && claim.kind() == kind).then_some(only);
+            return (claim.session == session && claim.mode() == mode).then_some(only);
         }
-        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[kind as usize];
+        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[mode as usize];
         if claims_by_owner.is_empty() {
             return None;
         }
         claims_by_owner.get(&self.sessions[session].owner).copied()
     }
 
-    /// The claim of one kind at a node whose owner is the smallest but not this session's (R46:
+    /// The claim of one mode at a node whose owner is the smallest but not this session's (R46:
     /// smallest owner or path reported).
-    pub(super) fn foreign_claim(
-        &self,
-        session: Option<u32>,
-        node: u32,
-        kind: ClaimKind,
-    ) -> Option<u32> {
-        self.foreign_claims(session, node, kind).next()
+    pub(super) fn foreign_claim(&self, session: Option<u32>, node: u32, mode: Mode) -> Option<u32> {
+        self.foreign_claims(session, node, mode).next()
     }
 
-    /// The claims of one kind at a node, but this session's, by owner (R46).
+    /// The claims of one mode at a node, but this session's, by owner (R46).
     pub(super) fn foreign_claims(
         &self,
         session: Option<u32>,
         node: u32,
-        kind: ClaimKind,
+        mode: Mode,
     ) -> impl Iterator<Item = u32> + '_ {
-        self.claims_at(node, kind)
+        self.claims_at(node, mode)
             .filter(move |claim| Some(self.claims[*claim].session) != session)
     }
 
-    /// The claims of one kind at a node, by owner.
-    pub(super) fn claims_at(&self, node: u32, kind: ClaimKind) -> impl Iterator<Item = u32> + '_ {
+    /// The claims of one mode at a node, by owner.
+    pub(super) fn claims_at(&self, node: u32, mode: Mode) -> impl Iterator<Item = u32> + '_ {
         let only = self.tree.nodes[node].claim;
-        let single = (only != NONE && self.claims[only].kind() == kind).then_some(only);
+        let single = (only != NONE && self.claims[only].mode() == mode).then_some(only);
         let claims_by_owner = self
             .tree
             .extra(node)
-            .map(|extra| extra.claims_by_owner[kind as usize].values().copied());
+            .map(|extra| extra.claims_by_owner[mode as usize].values().copied());
         single
             .into_iter()
             .chain(claims_by_owner.into_iter().flatten())
     }
 
-    /// How many claims of one kind are at a node.
-    pub(super) fn count_at(&self, node: u32, kind: ClaimKind) -> usize {
+    /// How many claims of one mode are at a node.
+    pub(super) fn count_at(&self, node: u32, mode: Mode) -> usize {
         let only = self.tree.nodes[node].claim;
         if only != NONE {
-            return usize::from(self.claims[only].kind() == kind);
+            return usize::from(self.claims[only].mode() == mode);
         }
         self.tree
             .extra(node)
-            .map_or(0, |extra| extra.claims_by_owner[kind as usize].len())
+            .map_or(0, |extra| extra.claims_by_owner[mode as usize].len())
     }
 
     /// How many claims a session has strictly below a node: writes and reads.
@@ -210,9 +201,9 @@ impl Space {
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
             if self.tree.is_below(claim.node, node) {
-                match claim.kind() {
-                    ClaimKind::Write => writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => reads += 1,
+                match claim.mode() {
+                    Mode::Write => writes += 1,
+                    Mode::Read | Mode::ReadTree => reads += 1,
                 }
             }
         }
@@ -235,7 +226,7 @@ impl Space {
     /// Stores a claim at its node: inline if it is the only one, else in the map by owner.
     pub(super) fn place(&mut self, number: u32) {
         let Claim { node, session, .. } = self.claims[number];
-        let kind = self.claims[number].kind();
+        let mode = self.claims[number].mode();
         let crowded = self.tree.extra(node).is_some_and(|extra| {
             extra
                 .claims_by_owner
@@ -250,23 +241,23 @@ impl Space {
         if only != NONE {
             self.tree.nodes[node].claim = NONE;
             let other = &self.claims[only];
-            let (other_kind, owner) = (other.kind(), self.sessions[other.session].owner.clone());
-            self.tree.extra_mut(node).claims_by_owner[other_kind as usize].insert(owner, only);
+            let (other_mode, owner) = (other.mode(), self.sessions[other.session].owner.clone());
+            self.tree.extra_mut(node).claims_by_owner[other_mode as usize].insert(owner, only);
         }
         let owner = self.sessions[session].owner.clone();
-        self.tree.extra_mut(node).claims_by_owner[kind as usize].insert(owner, number);
+        self.tree.extra_mut(node).claims_by_owner[mode as usize].insert(owner, number);
     }
 
     fn unplace(&mut self, number: u32) {
         let Claim { node, session, .. } = self.claims[number];
-        let kind = self.claims[number].kind();
+        let mode = self.claims[number].mode();
         if self.tree.nodes[node].claim == number {
             self.tree.nodes[node].claim = NONE;
             return;
         }
         let owner = &self.sessions[session].owner;
         let crowds = &mut self.tree.extra_mut(node).claims_by_owner;
-        crowds[kind as usize].remove(owner);
+        crowds[mode as usize].remove(owner);
         if crowds
             .iter()
             .map(alloc::collections::BTreeMap::len)
@@ -294,7 +285,7 @@ impl Space {
             ClaimChange::Up | ClaimChange::Down if there.own_below().is_none() => {}
             ClaimChange::Up | ClaimChange::Down => {
                 let claim = &self.claims[number];
-                let (node, is_write) = (claim.node, claim.kind().is_write());
+                let (node, is_write) = (claim.node, claim.mode() == Mode::Write);
                 self.count_own(session, node, is_write, step);
             }
         }
@@ -304,7 +295,7 @@ impl Space {
     /// Counts a claim at the nodes above it, in total.
     pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
         let node = self.claims[number].node;
-        let is_write = self.claims[number].kind().is_write();
+        let is_write = self.claims[number].mode() == Mode::Write;
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let above = &mut self.tree.nodes[at];
@@ -345,9 +336,9 @@ impl Space {
             let claim = &self.claims[claim];
             for above in self.tree.ancestors(claim.node) {
                 let (writes, reads) = own.entry(above).or_default();
-                match claim.kind() {
-                    ClaimKind::Write => *writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
+                match claim.mode() {
+                    Mode::Write => *writes += 1,
+                    Mode::Read | Mode::ReadTree => *reads += 1,
                 }
             }
         }
@@ -365,14 +356,14 @@ impl Space {
     fn wake(&mut self, gone: &Claim) {
         let node = gone.node;
         if self.tree.extra(node).is_some() {
-            match gone.kind() {
-                ClaimKind::Write => self.flush(node, NodeRing::Writer),
-                ClaimKind::Read => self.wake_readers(node),
-                ClaimKind::Tree => {
+            match gone.mode() {
+                Mode::Write => self.flush(node, NodeRing::Writer),
+                Mode::Read => self.wake_readers(node),
+                Mode::ReadTree => {
                     self.wake_readers(node);
-                    match self.count_at(node, ClaimKind::Tree) {
+                    match self.count_at(node, Mode::ReadTree) {
                         0 => self.flush(node, NodeRing::Trees),
-                        1 => self.mark_holder_pending(node, ClaimKind::Tree),
+                        1 => self.mark_holder_pending(node, Mode::ReadTree),
                         _ => {}
                     }
                 }
@@ -400,9 +391,9 @@ impl Space {
     /// Wakes waiters that readers of a node blocked. With one reader left, only that reader's own
     /// waiter can proceed; all others are still blocked.
     fn wake_readers(&mut self, node: u32) {
-        let mut owners = ClaimKind::ALL[1..]
+        let mut owners = Mode::ALL[1..]
             .iter()
-            .flat_map(|kind| self.claims_at(node, *kind))
+            .flat_map(|mode| self.claims_at(node, *mode))
             .map(|claim| self.claims[claim].session);
         match (owners.next(), owners.next(), owners.next()) {
             (None, _, _) => {
@@ -421,8 +412,8 @@ impl Space {
         }
     }
 
-    fn mark_holder_pending(&mut self, node: u32, kind: ClaimKind) {
-        let holder = self.claims_at(node, kind).next();
+    fn mark_holder_pending(&mut self, node: u32, mode: Mode) {
+        let holder = self.claims_at(node, mode).next();
         if let Some(claim) = holder {
             let session = self.claims[claim].session;
             self.mark_pending(self.sessions[session].waiter);

@@ -16,14 +16,14 @@ use super::queue::{BlockingWaiter, QueueBound, WantedAccess};
 use crate::command::{Acquire, Request, RequestKind};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode, Reason};
-use crate::tree::{ClaimKind, PathPosition};
+use crate::tree::PathPosition;
 use crate::value::Fence;
 
 /// What blocks a path, and at which node. The owner is looked up only for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum BlockingClaim {
     /// A covering write, or a reader of the tree, on an ancestor.
-    Ancestor { node: u32, kind: ClaimKind },
+    Ancestor { node: u32, mode: Mode },
     /// A writer or permits on the path.
     Writer { node: u32 },
     /// All permits of the path are taken.
@@ -177,8 +177,8 @@ impl Space {
         algorithm: Algorithm,
     ) -> Option<AcquireDecision> {
         let node = self.path_position(requester.namespace, &request.path).at;
-        let own = |kind: ClaimKind| {
-            let claim = self.own_claim(requester.session?, node?, kind)?;
+        let own = |mode: Mode| {
+            let claim = self.own_claim(requester.session?, node?, mode)?;
             Some(&self.claims[claim])
         };
         let lost = |missing| {
@@ -188,14 +188,14 @@ impl Space {
             })
         };
         if algorithm == Algorithm::Semaphore {
-            return match own(ClaimKind::Write) {
+            return match own(Mode::Write) {
                 Some(claim) if claim.is_permit() => None,
                 _ => lost(Missing::Semaphore),
             };
         }
         match request.mode {
             Mode::Write => {
-                let Some(claim) = own(ClaimKind::Write) else {
+                let Some(claim) = own(Mode::Write) else {
                     return lost(Missing::Write);
                 };
                 let Some(current) = claim.fence() else {
@@ -209,8 +209,8 @@ impl Space {
                     _ => None,
                 }
             }
-            Mode::Read if own(ClaimKind::Read).is_some() || own(ClaimKind::Tree).is_some() => None,
-            Mode::ReadTree if own(ClaimKind::Tree).is_some() => None,
+            Mode::Read if own(Mode::Read).is_some() || own(Mode::ReadTree).is_some() => None,
+            Mode::ReadTree if own(Mode::ReadTree).is_some() => None,
             Mode::Read | Mode::ReadTree => lost(Missing::Read),
         }
     }
@@ -244,7 +244,7 @@ impl Space {
             let ahead = self.latest_ahead(want, requester.before(request));
             if let Some(ahead) = ahead
                 && latest.is_none_or(|latest| latest.number < ahead.number)
-                && !self.holds_enough(requester.session, want.path_position, want.kind)
+                && !self.holds_enough(requester.session, want.path_position, want.mode)
             {
                 latest = Some(ahead);
             }
@@ -261,7 +261,7 @@ impl Space {
     ) -> WantedAccess {
         WantedAccess {
             path_position: self.path_position(requester.namespace, &request.path),
-            kind: ClaimKind::of(request.mode),
+            mode: request.mode,
             algorithm: acquire.route.algorithm,
         }
     }
@@ -317,26 +317,26 @@ impl Space {
         let writes = mode == Mode::Write;
         // Ancestors first: R45 ranks ANCESTOR_LOCKED before all other blocking claims.
         for node in self.tree.upwards(path_position.above) {
-            let writer = self.foreign_claim(session, node, ClaimKind::Write);
+            let writer = self.foreign_claim(session, node, Mode::Write);
             if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
-                let kind = ClaimKind::Write;
-                return Some(BlockingClaim::Ancestor { node, kind });
+                let mode = Mode::Write;
+                return Some(BlockingClaim::Ancestor { node, mode });
             }
-            if writes && self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
-                let kind = ClaimKind::Tree;
-                return Some(BlockingClaim::Ancestor { node, kind });
+            if writes && self.foreign_claim(session, node, Mode::ReadTree).is_some() {
+                let mode = Mode::ReadTree;
+                return Some(BlockingClaim::Ancestor { node, mode });
             }
         }
         // Without a node there is no claim at the path or below it.
         let node = path_position.at?;
-        if let Some(writer) = self.foreign_claim(session, node, ClaimKind::Write)
+        if let Some(writer) = self.foreign_claim(session, node, Mode::Write)
             && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
         {
             return Some(BlockingClaim::Writer { node });
         }
         if writes {
-            let read = self.foreign_claim(session, node, ClaimKind::Read).is_some();
-            if read || self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
+            let read = self.foreign_claim(session, node, Mode::Read).is_some();
+            if read || self.foreign_claim(session, node, Mode::ReadTree).is_some() {
                 return Some(BlockingClaim::Readers { node });
             }
         }
@@ -364,15 +364,15 @@ impl Space {
     /// Returns whether all permits of a path are taken, none of them by this owner (R53: one permit
     /// per owner).
     fn is_full(&self, session: Option<u32>, node: u32) -> bool {
-        let holders = self.count_at(node, ClaimKind::Write);
+        let holders = self.count_at(node, Mode::Write);
         if holders == 0 {
             return false;
         }
-        let mine = session.and_then(|session| self.own_claim(session, node, ClaimKind::Write));
+        let mine = session.and_then(|session| self.own_claim(session, node, Mode::Write));
         if mine.is_some() {
             return false;
         }
-        let Some(holder) = self.claims_at(node, ClaimKind::Write).next() else {
+        let Some(holder) = self.claims_at(node, Mode::Write).next() else {
             return false;
         };
         let session = &self.sessions[self.claims[holder].session];
@@ -402,9 +402,7 @@ impl Space {
         let own = requester
             .session
             .zip(path_position.at)
-            .is_some_and(|(session, node)| {
-                self.own_claim(session, node, ClaimKind::Write).is_some()
-            });
+            .is_some_and(|(session, node)| self.own_claim(session, node, Mode::Write).is_some());
         if own && stored == Some(fence) {
             return None;
         }

@@ -21,7 +21,6 @@ use crate::query::{
     LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
 use crate::slab::NONE;
-use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 /// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
@@ -111,16 +110,16 @@ impl Space {
             return found;
         };
         let owner = |claim: u32| self.sessions[self.claims[claim].session].owner.clone();
-        for claim in self.claims_at(node, ClaimKind::Write) {
+        for claim in self.claims_at(node, Mode::Write) {
             if self.claims[claim].is_permit() {
                 found.permit_holders.push(owner(claim));
             } else {
                 found.writer = Some(owner(claim));
             }
         }
-        let readers: BTreeSet<OwnerId> = [ClaimKind::Read, ClaimKind::Tree]
+        let readers: BTreeSet<OwnerId> = [Mode::Read, Mode::ReadTree]
             .into_iter()
-            .flat_map(|kind| self.claims_at(node, kind))
+            .flat_map(|mode| self.claims_at(node, mode))
             .map(owner)
             .collect();
         found.readers = readers.into_iter().collect();
@@ -180,7 +179,7 @@ impl Space {
             .session_of(namespace, owner)
             .and_then(|(namespace, session)| {
                 let node = self.path_position(namespace, path).at?;
-                self.own_claim(session, node, ClaimKind::Write)
+                self.own_claim(session, node, Mode::Write)
             });
         match claim.and_then(|claim| self.claims[claim].fence()) {
             None => FenceCheck::StaleOwner,
@@ -204,26 +203,26 @@ impl Space {
         let Some(node) = self.path_position(namespace, path).at else {
             return false;
         };
-        let holds = |kind: ClaimKind| self.own_claim(session, node, kind);
+        let holds = |mode: Mode| self.own_claim(session, node, mode);
         let permit = |claim: u32| self.claims[claim].is_permit();
         match reason {
             BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
-                holds(ClaimKind::Read).is_some() || holds(ClaimKind::Tree).is_some()
+                holds(Mode::Read).is_some() || holds(Mode::ReadTree).is_some()
             }
-            BlockReason::SemaphoreFull => holds(ClaimKind::Write).is_some_and(permit),
+            BlockReason::SemaphoreFull => holds(Mode::Write).is_some_and(permit),
             // A tree reader is reported as ANCESTOR_LOCKED, too (E6: shared lock on a subtree); a
             // permit as a write.
             BlockReason::AncestorLocked => {
-                holds(ClaimKind::Write).is_some() || holds(ClaimKind::Tree).is_some()
+                holds(Mode::Write).is_some() || holds(Mode::ReadTree).is_some()
             }
             BlockReason::WriteLocked | BlockReason::DescendantWriteLocked => {
-                holds(ClaimKind::Write).is_some()
+                holds(Mode::Write).is_some()
             }
             BlockReason::Queued => {
                 let waits = self
                     .live_waiter(&self.sessions[session], now)
                     .is_some_and(|waiter| waiter.parts.iter().any(|part| part.node == node));
-                waits || ClaimKind::ALL.iter().any(|kind| holds(*kind).is_some())
+                waits || Mode::ALL.iter().any(|mode| holds(*mode).is_some())
             }
         }
     }

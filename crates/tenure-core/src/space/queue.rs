@@ -28,7 +28,7 @@ use crate::path::Path;
 use crate::policy::{Algorithm, Mode};
 use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing, PathPosition};
+use crate::tree::{NodeRing, PathPosition};
 use crate::value::{Fence, OwnerId};
 
 /// A queued acquire (R81: queueing has no effect).
@@ -55,7 +55,7 @@ pub(super) struct Waiter {
 #[derive(Clone, Debug)]
 pub(super) struct WantedPath {
     pub(super) node: u32,
-    pub(super) kind: ClaimKind,
+    pub(super) mode: Mode,
     /// Wait list of the waiters that this path blocks, `NONE` if there is none yet.
     pub(super) blocks: u32,
     /// The same for waiters that ask their blockers (E2): they are re-checked when this path is
@@ -78,7 +78,7 @@ pub(super) struct BlockingWaiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaiterPosition {
     /// It wants this node (the path's own or one above) in this mode.
-    Here(u32, ClaimKind),
+    Here(u32, Mode),
     /// It wants a path below the path's node, for writing or for reading.
     Below(u32, QueueSides),
 }
@@ -91,10 +91,10 @@ pub(super) enum QueueSides {
 }
 
 impl QueueSides {
-    fn of(kind: ClaimKind) -> QueueSides {
-        match kind {
-            ClaimKind::Write => QueueSides::Write,
-            ClaimKind::Read | ClaimKind::Tree => QueueSides::Read,
+    fn of(mode: Mode) -> QueueSides {
+        match mode {
+            Mode::Write => QueueSides::Write,
+            Mode::Read | Mode::ReadTree => QueueSides::Read,
         }
     }
 }
@@ -126,7 +126,7 @@ impl QueueBound {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedAccess {
     pub(super) path_position: PathPosition,
-    pub(super) kind: ClaimKind,
+    pub(super) mode: Mode,
     pub(super) algorithm: Algorithm,
 }
 
@@ -202,14 +202,14 @@ impl Space {
             };
             if recursive {
                 found.push((
-                    WaiterPosition::Here(above, ClaimKind::Write),
-                    extra.line(ClaimKind::Write),
+                    WaiterPosition::Here(above, Mode::Write),
+                    extra.line(Mode::Write),
                 ));
             }
-            if want.kind.is_write() {
+            if want.mode == Mode::Write {
                 found.push((
-                    WaiterPosition::Here(above, ClaimKind::Tree),
-                    extra.line(ClaimKind::Tree),
+                    WaiterPosition::Here(above, Mode::ReadTree),
+                    extra.line(Mode::ReadTree),
                 ));
             }
         }
@@ -218,27 +218,27 @@ impl Space {
             && let Some(extra) = self.tree.extra(node)
         {
             found.push((
-                WaiterPosition::Here(node, ClaimKind::Write),
-                extra.line(ClaimKind::Write),
+                WaiterPosition::Here(node, Mode::Write),
+                extra.line(Mode::Write),
             ));
-            if want.kind.is_write() {
+            if want.mode == Mode::Write {
                 found.push((
-                    WaiterPosition::Here(node, ClaimKind::Read),
-                    extra.line(ClaimKind::Read),
+                    WaiterPosition::Here(node, Mode::Read),
+                    extra.line(Mode::Read),
                 ));
                 found.push((
-                    WaiterPosition::Here(node, ClaimKind::Tree),
-                    extra.line(ClaimKind::Tree),
+                    WaiterPosition::Here(node, Mode::ReadTree),
+                    extra.line(Mode::ReadTree),
                 ));
             }
             // Only a tree read or a recursive write reaches below its own path.
-            if want.kind == ClaimKind::Tree || (want.kind.is_write() && recursive) {
+            if want.mode == Mode::ReadTree || (want.mode == Mode::Write && recursive) {
                 found.push((
                     WaiterPosition::Below(node, QueueSides::Write),
                     &extra.below[0],
                 ));
             }
-            if want.kind.is_write() && recursive {
+            if want.mode == Mode::Write && recursive {
                 found.push((
                     WaiterPosition::Below(node, QueueSides::Read),
                     &extra.below[1],
@@ -254,7 +254,7 @@ impl Space {
         &self,
         session: Option<u32>,
         path_position: PathPosition,
-        kind: ClaimKind,
+        mode: Mode,
     ) -> bool {
         let Some(session) = session else {
             return false;
@@ -262,16 +262,13 @@ impl Space {
         if self.sessions[session].claims == 0 {
             return false;
         }
-        let holds = |node: u32, kind: ClaimKind| self.own_claim(session, node, kind);
+        let holds = |node: u32, mode: Mode| self.own_claim(session, node, mode);
         if let Some(node) = path_position.at {
-            let enough = match kind {
-                ClaimKind::Write => holds(node, ClaimKind::Write).is_some(),
-                ClaimKind::Read => ClaimKind::ALL
-                    .iter()
-                    .any(|kind| holds(node, *kind).is_some()),
-                ClaimKind::Tree => {
-                    holds(node, ClaimKind::Write).is_some()
-                        || holds(node, ClaimKind::Tree).is_some()
+            let enough = match mode {
+                Mode::Write => holds(node, Mode::Write).is_some(),
+                Mode::Read => Mode::ALL.iter().any(|mode| holds(node, *mode).is_some()),
+                Mode::ReadTree => {
+                    holds(node, Mode::Write).is_some() || holds(node, Mode::ReadTree).is_some()
                 }
             };
             if enough {
@@ -279,8 +276,8 @@ impl Space {
             }
         }
         self.tree.upwards(path_position.above).any(|above| {
-            holds(above, ClaimKind::Write).is_some_and(|claim| self.claims[claim].covers_below())
-                || (!kind.is_write() && holds(above, ClaimKind::Tree).is_some())
+            holds(above, Mode::Write).is_some_and(|claim| self.claims[claim].covers_below())
+                || (mode != Mode::Write && holds(above, Mode::ReadTree).is_some())
         })
     }
 
@@ -295,18 +292,18 @@ impl Space {
         self.ends.insert((end, number, id));
         let mut parts: Vec<WantedPath> = Vec::new();
         let request = core::mem::take(&mut self.waiters[id].request.requests);
-        let mut seen: BTreeSet<(u32, ClaimKind)> = BTreeSet::new();
+        let mut seen: BTreeSet<(u32, Mode)> = BTreeSet::new();
         for wanted in request
             .iter()
             .filter(|request| request.state == RequestKind::New)
         {
             let node = self.reach(namespace, &wanted.path);
-            let kind = ClaimKind::of(wanted.mode);
-            if seen.insert((node, kind)) {
-                self.enqueue(node, kind, number, id);
+            let mode = wanted.mode;
+            if seen.insert((node, mode)) {
+                self.enqueue(node, mode, number, id);
                 parts.push(WantedPath {
                     node,
-                    kind,
+                    mode,
                     blocks: NONE,
                     blocks_asking: NONE,
                 });
@@ -319,9 +316,9 @@ impl Space {
         id
     }
 
-    fn enqueue(&mut self, node: u32, kind: ClaimKind, number: u64, id: u32) {
-        self.tree.extra_mut(node).here[kind as usize].insert(number, (id, 1));
-        let side = QueueSides::of(kind) as usize;
+    fn enqueue(&mut self, node: u32, mode: Mode, number: u64, id: u32) {
+        self.tree.extra_mut(node).here[mode as usize].insert(number, (id, 1));
+        let side = QueueSides::of(mode) as usize;
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -332,8 +329,8 @@ impl Space {
 
     /// Removes one path of a waiter from the queues. Waiters parked on it stay parked.
     fn unqueue(&mut self, part: &WantedPath, number: u64) {
-        self.tree.extra_mut(part.node).here[part.kind as usize].remove(&number);
-        let side = QueueSides::of(part.kind) as usize;
+        self.tree.extra_mut(part.node).here[part.mode as usize].remove(&number);
+        let side = QueueSides::of(part.mode) as usize;
         let mut at = self.tree.nodes[part.node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -436,9 +433,9 @@ impl Space {
             .parts
             .iter()
             .position(|part| match ahead.at {
-                WaiterPosition::Here(node, kind) => part.node == node && part.kind == kind,
+                WaiterPosition::Here(node, mode) => part.node == node && part.mode == mode,
                 WaiterPosition::Below(node, access) => {
-                    QueueSides::of(part.kind) == access && self.tree.is_below(part.node, node)
+                    QueueSides::of(part.mode) == access && self.tree.is_below(part.node, node)
                 }
             });
         let Some(part) = part else {
@@ -463,7 +460,7 @@ impl Space {
         let (node, ring) = match blocking_claim {
             BlockingClaim::Ancestor {
                 node,
-                kind: ClaimKind::Write,
+                mode: Mode::Write,
             } => (node, NodeRing::Writer),
             BlockingClaim::Ancestor { node, .. } => (node, NodeRing::Trees),
             BlockingClaim::Writer { node } | BlockingClaim::Full { node } => {

@@ -15,7 +15,6 @@ use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, W
 use crate::path::{Namespace, Path};
 use crate::policy::{Missing, Mode};
 use crate::slab::NONE;
-use crate::tree::ClaimKind;
 use crate::value::{Key, OwnerId};
 
 impl Space {
@@ -115,7 +114,7 @@ impl Space {
         let claim = self
             .path_position(there.namespace, &hold.path)
             .at
-            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
+            .and_then(|node| self.own_claim(session, node, hold.mode));
         let lost = there.taken();
         claim.is_some()
             || lost.is_some_and(|lost| lost.contains_key(&(hold.path.clone(), hold.mode)))
@@ -235,9 +234,9 @@ impl Space {
         let node = self.path_position(namespace, &hold.path).at;
         let session = self.sessions.find(namespace, &hold.owner);
         let named = session.zip(node).and_then(|(session, node)| {
-            ClaimKind::ALL
+            Mode::ALL
                 .iter()
-                .filter_map(|kind| self.own_claim(session, node, *kind))
+                .filter_map(|mode| self.own_claim(session, node, *mode))
                 .find(|claim| self.claims[*claim].fence() == hold.fence)
         });
         let (Some(claim), Some(session)) = (named, session) else {

@@ -22,7 +22,6 @@ use crate::lease::SHORT_LEASE_MS;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
 use crate::slab::{NONE, Slab};
-use crate::tree::ClaimKind;
 use crate::value::{Fence, OwnerId};
 
 impl Space {
@@ -200,8 +199,8 @@ impl Space {
         let numbers: Vec<u32> = self.claims.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let Claim { node, session, .. } = self.claims[number];
-            let kind = self.claims[number].kind();
-            if self.own_claim(session, node, kind).is_some() {
+            let mode = self.claims[number].mode();
+            if self.own_claim(session, node, mode).is_some() {
                 return Err(DecodeError::Inconsistent("a claim twice"));
             }
             self.place(number);
@@ -440,9 +439,7 @@ impl Space {
                     ));
                 }
                 let node = self.path_position(namespace, &path).at;
-                if node.is_some_and(|node| {
-                    self.own_claim(session, node, ClaimKind::of(mode)).is_some()
-                }) {
+                if node.is_some_and(|node| self.own_claim(session, node, mode).is_some()) {
                     return Err(DecodeError::Inconsistent("a hold both taken and there"));
                 }
                 self.sessions[session].note_taken(path, mode, missing);

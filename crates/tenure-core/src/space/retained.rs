@@ -5,8 +5,8 @@ use core::num::NonZeroU32;
 use super::Space;
 use crate::namespace_table::parent_name;
 use crate::path::Path;
+use crate::policy::Mode;
 use crate::slab::NONE;
-use crate::tree::ClaimKind;
 use crate::value::Fence;
 
 /// How long an unused capacity is kept (R52: when capacity is forgotten).
@@ -64,7 +64,7 @@ impl Space {
         path: &Path,
         node: Option<u32>,
     ) -> Option<Fence> {
-        let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
+        let writer = node.and_then(|node| self.claims_at(node, Mode::Write).next());
         writer
             .and_then(|claim| self.claims[claim].fence())
             .or_else(|| {
@@ -147,11 +147,11 @@ impl Space {
             return;
         }
         let used = self.path_position(namespace, path).at.is_some_and(|node| {
-            self.count_at(node, ClaimKind::Write) > 0
+            self.count_at(node, Mode::Write) > 0
                 || self
                     .tree
                     .extra(node)
-                    .is_some_and(|extra| !extra.line(ClaimKind::Write).is_empty())
+                    .is_some_and(|extra| !extra.line(Mode::Write).is_empty())
         });
         if used {
             self.capacities.set_used(namespace, name);
