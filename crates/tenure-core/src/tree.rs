@@ -30,10 +30,8 @@ pub(crate) struct PathNode {
     previous_sibling: u32,
     /// The claim, if there is exactly one; several are in `claims_by_owner` of the extra.
     pub(crate) claim: u32,
-    /// Write claims and permits strictly below.
-    pub(crate) writes_below: u32,
-    /// Read claims of either kind strictly below.
-    pub(crate) reads_below: u32,
+    /// How many claims are strictly below, by [`Side`].
+    pub(crate) below: SideCounts,
     extra: u32,
 }
 
@@ -56,11 +54,42 @@ pub(crate) struct NodeExtra {
     pub(crate) claims_by_owner: [BTreeMap<OwnerId, u32>; 3],
     /// Waiters for exactly this path, by number: those for writing, reading, reading the tree.
     pub(crate) here: [BTreeMap<u64, (u32, u32)>; 3],
-    /// Waiters for paths strictly below, by number, with how many such paths: for writing, for reading.
+    /// Waiters for paths strictly below, by number, with how many such paths, by [`Side`].
     pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
     /// Heads of the wait lists of waiters blocked at this node; `NONE` if empty.
     pub(crate) rings: [u32; RINGS],
     ordered: Option<Box<OrderedChildren>>,
+}
+
+/// The claims, or waiters, below a node are counted on two sides: the conflict rule never tells the
+/// two read modes apart there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Writes and permits.
+    Writes = 0,
+    /// Reads of either mode.
+    Reads = 1,
+}
+
+/// A number of claims by [`Side`].
+pub(crate) type SideCounts = [u32; 2];
+
+impl Side {
+    pub(crate) const ALL: [Side; 2] = [Side::Writes, Side::Reads];
+
+    pub(crate) fn of(mode: Mode) -> Side {
+        match mode {
+            Mode::Write => Side::Writes,
+            Mode::Read | Mode::ReadTree => Side::Reads,
+        }
+    }
+
+    pub(crate) fn modes(self) -> &'static [Mode] {
+        match self {
+            Side::Writes => &[Mode::Write],
+            Side::Reads => &[Mode::Read, Mode::ReadTree],
+        }
+    }
 }
 
 /// The wait lists of a node, by what blocks their waiters.
@@ -265,6 +294,12 @@ impl Tree {
         Some(ordered.children.values().copied())
     }
 
+    /// Returns whether a node has no claims and no waiters.
+    pub(crate) fn is_vacant(&self, node: u32) -> bool {
+        let node = &self.nodes[node];
+        node.claim == NONE && node.extra == NONE
+    }
+
     /// Returns whether a node has no claims, waiters or children.
     pub(crate) fn is_bare(&self, node: u32) -> bool {
         self.nodes[node].is_bare()
@@ -404,8 +439,7 @@ impl PathNode {
             next_sibling: NONE,
             previous_sibling: NONE,
             claim: NONE,
-            writes_below: 0,
-            reads_below: 0,
+            below: [0, 0],
             extra: NONE,
         }
     }

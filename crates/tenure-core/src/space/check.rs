@@ -14,6 +14,7 @@ use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
 use crate::slab::NONE;
+use crate::tree::{Side, SideCounts};
 
 /// Up to so many claims are compared pair by pair.
 const PAIRED: u32 = 300;
@@ -68,24 +69,15 @@ impl Space {
     }
 
     fn check_tree(&self) {
-        let mut below: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        let mut below: BTreeMap<u32, SideCounts> = BTreeMap::new();
         for (_, claim) in self.claims.iter() {
             for above in self.tree.ancestors(claim.node) {
-                let (writes, reads) = below.entry(above).or_default();
-                if claim.mode() == Mode::Write {
-                    *writes += 1;
-                } else {
-                    *reads += 1;
-                }
+                below.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
             }
         }
         for (number, node) in self.tree.nodes.iter() {
-            let counted = below.get(&number).copied().unwrap_or((0, 0));
-            assert_eq!(
-                (node.writes_below, node.reads_below),
-                counted,
-                "counts drifted"
-            );
+            let counted = below.get(&number).copied().unwrap_or_default();
+            assert_eq!(node.below, counted, "counts drifted");
             if node.parent != NONE {
                 assert!(
                     !self.tree.is_bare(number),
@@ -184,15 +176,11 @@ impl Space {
                 "unchained"
             );
             if let Some(index) = session.own_below() {
-                let mut recount: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+                let mut recount: BTreeMap<u32, SideCounts> = BTreeMap::new();
                 for claim in self.session_claims(number) {
-                    for above in self.tree.ancestors(self.claims[claim].node) {
-                        let (writes, reads) = recount.entry(above).or_default();
-                        if self.claims[claim].mode() == Mode::Write {
-                            *writes += 1;
-                        } else {
-                            *reads += 1;
-                        }
+                    let claim = &self.claims[claim];
+                    for above in self.tree.ancestors(claim.node) {
+                        recount.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
                     }
                 }
                 assert_eq!(index.len(), recount.len(), "own claims miscounted");

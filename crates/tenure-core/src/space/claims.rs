@@ -7,9 +7,9 @@ use super::sessions::OwnBelow;
 use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
 use crate::path::Path;
-use crate::policy::{Algorithm, Mode};
+use crate::policy::{Access, Algorithm, Mode};
 use crate::slab::NONE;
-use crate::tree::NodeRing;
+use crate::tree::{NodeRing, Side, SideCounts};
 use crate::value::Fence;
 
 /// One hold.
@@ -44,13 +44,15 @@ impl Claim {
         self.terms.fence()
     }
 
-    pub(super) fn is_permit(&self) -> bool {
-        self.algorithm() == Algorithm::Semaphore
+    pub(super) fn access(&self) -> Access {
+        Access {
+            mode: self.mode(),
+            algorithm: self.algorithm(),
+        }
     }
 
-    /// Returns whether it also blocks the paths below its own.
-    pub(super) fn covers_below(&self) -> bool {
-        self.mode() == Mode::Write && self.algorithm().is_recursive()
+    pub(super) fn is_permit(&self) -> bool {
+        self.access().is_permit()
     }
 }
 
@@ -189,25 +191,22 @@ impl Space {
             .map_or(0, |extra| extra.claims_by_owner[mode as usize].len())
     }
 
-    /// How many claims a session has strictly below a node: writes and reads.
-    pub(super) fn own_below(&self, session: Option<u32>, node: u32) -> (u32, u32) {
+    /// How many claims a session has strictly below a node.
+    pub(super) fn own_below(&self, session: Option<u32>, node: u32) -> SideCounts {
+        let mut counts = [0, 0];
         let Some(session) = session else {
-            return (0, 0);
+            return counts;
         };
         if let Some(own) = self.sessions[session].own_below() {
-            return own.get(&node).copied().unwrap_or((0, 0));
+            return own.get(&node).copied().unwrap_or(counts);
         }
-        let (mut writes, mut reads) = (0, 0);
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
             if self.tree.is_below(claim.node, node) {
-                match claim.mode() {
-                    Mode::Write => writes += 1,
-                    Mode::Read | Mode::ReadTree => reads += 1,
-                }
+                counts[Side::of(claim.mode()) as usize] += 1;
             }
         }
-        (writes, reads)
+        counts
     }
 
     /// The claims of a session, newest first.
@@ -285,8 +284,7 @@ impl Space {
             ClaimChange::Up | ClaimChange::Down if there.own_below().is_none() => {}
             ClaimChange::Up | ClaimChange::Down => {
                 let claim = &self.claims[number];
-                let (node, is_write) = (claim.node, claim.mode() == Mode::Write);
-                self.count_own(session, node, is_write, step);
+                self.count_own(session, claim.node, Side::of(claim.mode()), step);
             }
         }
         self.count_above(number, step);
@@ -295,15 +293,11 @@ impl Space {
     /// Counts a claim at the nodes above it, in total.
     pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
         let node = self.claims[number].node;
-        let is_write = self.claims[number].mode() == Mode::Write;
+        let side = Side::of(self.claims[number].mode());
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let above = &mut self.tree.nodes[at];
-            let below = if is_write {
-                &mut above.writes_below
-            } else {
-                &mut above.reads_below
-            };
+            let below = &mut above.below[side as usize];
             match step {
                 ClaimChange::Up => *below += 1,
                 ClaimChange::Down => *below -= 1,
@@ -312,18 +306,18 @@ impl Space {
         }
     }
 
-    fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: ClaimChange) {
+    fn count_own(&mut self, session: u32, node: u32, side: Side, step: ClaimChange) {
         let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
         for above in self.tree.ancestors(node) {
-            let (writes, reads) = own.entry(above).or_default();
-            let below = if is_write { writes } else { reads };
+            let counts = own.entry(above).or_default();
+            let below = &mut counts[side as usize];
             match step {
                 ClaimChange::Up => *below += 1,
                 ClaimChange::Down => *below -= 1,
             }
-            if own.get(&above) == Some(&(0, 0)) {
+            if *counts == [0, 0] {
                 own.remove(&above);
             }
         }
@@ -335,11 +329,7 @@ impl Space {
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
             for above in self.tree.ancestors(claim.node) {
-                let (writes, reads) = own.entry(above).or_default();
-                match claim.mode() {
-                    Mode::Write => *writes += 1,
-                    Mode::Read | Mode::ReadTree => *reads += 1,
-                }
+                own.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
             }
         }
         self.sessions[session].set_own_below(Some(own));
@@ -374,7 +364,7 @@ impl Space {
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let above = &self.tree.nodes[at];
-            let (parent, writes, reads) = (above.parent, above.writes_below, above.reads_below);
+            let (parent, [writes, reads]) = (above.parent, above.below);
             if self.tree.extra(at).is_some() {
                 if writes == 0 {
                     self.flush(at, NodeRing::WritesBelow);

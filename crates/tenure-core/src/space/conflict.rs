@@ -15,25 +15,19 @@ use super::Space;
 use super::queue::{BlockingWaiter, QueueBound, WantedAccess};
 use crate::command::{Acquire, Request, RequestKind};
 use crate::path::Path;
-use crate::policy::{Algorithm, Missing, Mode, Reason};
-use crate::tree::PathPosition;
+use crate::policy::{Access, Algorithm, Missing, Mode, Position, Reason, excludes};
+use crate::tree::{PathPosition, Side};
 use crate::value::Fence;
 
-/// What blocks a path, and at which node. The owner is looked up only for reports.
+/// What blocks a path. The owner is looked up only for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BlockingClaim {
-    /// A covering write, or a reader of the tree, on an ancestor.
-    Ancestor { node: u32, mode: Mode },
-    /// A writer or permits on the path.
-    Writer { node: u32 },
-    /// All permits of the path are taken.
-    Full { node: u32 },
-    /// Readers on the path.
-    Readers { node: u32 },
-    /// Writes or permits below.
-    WritesBelow { node: u32 },
-    /// Reads below.
-    ReadsBelow { node: u32 },
+pub(super) struct BlockingClaim {
+    pub(super) reason: Reason,
+    pub(super) position: Position,
+    /// The mode of the claim; of claims below, one mode of their [`Side`].
+    pub(super) mode: Mode,
+    /// The claim's node; that of the wanted path, if claims below it block.
+    pub(super) node: u32,
 }
 
 /// The decision on an acquire.
@@ -244,7 +238,7 @@ impl Space {
             let ahead = self.latest_ahead(want, requester.before(request));
             if let Some(ahead) = ahead
                 && latest.is_none_or(|latest| latest.number < ahead.number)
-                && !self.holds_enough(requester.session, want.path_position, want.mode)
+                && !self.holds_enough(requester.session, want.path_position, request.mode)
             {
                 latest = Some(ahead);
             }
@@ -261,8 +255,10 @@ impl Space {
     ) -> WantedAccess {
         WantedAccess {
             path_position: self.path_position(requester.namespace, &request.path),
-            mode: request.mode,
-            algorithm: acquire.route.algorithm,
+            access: Access {
+                mode: request.mode,
+                algorithm: acquire.route.algorithm,
+            },
         }
     }
 
@@ -275,8 +271,12 @@ impl Space {
                 continue;
             }
             let path_position = self.path_position(requester.namespace, &request.path);
+            let wanted = Access {
+                mode: request.mode,
+                algorithm,
+            };
             if let Some(blocking_claim) =
-                self.blocking_claim(requester.session, path_position, request.mode, algorithm)
+                self.blocking_claim(requester.session, path_position, wanted)
             {
                 return AcquireDecision::Blocked {
                     request: index,
@@ -305,60 +305,72 @@ impl Space {
         }
     }
 
-    /// Returns the first claim that blocks one path (R45), if any. This function is the conflict
-    /// rule.
+    /// Returns the first claim that blocks one path (R45), if any.
     pub(super) fn blocking_claim(
         &self,
         session: Option<u32>,
         path_position: PathPosition,
-        mode: Mode,
-        algorithm: Algorithm,
+        wanted: Access,
     ) -> Option<BlockingClaim> {
-        let writes = mode == Mode::Write;
         // Ancestors first: R45 ranks ANCESTOR_LOCKED before all other blocking claims.
         for node in self.tree.upwards(path_position.above) {
-            let writer = self.foreign_claim(session, node, Mode::Write);
-            if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
-                let mode = Mode::Write;
-                return Some(BlockingClaim::Ancestor { node, mode });
-            }
-            if writes && self.foreign_claim(session, node, Mode::ReadTree).is_some() {
-                let mode = Mode::ReadTree;
-                return Some(BlockingClaim::Ancestor { node, mode });
+            if !self.tree.is_vacant(node)
+                && let Some(found) = self.blocking_at(session, node, wanted, Position::Above)
+            {
+                return Some(found);
             }
         }
         // Without a node there is no claim at the path or below it.
         let node = path_position.at?;
-        if let Some(writer) = self.foreign_claim(session, node, Mode::Write)
-            && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
-        {
-            return Some(BlockingClaim::Writer { node });
+        if let Some(found) = self.blocking_at(session, node, wanted, Position::Same) {
+            return Some(found);
         }
-        if writes {
-            let read = self.foreign_claim(session, node, Mode::Read).is_some();
-            if read || self.foreign_claim(session, node, Mode::ReadTree).is_some() {
-                return Some(BlockingClaim::Readers { node });
+        Side::ALL.into_iter().find_map(|side| {
+            let claims = self.tree.nodes[node].below[side as usize];
+            if claims == 0 {
+                return None;
+            }
+            let reason = excludes_below(wanted, side)?;
+            // The counts include the owner's own claims, which never block it.
+            let others = claims > self.own_below(session, node)[side as usize];
+            others.then_some(BlockingClaim {
+                reason,
+                position: Position::Below,
+                mode: side.modes()[0],
+                node,
+            })
+        })
+    }
+
+    /// Returns the first claim at one node that blocks a path.
+    fn blocking_at(
+        &self,
+        session: Option<u32>,
+        node: u32,
+        wanted: Access,
+        position: Position,
+    ) -> Option<BlockingClaim> {
+        let mut full = None;
+        for mode in Mode::ALL {
+            // Claims of one mode at one node have one algorithm: the first stands for all.
+            let Some(claim) = self.foreign_claim(session, node, mode) else {
+                continue;
+            };
+            let reason = excludes(wanted, self.claims[claim].access(), position);
+            let found = reason.map(|reason| BlockingClaim {
+                reason,
+                position,
+                mode,
+                node,
+            });
+            match reason {
+                // The last reason at a path (R45).
+                Some(Reason::SemaphoreFull) => full = found,
+                Some(_) => return found,
+                None => {}
             }
         }
-        if algorithm == Algorithm::Semaphore {
-            return self
-                .is_full(session, node)
-                .then_some(BlockingClaim::Full { node });
-        }
-        let below = &self.tree.nodes[node];
-        let looks_below = mode == Mode::ReadTree || (writes && algorithm.is_recursive());
-        if !looks_below || (below.writes_below == 0 && below.reads_below == 0) {
-            return None;
-        }
-        // The counts include the owner's own claims, which never block it.
-        let (own_writes, own_reads) = self.own_below(session, node);
-        if below.writes_below > own_writes {
-            return Some(BlockingClaim::WritesBelow { node });
-        }
-        if writes && below.reads_below > own_reads {
-            return Some(BlockingClaim::ReadsBelow { node });
-        }
-        None
+        full.filter(|_| self.is_full(session, node))
     }
 
     /// Returns whether all permits of a path are taken, none of them by this owner (R53: one permit
@@ -412,6 +424,21 @@ impl Space {
         let highest = stored.max(Fence::from_number(floor))?;
         (fence <= highest).then_some(highest)
     }
+}
+
+/// Why claims of one side below a wanted path exclude it. The rule does not ask for their algorithm
+/// there.
+pub(super) fn excludes_below(wanted: Access, side: Side) -> Option<Reason> {
+    side.modes().iter().find_map(|mode| {
+        excludes(
+            wanted,
+            Access {
+                mode: *mode,
+                ..wanted
+            },
+            Position::Below,
+        )
+    })
 }
 
 /// The NEW requests of an acquire.

@@ -20,15 +20,15 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::Space;
-use super::conflict::BlockingClaim;
+use super::conflict::{BlockingClaim, excludes_below};
 use super::idempotency::ScopedKey;
 use crate::command::{Acquire, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
 use crate::path::Path;
-use crate::policy::{Algorithm, Mode};
+use crate::policy::{Access, Algorithm, Mode, Position, excludes};
 use crate::segment::below_root;
 use crate::slab::NONE;
-use crate::tree::{NodeRing, PathPosition};
+use crate::tree::{NodeRing, PathPosition, Side};
 use crate::value::{Fence, OwnerId};
 
 /// A queued acquire (R81: queueing has no effect).
@@ -80,23 +80,7 @@ pub(super) enum WaiterPosition {
     /// It wants this node (the path's own or one above) in this mode.
     Here(u32, Mode),
     /// It wants a path below the path's node, for writing or for reading.
-    Below(u32, QueueSides),
-}
-
-/// The two queues of paths below a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueSides {
-    Write = 0,
-    Read = 1,
-}
-
-impl QueueSides {
-    fn of(mode: Mode) -> QueueSides {
-        match mode {
-            Mode::Write => QueueSides::Write,
-            Mode::Read | Mode::ReadTree => QueueSides::Read,
-        }
-    }
+    Below(u32, Side),
 }
 
 /// The part of the queue that is ahead of a request (R79).
@@ -126,8 +110,7 @@ impl QueueBound {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedAccess {
     pub(super) path_position: PathPosition,
-    pub(super) mode: Mode,
-    pub(super) algorithm: Algorithm,
+    pub(super) access: Access,
 }
 
 impl Space {
@@ -194,55 +177,27 @@ impl Space {
     /// each other), each with its position.
     fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
-        let recursive = want.algorithm.is_recursive();
-        // Waiters above block by recursive writes, and a write also by tree reads.
-        for above in self.tree.upwards(want.path_position.above) {
-            let Some(extra) = self.tree.extra(above) else {
+        let WantedAccess {
+            path_position,
+            access,
+        } = want;
+        let above = self.tree.upwards(path_position.above);
+        let nodes = above.map(|node| (node, Position::Above));
+        for (node, position) in nodes.chain(path_position.at.map(|node| (node, Position::Same))) {
+            let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
-            if recursive {
-                found.push((
-                    WaiterPosition::Here(above, Mode::Write),
-                    extra.line(Mode::Write),
-                ));
+            for mode in Mode::ALL {
+                // All waiters of a namespace have its algorithm.
+                if excludes(access, Access { mode, ..access }, position).is_some() {
+                    found.push((WaiterPosition::Here(node, mode), extra.line(mode)));
+                }
             }
-            if want.mode == Mode::Write {
-                found.push((
-                    WaiterPosition::Here(above, Mode::ReadTree),
-                    extra.line(Mode::ReadTree),
-                ));
-            }
-        }
-        // At the path itself a write waiter always blocks; read waiters block only a write.
-        if let Some(node) = want.path_position.at
-            && let Some(extra) = self.tree.extra(node)
-        {
-            found.push((
-                WaiterPosition::Here(node, Mode::Write),
-                extra.line(Mode::Write),
-            ));
-            if want.mode == Mode::Write {
-                found.push((
-                    WaiterPosition::Here(node, Mode::Read),
-                    extra.line(Mode::Read),
-                ));
-                found.push((
-                    WaiterPosition::Here(node, Mode::ReadTree),
-                    extra.line(Mode::ReadTree),
-                ));
-            }
-            // Only a tree read or a recursive write reaches below its own path.
-            if want.mode == Mode::ReadTree || (want.mode == Mode::Write && recursive) {
-                found.push((
-                    WaiterPosition::Below(node, QueueSides::Write),
-                    &extra.below[0],
-                ));
-            }
-            if want.mode == Mode::Write && recursive {
-                found.push((
-                    WaiterPosition::Below(node, QueueSides::Read),
-                    &extra.below[1],
-                ));
+            for side in Side::ALL {
+                if position == Position::Same && excludes_below(access, side).is_some() {
+                    let line = &extra.below[side as usize];
+                    found.push((WaiterPosition::Below(node, side), line));
+                }
             }
         }
         found.retain(|(_, line)| !line.is_empty());
@@ -276,7 +231,8 @@ impl Space {
             }
         }
         self.tree.upwards(path_position.above).any(|above| {
-            holds(above, Mode::Write).is_some_and(|claim| self.claims[claim].covers_below())
+            holds(above, Mode::Write)
+                .is_some_and(|claim| self.claims[claim].access().covers_below())
                 || (mode != Mode::Write && holds(above, Mode::ReadTree).is_some())
         })
     }
@@ -318,7 +274,7 @@ impl Space {
 
     fn enqueue(&mut self, node: u32, mode: Mode, number: u64, id: u32) {
         self.tree.extra_mut(node).here[mode as usize].insert(number, (id, 1));
-        let side = QueueSides::of(mode) as usize;
+        let side = Side::of(mode) as usize;
         let mut at = self.tree.nodes[node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -330,7 +286,7 @@ impl Space {
     /// Removes one path of a waiter from the queues. Waiters parked on it stay parked.
     fn unqueue(&mut self, part: &WantedPath, number: u64) {
         self.tree.extra_mut(part.node).here[part.mode as usize].remove(&number);
-        let side = QueueSides::of(part.mode) as usize;
+        let side = Side::of(part.mode) as usize;
         let mut at = self.tree.nodes[part.node].parent;
         while at != NONE {
             let line = &mut self.tree.extra_mut(at).below[side];
@@ -434,8 +390,8 @@ impl Space {
             .iter()
             .position(|part| match ahead.at {
                 WaiterPosition::Here(node, mode) => part.node == node && part.mode == mode,
-                WaiterPosition::Below(node, access) => {
-                    QueueSides::of(part.mode) == access && self.tree.is_below(part.node, node)
+                WaiterPosition::Below(node, side) => {
+                    Side::of(part.mode) == side && self.tree.is_below(part.node, node)
                 }
             });
         let Some(part) = part else {
@@ -457,24 +413,19 @@ impl Space {
     /// Parks a waiter on the claim that blocks it.
     pub(super) fn park_on_claim(&mut self, id: u32, blocking_claim: BlockingClaim) {
         let session = Some(self.waiters[id].session);
-        let (node, ring) = match blocking_claim {
-            BlockingClaim::Ancestor {
-                node,
-                mode: Mode::Write,
-            } => (node, NodeRing::Writer),
-            BlockingClaim::Ancestor { node, .. } => (node, NodeRing::Trees),
-            BlockingClaim::Writer { node } | BlockingClaim::Full { node } => {
-                (node, NodeRing::Writer)
+        let node = blocking_claim.node;
+        let ring = match (blocking_claim.position, blocking_claim.mode) {
+            (Position::Above | Position::Same, Mode::Write) => NodeRing::Writer,
+            (Position::Above, Mode::Read | Mode::ReadTree) => NodeRing::Trees,
+            (Position::Same, Mode::Read | Mode::ReadTree) => NodeRing::Readers,
+            (Position::Below, mode) => {
+                let side = Side::of(mode);
+                match (self.own_below(session, node)[side as usize], side) {
+                    (0, Side::Writes) => NodeRing::WritesBelow,
+                    (0, Side::Reads) => NodeRing::ReadsBelow,
+                    _ => NodeRing::AmongOwn,
+                }
             }
-            BlockingClaim::Readers { node } => (node, NodeRing::Readers),
-            BlockingClaim::WritesBelow { node } => match self.own_below(session, node) {
-                (0, _) => (node, NodeRing::WritesBelow),
-                _ => (node, NodeRing::AmongOwn),
-            },
-            BlockingClaim::ReadsBelow { node } => match self.own_below(session, node) {
-                (_, 0) => (node, NodeRing::ReadsBelow),
-                _ => (node, NodeRing::AmongOwn),
-            },
         };
         let link = self.waiters[id].link;
         let head = self.ring(node, ring);

@@ -12,6 +12,7 @@ use crate::hash::Hasher;
 use crate::path::Path;
 use crate::policy::{Missing, Mode};
 use crate::slab::{NONE, Slab};
+use crate::tree::SideCounts;
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
 /// The state of one owner in one namespace. There may be one per lock, so rare state is boxed
@@ -204,7 +205,7 @@ pub(super) struct StandingGrant {
 }
 
 /// How many claims a session has strictly below a node: writes and reads.
-pub(super) type OwnBelow = HashMap<u32, (u32, u32), FxBuildHasher>;
+pub(super) type OwnBelow = HashMap<u32, SideCounts, FxBuildHasher>;
 
 /// All sessions of a space, found by owner and by (namespace, owner).
 #[derive(Clone, Debug)]
