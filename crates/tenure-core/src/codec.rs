@@ -198,7 +198,7 @@ impl From<Invalid> for DecodeError {
 }
 
 /// Appends values to a growing buffer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
@@ -442,7 +442,10 @@ impl<'a> Reader<'a> {
 
     /// What [`Writer::sized`] wrote.
     pub fn sized(&mut self) -> Result<&'a [u8], DecodeError> {
-        let (length, rest) = self.rest.split_first_chunk().ok_or(DecodeError::Truncated)?;
+        let (length, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         self.bytes(u32::from_le_bytes(*length) as usize)
     }
