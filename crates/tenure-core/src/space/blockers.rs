@@ -6,15 +6,17 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
+use super::claims::Claim;
 use super::conflict::{BlockingClaim, Requester, excludes_below, new_requests};
 use super::queue::Waiter;
+use super::sessions::Session;
 use crate::command::{Acquire, Request};
 use crate::namespace_table::parent_name;
 use crate::outcome::{Blocker, Conflict};
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode, Position, Reason, excludes};
-use crate::slab::NONE;
-use crate::tree::{Side, SideCounts};
+use crate::slab::Id;
+use crate::tree::{PathNode, Side, SideCounts};
 
 /// Queue positions are counted up to this number (E4).
 pub(super) const POSITION_END: usize = 1000;
@@ -23,7 +25,7 @@ impl Space {
     /// Converts a blocking claim to a conflict.
     pub(super) fn conflict(
         &self,
-        session: Option<u32>,
+        session: Option<Id<Session>>,
         requested: &Path,
         blocking_claim: BlockingClaim,
     ) -> Conflict {
@@ -44,7 +46,7 @@ impl Space {
     }
 
     /// Describes a claim as a blocker.
-    pub(super) fn blocker(&self, claim: u32) -> Blocker {
+    pub(super) fn blocker(&self, claim: Id<Claim>) -> Blocker {
         let claim = &self.claims[claim];
         let session = &self.sessions[claim.session];
         Blocker {
@@ -67,7 +69,7 @@ impl Space {
         acquire: &Acquire,
     ) -> Option<Conflict> {
         let mut footprint = Footprint::new(acquire.route.algorithm);
-        let mut earliest: Option<(u64, u32)> = None;
+        let mut earliest: Option<(u64, Id<Waiter>)> = None;
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
             if let Some(ahead) = self.earliest_ahead(want, requester.before(request))
@@ -127,7 +129,7 @@ impl Space {
         requester: Requester<'_>,
         acquire: &Acquire,
         limit: usize,
-    ) -> BTreeSet<(u64, u32)> {
+    ) -> BTreeSet<(u64, Id<Waiter>)> {
         let mut found = BTreeSet::new();
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
@@ -144,7 +146,7 @@ impl Space {
         &self,
         requester: Requester<'_>,
         acquire: &Acquire,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let session = requester.session;
         for request in new_requests(acquire) {
@@ -153,7 +155,7 @@ impl Space {
                 mode: request.mode,
                 algorithm: acquire.route.algorithm,
             };
-            let held = |claim: u32| self.claims[claim].access();
+            let held = |claim: Id<Claim>| self.claims[claim].access();
             for node in self.tree.upwards(path_position.above) {
                 for mode in Mode::ALL {
                     for claim in self.foreign_claims(session, node, mode) {
@@ -186,8 +188,8 @@ impl Space {
     }
 
     /// Returns the foreign readers of either mode at a node, by owner, each owner once.
-    fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
-        let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
+    fn readers(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> Vec<Id<Claim>> {
+        let mut found: BTreeMap<&crate::value::OwnerId, Id<Claim>> = BTreeMap::new();
         for mode in [Mode::ReadTree, Mode::Read] {
             for claim in self.foreign_claims(session, node, mode) {
                 let owner = &self.sessions[self.claims[claim].session].owner;
@@ -197,8 +199,12 @@ impl Space {
         found.into_values().collect()
     }
 
-    fn smallest_reader(&self, session: Option<u32>, node: u32) -> Option<u32> {
-        let owner = |claim: &u32| &self.sessions[self.claims[*claim].session].owner;
+    fn smallest_reader(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+    ) -> Option<Id<Claim>> {
+        let owner = |claim: &Id<Claim>| &self.sessions[self.claims[*claim].session].owner;
         [Mode::Read, Mode::ReadTree]
             .into_iter()
             .filter_map(|mode| self.foreign_claim(session, node, mode))
@@ -206,7 +212,12 @@ impl Space {
     }
 
     /// Returns the foreign claim on the smallest path below a node (R46).
-    fn first_below(&self, session: Option<u32>, node: u32, side: Side) -> Option<u32> {
+    fn first_below(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        side: Side,
+    ) -> Option<Id<Claim>> {
         let own = self.own_counts(session, node);
         let mut at = node;
         loop {
@@ -223,7 +234,11 @@ impl Space {
     }
 
     /// Sorts the children of the nodes in which [`Space::conflict`] will search for the first.
-    pub(super) fn order_for(&mut self, session: Option<u32>, blocking_claim: BlockingClaim) {
+    pub(super) fn order_for(
+        &mut self,
+        session: Option<Id<Session>>,
+        blocking_claim: BlockingClaim,
+    ) {
         if blocking_claim.position != Position::Below {
             return;
         }
@@ -242,8 +257,8 @@ impl Space {
     /// The first place directly below a node with foreign claims of one side.
     fn first_place(
         &self,
-        node: u32,
-        session: Option<u32>,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
         side: Side,
         own: &OwnCounts,
     ) -> Option<ChildOrSubtree<'_>> {
@@ -274,10 +289,10 @@ impl Space {
     /// Visits the foreign claims of one side below a node, by path, then owner.
     fn each_below(
         &self,
-        session: Option<u32>,
-        node: u32,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
         side: Side,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let counts = self.own_counts(session, node);
         self.descend(node, session, side, &counts, visit)
@@ -287,11 +302,11 @@ impl Space {
     /// `a/c`: so a node and its subtree are two separate places in the order.
     fn descend(
         &self,
-        node: u32,
-        session: Option<u32>,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
         side: Side,
         own: &OwnCounts,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // An explicit stack of sorted places, deepest last: paths have up to 256 segments.
         let mut stack: Vec<Vec<ChildOrSubtree<'_>>> = Vec::new();
@@ -324,8 +339,8 @@ impl Space {
     /// The places directly below a node with foreign claims of one side, in descending order.
     fn places_below(
         &self,
-        node: u32,
-        session: Option<u32>,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
         side: Side,
         own: &OwnCounts,
     ) -> Vec<ChildOrSubtree<'_>> {
@@ -340,8 +355,8 @@ impl Space {
     /// Returns a node with a foreign claim of one side, and its subtree if it has one.
     fn places_at(
         &self,
-        node: u32,
-        session: Option<u32>,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
         side: Side,
         own: &OwnCounts,
     ) -> impl IntoIterator<Item = ChildOrSubtree<'_>> + use<'_> {
@@ -361,7 +376,7 @@ impl Space {
     }
 
     /// A session's own claims below a node, counted by node where the session keeps no counts itself.
-    fn own_counts(&self, session: Option<u32>, node: u32) -> OwnCounts {
+    fn own_counts(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> OwnCounts {
         let mut counts = OwnCounts::new();
         let Some(session) = session else {
             return counts;
@@ -384,7 +399,12 @@ impl Space {
         counts
     }
 
-    fn own_count(&self, counts: &OwnCounts, session: Option<u32>, node: u32) -> SideCounts {
+    fn own_count(
+        &self,
+        counts: &OwnCounts,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+    ) -> SideCounts {
         match session {
             Some(session) if self.sessions[session].own_below().is_some() => {
                 self.own_below(Some(session), node)
@@ -395,20 +415,20 @@ impl Space {
 
     /// Returns the present holder of a path, for a break that named another one: its writer, a
     /// permit holder or a reader (E9: Break one hold).
-    pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
-        let node = node.filter(|node| *node != NONE)?;
+    pub(super) fn present_holder(&self, node: Option<Id<PathNode>>) -> Option<Id<Claim>> {
+        let node = node?;
         self.foreign_claim(None, node, Mode::Write)
             .or_else(|| self.smallest_reader(None, node))
     }
 }
 
-type OwnCounts = BTreeMap<u32, SideCounts>;
+type OwnCounts = BTreeMap<Id<PathNode>, SideCounts>;
 
 /// A child of a node, or the subtree below that child.
 struct ChildOrSubtree<'a> {
     segment: &'a str,
     inside: bool,
-    node: u32,
+    node: Id<PathNode>,
 }
 
 /// Returns the first NEW path of one acquire, in its order, that excludes one of the other's.
@@ -488,7 +508,7 @@ mod tests {
         let place = |segment, inside| ChildOrSubtree {
             segment,
             inside,
-            node: 0,
+            node: Id::new(0).unwrap(),
         };
         let mut places = [
             place("a", true),

@@ -3,25 +3,25 @@
 use alloc::boxed::Box;
 
 use super::packed_claim::PackedClaim;
-use super::sessions::OwnBelow;
+use super::sessions::{OwnBelow, Session};
 use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode};
-use crate::slab::NONE;
-use crate::tree::{NodeRing, Side, SideCounts};
+use crate::slab::Id;
+use crate::tree::{NodeRing, PathNode, Side, SideCounts};
 use crate::value::Fence;
 
 /// One hold.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     /// Lease time at which it was first acquired.
     pub(super) since: u64,
     pub(super) terms: PackedClaim,
-    pub(super) node: u32,
-    pub(super) session: u32,
-    pub(super) next: u32,
-    pub(super) previous: u32,
+    pub(super) node: Id<PathNode>,
+    pub(super) session: Id<Session>,
+    pub(super) next: Option<Id<Claim>>,
+    pub(super) previous: Option<Id<Claim>>,
 }
 
 const _: () = assert!(
@@ -61,7 +61,12 @@ const MANY: u32 = 64;
 
 impl Space {
     /// Adds a claim, or updates the existing one.
-    pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: PackedClaim) {
+    pub(super) fn add_claim(
+        &mut self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        terms: PackedClaim,
+    ) {
         let mode = terms.mode();
         if let Some(there) = self.own_claim(session, node, mode) {
             let before = core::mem::replace(&mut self.claims[there].terms, terms);
@@ -81,12 +86,12 @@ impl Space {
             node,
             session,
             next,
-            previous: NONE,
+            previous: None,
         });
-        if next != NONE {
-            self.claims[next].previous = number;
+        if let Some(next) = next {
+            self.claims[next].previous = Some(number);
         }
-        self.sessions[session].first_claim = number;
+        self.sessions[session].first_claim = Some(number);
         self.sessions[session].claims += 1;
         self.place(number);
         self.count(number, ClaimChange::Up);
@@ -94,18 +99,18 @@ impl Space {
 
     /// Removes a claim, retains its fence, and marks the waiters that it blocked as pending. `path`
     /// is the claim's path, if the caller has it. The session may have no claims afterwards.
-    pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: ClaimEnd) {
+    pub(super) fn remove_claim(&mut self, number: Id<Claim>, path: Option<Path>, ending: ClaimEnd) {
         self.count(number, ClaimChange::Down);
         self.unplace(number);
         let Some(claim) = self.claims.remove(number) else {
             return;
         };
         match claim.previous {
-            NONE => self.sessions[claim.session].first_claim = claim.next,
-            previous => self.claims[previous].next = claim.next,
+            None => self.sessions[claim.session].first_claim = claim.next,
+            Some(previous) => self.claims[previous].next = claim.next,
         }
-        if claim.next != NONE {
-            self.claims[claim.next].previous = claim.previous;
+        if let Some(next) = claim.next {
+            self.claims[next].previous = claim.previous;
         }
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
@@ -137,9 +142,13 @@ impl Space {
     }
 
     /// A session's claim of one mode at a node.
-    pub(super) fn own_claim(&self, session: u32, node: u32, mode: Mode) -> Option<u32> {
-        let only = self.tree.nodes[node].claim;
-        if only != NONE {
+    pub(super) fn own_claim(
+        &self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> Option<Id<Claim>> {
+        if let Some(only) = self.tree.nodes[node].claim {
             let claim = &self.claims[only];
             return (claim.session == session && claim.mode() == mode).then_some(only);
         }
@@ -152,25 +161,34 @@ impl Space {
 
     /// The claim of one mode at a node whose owner is the smallest but not this session's (R46:
     /// smallest owner or path reported).
-    pub(super) fn foreign_claim(&self, session: Option<u32>, node: u32, mode: Mode) -> Option<u32> {
+    pub(super) fn foreign_claim(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> Option<Id<Claim>> {
         self.foreign_claims(session, node, mode).next()
     }
 
     /// The claims of one mode at a node, but this session's, by owner (R46).
     pub(super) fn foreign_claims(
         &self,
-        session: Option<u32>,
-        node: u32,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
         mode: Mode,
-    ) -> impl Iterator<Item = u32> + '_ {
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
         self.claims_at(node, mode)
             .filter(move |claim| Some(self.claims[*claim].session) != session)
     }
 
     /// The claims of one mode at a node, by owner.
-    pub(super) fn claims_at(&self, node: u32, mode: Mode) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn claims_at(
+        &self,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
         let only = self.tree.nodes[node].claim;
-        let single = (only != NONE && self.claims[only].mode() == mode).then_some(only);
+        let single = only.filter(|only| self.claims[*only].mode() == mode);
         let claims_by_owner = self
             .tree
             .extra(node)
@@ -181,9 +199,8 @@ impl Space {
     }
 
     /// How many claims of one mode are at a node.
-    pub(super) fn count_at(&self, node: u32, mode: Mode) -> usize {
-        let only = self.tree.nodes[node].claim;
-        if only != NONE {
+    pub(super) fn count_at(&self, node: Id<PathNode>, mode: Mode) -> usize {
+        if let Some(only) = self.tree.nodes[node].claim {
             return usize::from(self.claims[only].mode() == mode);
         }
         self.tree
@@ -192,7 +209,7 @@ impl Space {
     }
 
     /// How many claims a session has strictly below a node.
-    pub(super) fn own_below(&self, session: Option<u32>, node: u32) -> SideCounts {
+    pub(super) fn own_below(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> SideCounts {
         let mut counts = [0, 0];
         let Some(session) = session else {
             return counts;
@@ -210,20 +227,16 @@ impl Space {
     }
 
     /// The claims of a session, newest first.
-    pub(super) fn session_claims(&self, session: u32) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.sessions[session].first_claim;
-        core::iter::from_fn(move || {
-            if at == NONE {
-                return None;
-            }
-            let claim = at;
-            at = self.claims[claim].next;
-            Some(claim)
-        })
+    pub(super) fn session_claims(
+        &self,
+        session: Id<Session>,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
+        let first = self.sessions[session].first_claim;
+        core::iter::successors(first, |claim| self.claims[*claim].next)
     }
 
     /// Stores a claim at its node: inline if it is the only one, else in the map by owner.
-    pub(super) fn place(&mut self, number: u32) {
+    pub(super) fn place(&mut self, number: Id<Claim>) {
         let Claim { node, session, .. } = self.claims[number];
         let mode = self.claims[number].mode();
         let crowded = self.tree.extra(node).is_some_and(|extra| {
@@ -232,13 +245,12 @@ impl Space {
                 .iter()
                 .any(|claims_by_owner| !claims_by_owner.is_empty())
         });
-        let only = self.tree.nodes[node].claim;
-        if only == NONE && !crowded {
-            self.tree.nodes[node].claim = number;
+        let only = self.tree.nodes[node].claim.take();
+        if only.is_none() && !crowded {
+            self.tree.nodes[node].claim = Some(number);
             return;
         }
-        if only != NONE {
-            self.tree.nodes[node].claim = NONE;
+        if let Some(only) = only {
             let other = &self.claims[only];
             let (other_mode, owner) = (other.mode(), self.sessions[other.session].owner.clone());
             self.tree.extra_mut(node).claims_by_owner[other_mode as usize].insert(owner, only);
@@ -247,11 +259,11 @@ impl Space {
         self.tree.extra_mut(node).claims_by_owner[mode as usize].insert(owner, number);
     }
 
-    fn unplace(&mut self, number: u32) {
+    fn unplace(&mut self, number: Id<Claim>) {
         let Claim { node, session, .. } = self.claims[number];
         let mode = self.claims[number].mode();
-        if self.tree.nodes[node].claim == number {
-            self.tree.nodes[node].claim = NONE;
+        if self.tree.nodes[node].claim == Some(number) {
+            self.tree.nodes[node].claim = None;
             return;
         }
         let owner = &self.sessions[session].owner;
@@ -267,13 +279,13 @@ impl Space {
                 .iter_mut()
                 .find_map(alloc::collections::BTreeMap::pop_first);
             if let Some((_, last)) = last {
-                self.tree.nodes[node].claim = last;
+                self.tree.nodes[node].claim = Some(last);
             }
         }
     }
 
     /// Counts a claim at the nodes above it, in total and for its own session.
-    fn count(&mut self, number: u32, step: ClaimChange) {
+    fn count(&mut self, number: Id<Claim>, step: ClaimChange) {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
         match step {
@@ -291,12 +303,12 @@ impl Space {
     }
 
     /// Counts a claim at the nodes above it, in total.
-    pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
+    pub(super) fn count_above(&mut self, number: Id<Claim>, step: ClaimChange) {
         let node = self.claims[number].node;
         let side = Side::of(self.claims[number].mode());
         let mut at = self.tree.nodes[node].parent;
-        while at != NONE {
-            let above = &mut self.tree.nodes[at];
+        while let Some(node) = at {
+            let above = &mut self.tree.nodes[node];
             let below = &mut above.below[side as usize];
             match step {
                 ClaimChange::Up => *below += 1,
@@ -306,7 +318,13 @@ impl Space {
         }
     }
 
-    fn count_own(&mut self, session: u32, node: u32, side: Side, step: ClaimChange) {
+    fn count_own(
+        &mut self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        side: Side,
+        step: ClaimChange,
+    ) {
         let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
@@ -324,7 +342,7 @@ impl Space {
     }
 
     /// Starts to count a session's own claims by node.
-    pub(super) fn index_own(&mut self, session: u32) {
+    pub(super) fn index_own(&mut self, session: Id<Session>) {
         let mut own = Box::new(OwnBelow::default());
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
@@ -362,17 +380,17 @@ impl Space {
         // Waiters on a subtree are woken when its count reaches zero. Those that hold claims there
         // themselves (`AmongOwn`) never see zero, so every removal wakes them.
         let mut at = self.tree.nodes[node].parent;
-        while at != NONE {
-            let above = &self.tree.nodes[at];
+        while let Some(node) = at {
+            let above = &self.tree.nodes[node];
             let (parent, [writes, reads]) = (above.parent, above.below);
-            if self.tree.extra(at).is_some() {
+            if self.tree.extra(node).is_some() {
                 if writes == 0 {
-                    self.flush(at, NodeRing::WritesBelow);
+                    self.flush(node, NodeRing::WritesBelow);
                 }
                 if reads == 0 {
-                    self.flush(at, NodeRing::ReadsBelow);
+                    self.flush(node, NodeRing::ReadsBelow);
                 }
-                self.flush(at, NodeRing::AmongOwn);
+                self.flush(node, NodeRing::AmongOwn);
             }
             at = parent;
         }
@@ -380,7 +398,7 @@ impl Space {
 
     /// Wakes waiters that readers of a node blocked. With one reader left, only that reader's own
     /// waiter can proceed; all others are still blocked.
-    fn wake_readers(&mut self, node: u32) {
+    fn wake_readers(&mut self, node: Id<PathNode>) {
         let mut owners = Mode::ALL[1..]
             .iter()
             .flat_map(|mode| self.claims_at(node, *mode))
@@ -402,7 +420,7 @@ impl Space {
         }
     }
 
-    fn mark_holder_pending(&mut self, node: u32, mode: Mode) {
+    fn mark_holder_pending(&mut self, node: Id<PathNode>, mode: Mode) {
         let holder = self.claims_at(node, mode).next();
         if let Some(claim) = holder {
             let session = self.claims[claim].session;

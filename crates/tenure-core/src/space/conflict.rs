@@ -12,11 +12,14 @@
 use alloc::collections::BTreeSet;
 
 use super::Space;
+use super::namespaces::NamespaceState;
 use super::queue::{BlockingWaiter, QueueBound, WantedAccess};
+use super::sessions::Session;
 use crate::command::{Acquire, Request, RequestKind};
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Missing, Mode, Position, Reason, excludes};
-use crate::tree::{PathPosition, Side};
+use crate::slab::Id;
+use crate::tree::{PathNode, PathPosition, Side};
 use crate::value::Fence;
 
 /// What blocks a path. The owner is looked up only for reports.
@@ -27,7 +30,7 @@ pub(super) struct BlockingClaim {
     /// The mode of the claim; of claims below, one mode of their [`Side`].
     pub(super) mode: Mode,
     /// The claim's node; that of the wanted path, if claims below it block.
-    pub(super) node: u32,
+    pub(super) node: Id<PathNode>,
 }
 
 /// The decision on an acquire.
@@ -57,8 +60,8 @@ pub(super) enum AcquireDecision {
 /// The requesting owner and its queue position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requester<'a> {
-    pub(super) namespace: u32,
-    pub(super) session: Option<u32>,
+    pub(super) namespace: Id<NamespaceState>,
+    pub(super) session: Option<Id<Session>>,
     pub(super) place: QueuePosition<'a>,
     /// The fence for its writes, if it is known already.
     pub(super) fence: Option<Fence>,
@@ -308,7 +311,7 @@ impl Space {
     /// Returns the first claim that blocks one path (R45), if any.
     pub(super) fn blocking_claim(
         &self,
-        session: Option<u32>,
+        session: Option<Id<Session>>,
         path_position: PathPosition,
         wanted: Access,
     ) -> Option<BlockingClaim> {
@@ -345,8 +348,8 @@ impl Space {
     /// Returns the first claim at one node that blocks a path.
     fn blocking_at(
         &self,
-        session: Option<u32>,
-        node: u32,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
         wanted: Access,
         position: Position,
     ) -> Option<BlockingClaim> {
@@ -375,7 +378,7 @@ impl Space {
 
     /// Returns whether all permits of a path are taken, none of them by this owner (R53: one permit
     /// per owner).
-    fn is_full(&self, session: Option<u32>, node: u32) -> bool {
+    fn is_full(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> bool {
         let holders = self.count_at(node, Mode::Write);
         if holders == 0 {
             return false;

@@ -6,10 +6,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
-use super::Space;
 use super::conflict::{AcquireDecision, QueuePosition, Requester, StaleFence, new_requests};
 use super::queue::Waiter;
 use super::sessions::Session;
+use super::{Claim, Space};
 use crate::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
 use crate::deadlock;
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
@@ -20,7 +20,7 @@ use crate::query::{
     Counts, DumpCursor, DumpPage, EventsAfter, Explanation, FenceCheck, HeldLock, Inspection,
     LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
-use crate::slab::NONE;
+use crate::slab::Id;
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 /// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
@@ -61,7 +61,8 @@ impl Space {
 
     /// Returns the lease with this number, while it lives.
     pub fn numbered_lease(&self, number: LeaseNumber) -> Option<LeaseView<'_>> {
-        self.lease_view(number.0, self.sessions.get(number.0)?)
+        let session = Id::new(number.0)?;
+        self.lease_view(session, self.sessions.get(session)?)
     }
 
     /// Returns the lease for an unlogged renewal, or why it is lost (R90: Renew with domains).
@@ -109,7 +110,7 @@ impl Space {
         let Some(node) = node else {
             return found;
         };
-        let owner = |claim: u32| self.sessions[self.claims[claim].session].owner.clone();
+        let owner = |claim: Id<Claim>| self.sessions[self.claims[claim].session].owner.clone();
         for claim in self.claims_at(node, Mode::Write) {
             if self.claims[claim].is_permit() {
                 found.permit_holders.push(owner(claim));
@@ -157,9 +158,8 @@ impl Space {
         let mut at = start;
         while at < end && found.locks.len() < page && at - start < u64::from(DUMP_LOOKS) {
             // The cast is lossless: `at` is below `end`, a 32-bit number.
-            if self.claims.get(at as u32).is_some() {
-                found.locks.push(self.held_lock(at as u32));
-            }
+            let claim = Id::new(at as u32).filter(|claim| self.claims.get(*claim).is_some());
+            found.locks.extend(claim.map(|claim| self.held_lock(claim)));
             at += 1;
         }
         found.next = (at < end).then_some(DumpCursor(at));
@@ -204,7 +204,7 @@ impl Space {
             return false;
         };
         let holds = |mode: Mode| self.own_claim(session, node, mode);
-        let permit = |claim: u32| self.claims[claim].is_permit();
+        let permit = |claim: Id<Claim>| self.claims[claim].is_permit();
         match reason {
             BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
                 holds(Mode::Read).is_some() || holds(Mode::ReadTree).is_some()
@@ -363,12 +363,13 @@ impl Space {
         let sessions = self.selected_sessions(owner, &Selection::All);
         let waiting = sessions
             .into_iter()
-            .map(|session| &self.sessions[session])
-            .filter(|session| self.live_waiter(session, now).is_some());
+            .filter_map(|session| Some((session, self.sessions[session].waiter?)))
+            .map(|(session, id)| (&self.sessions[session], id))
+            .filter(|(session, _)| self.live_waiter(session, now).is_some());
         waiting
-            .map(|session| {
-                let waiter = &self.waiters[session.waiter];
-                let requester = self.waiter_requester(session.waiter);
+            .map(|(session, id)| {
+                let waiter = &self.waiters[id];
+                let requester = self.waiter_requester(id);
                 let mut owners: Vec<OwnerId> = Vec::new();
                 let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
                 let _ = self.each_blocker(requester, &waiter.request, &mut |claim| {
@@ -492,10 +493,14 @@ impl Space {
         }
     }
 
-    fn lease_view<'a>(&'a self, number: u32, session: &'a Session) -> Option<LeaseView<'a>> {
+    fn lease_view<'a>(
+        &'a self,
+        number: Id<Session>,
+        session: &'a Session,
+    ) -> Option<LeaseView<'a>> {
         let lease = session.lease?;
         Some(LeaseView {
-            number: LeaseNumber(number),
+            number: LeaseNumber(number.number()),
             namespace: &self.namespaces[session.namespace].name,
             owner: &session.owner,
             ttl: lease.ttl,
@@ -507,12 +512,11 @@ impl Space {
     }
 
     fn live_waiter(&self, session: &Session, now: u64) -> Option<&Waiter> {
-        self.waiters
-            .get(session.waiter)
-            .filter(|waiter| session.waiter != NONE && waiter.end > now)
+        let waiter = &self.waiters[session.waiter?];
+        (waiter.end > now).then_some(waiter)
     }
 
-    fn held_lock(&self, claim: u32) -> HeldLock {
+    fn held_lock(&self, claim: Id<Claim>) -> HeldLock {
         let claim = &self.claims[claim];
         let session = &self.sessions[claim.session];
         let namespace = &self.namespaces[session.namespace].name;
