@@ -47,14 +47,13 @@ use crate::tree::Tree;
 use crate::value::{Fence, Stamp};
 use crate::wait_lists::WaitLists;
 
-use self::idempotency::IdempotencyTable;
+use self::idempotency::SpaceAnswers;
 use self::namespaces::Namespaces;
 use self::policy_change::{RegionFloor, Routes};
 use self::retained::Capacity;
 use self::sessions::Sessions;
 
 pub(crate) use self::claims::Claim;
-pub(crate) use self::idempotency::KEPT_MS as ANSWER_KEPT_MS;
 pub(crate) use self::namespaces::NamespaceState;
 pub(crate) use self::queue::Waiter;
 pub use crate::hash::HashSeed;
@@ -128,7 +127,7 @@ pub struct Space {
     links: WaitLists,
     marks: IdleTable<Fence>,
     capacities: IdleTable<Capacity>,
-    answers: IdempotencyTable,
+    answers: SpaceAnswers,
     events: EventLog,
     routes: Routes,
     // The last epoch given to a lease. Since rules 2 epochs and waiters share one number sequence.
@@ -220,7 +219,7 @@ impl Space {
             links: WaitLists::new(),
             marks: IdleTable::new(hasher),
             capacities: IdleTable::new(hasher),
-            answers: IdempotencyTable::new(limits.answers),
+            answers: SpaceAnswers::new(limits.answers),
             events: EventLog::new(limits.events),
             routes: Routes::default(),
             epoch: 0,

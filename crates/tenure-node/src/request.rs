@@ -9,7 +9,7 @@ use tenure_core::deadlock::Detection;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
-use tenure_core::query::{Explanation, HeldLock, Inspection, OwnerLocks};
+use tenure_core::query::{Explanation, FenceCheck, HeldLock, Inspection, OwnerLocks};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
 use crate::GroupId;
@@ -356,6 +356,17 @@ pub enum AssertAnswer {
     StaleOwner(Path),
     /// The owner is this path's writer, at another fence.
     StaleFence(Path),
+}
+
+impl AssertAnswer {
+    /// The answer of R73 (AssertFencing checks owner and token): the first path that fails decides.
+    pub(crate) fn of(failed: Option<(&Path, FenceCheck)>) -> AssertAnswer {
+        match failed {
+            Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
+            Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
+            Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,
+        }
+    }
 }
 
 /// The answer to [`ClientRequest::Explain`] (E7).

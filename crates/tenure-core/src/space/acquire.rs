@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::conflict::{
     AcquireDecision, QueuePosition, Requester, StaleFence, new_pairs, written_paths,
 };
-use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::idempotency::{KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
 use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::queue::{Waiter, WantedPath};
@@ -15,6 +15,7 @@ use super::sessions::{Lease, Session};
 use super::{ClaimEnd, Space};
 use crate::command::{Acquire, Hold, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
+use crate::idempotency::KeyLookup;
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
@@ -41,8 +42,11 @@ impl Space {
         // Before the freeze check: a repeat gets its remembered answer also during a policy change.
         if let Some((key, fingerprint)) = &keyed {
             match self.answers.look(key, *fingerprint, self.time) {
-                KeyLookup::New | KeyLookup::Answered(StoredAnswer::Gone) => {}
-                KeyLookup::Answered(answer) => return self.replay(&acquire, answer),
+                KeyLookup::New => {}
+                KeyLookup::Answered(there) => match there.answer {
+                    StoredAnswer::Gone => {}
+                    answer => return self.replay(&acquire, answer),
+                },
                 KeyLookup::Reused => return AcquireOutcome::Refused(Refusal::KeyReused),
                 KeyLookup::Full => return AcquireOutcome::Refused(Refusal::AnswersFull),
             }
@@ -163,7 +167,8 @@ impl Space {
         };
         if let Some((key, fingerprint)) = keyed {
             let answer = StoredAnswer::Granted(fence);
-            self.answers.remember(key, fingerprint, answer, self.time);
+            self.answers
+                .remember(key, fingerprint, answer.into(), self.time);
         }
         // A release-only acquire of an owner without a lease has nothing to do (R64: inline
         // releases).
@@ -271,7 +276,7 @@ impl Space {
         if let Some((key, fingerprint)) = keyed {
             let answer = StoredAnswer::Waiting(number);
             self.answers
-                .remember(key.clone(), fingerprint, answer, self.time);
+                .remember(key.clone(), fingerprint, answer.into(), self.time);
             self.waiters[id].answers.push(key);
         }
         let position = self.waiter_position(id);

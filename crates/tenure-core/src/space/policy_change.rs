@@ -6,12 +6,12 @@ use alloc::vec::Vec;
 
 use super::Space;
 use super::acquire::all_paths;
-use super::idempotency::KEPT_MS;
 use super::namespaces::NamespaceState;
 use super::queue::Waiter;
 use super::sessions::Session;
 use crate::command::{ChangePolicy, ClearPolicy, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::idempotency::KEPT_MS;
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
 use crate::slab::Id;

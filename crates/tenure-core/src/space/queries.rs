@@ -489,7 +489,7 @@ impl Space {
             claims: u64::from(self.claims.len()),
             waiters: u64::from(self.waiters.len()),
             marks: u64::from(self.marks.len()),
-            answers: self.answers.table.len() as u64,
+            answers: self.answers.len() as u64,
         }
     }
 

@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, release_fingerprint};
+use super::idempotency::{KeyedCall, ScopedKey, release_fingerprint};
 use super::namespaces::NamespaceState;
 use super::sessions::Session;
 use super::{Claim, ClaimEnd, Space};
@@ -12,6 +12,7 @@ use crate::command::{
     Selection, Whole, Withdraw,
 };
 use crate::event::EventKind;
+use crate::idempotency::KeyLookup;
 use crate::lease::SHORT_LEASE_MS;
 use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, Withdrawn};
 use crate::path::{Namespace, Path};

@@ -7,7 +7,7 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::claims::{Claim, ClaimChange};
-use super::idempotency::{IdempotencyEntry, KeyedCall, ScopedKey, StoredAnswer};
+use super::idempotency::{ScopedKey, StoredAnswer};
 use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::policy_change::{AllMoved, FrozenRegion, MovedRegion, RegionFloor};
@@ -19,6 +19,7 @@ use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, take_rules, take_snapshot_version};
 use crate::command::Acquire;
 use crate::hash::HashSeed;
+use crate::idempotency::Remembered;
 use crate::lease::SHORT_LEASE_MS;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
@@ -362,45 +363,23 @@ impl Space {
         waiters: &BTreeMap<u64, Id<Waiter>>,
     ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
-            let call = match input.byte()? {
-                0 => KeyedCall::Acquire,
-                1 => KeyedCall::Release,
-                found => return Err(DecodeError::Tag { of: "call", found }),
-            };
-            let key = ScopedKey {
-                call,
-                namespace: input.take()?,
-                key: input.take()?,
-            };
+            let key: ScopedKey = input.take()?;
             let fingerprint = input.take()?;
             let end = input.number()?;
-            let answer = match input.byte()? {
-                0 => StoredAnswer::Granted(input.option()?),
-                1 => StoredAnswer::Released,
-                2 => {
-                    let number = input.number()?;
-                    let id = waiters.get(&number);
-                    let id = id.ok_or(DecodeError::Inconsistent("an answer about nobody"))?;
-                    self.waiters[*id].answers.push(key.clone());
-                    StoredAnswer::Waiting(number)
-                }
-                3 => StoredAnswer::Gone,
-                found => {
-                    return Err(DecodeError::Tag {
-                        of: "answer",
-                        found,
-                    });
-                }
-            };
-            let remembered = IdempotencyEntry {
-                fingerprint,
-                answer,
-                end,
-                released: Box::default(),
-            };
-            if self.answers.table.contains_key(&key) {
+            let answer: StoredAnswer = input.take()?;
+            if let StoredAnswer::Waiting(number) = answer {
+                let id = waiters.get(&number);
+                let id = id.ok_or(DecodeError::Inconsistent("an answer about no waiter"))?;
+                self.waiters[*id].answers.push(key.clone());
+            }
+            if self.answers.get(&key).is_some() {
                 return Err(DecodeError::Inconsistent("an answer twice"));
             }
+            let remembered = Remembered {
+                fingerprint,
+                answer: answer.into(),
+                end,
+            };
             self.answers.restore(key, remembered);
         }
         Ok(())

@@ -8,7 +8,6 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::idempotency::{KeyedCall, StoredAnswer};
 use super::namespaces::NamespaceState;
 use super::policy_change::RegionFloor;
 use super::queue::Waiter;
@@ -185,32 +184,15 @@ impl Space {
     }
 
     fn put_answers(&self, out: &mut Writer) {
-        out.length(self.answers.table.len());
+        out.length(self.answers.len());
         for (key, remembered) in self.answers.iter() {
-            out.byte(match key.call {
-                KeyedCall::Acquire => 0,
-                KeyedCall::Release => 1,
-            });
-            out.put(&key.namespace);
-            out.put(&key.key);
+            out.put(key);
             out.put(&remembered.fingerprint);
             out.number(remembered.end);
-            match remembered.answer {
-                StoredAnswer::Granted(fence) => {
-                    out.byte(0);
-                    out.option(fence.as_ref());
-                }
-                StoredAnswer::Released => out.byte(1),
-                StoredAnswer::Waiting(waiter) => {
-                    out.byte(2);
-                    out.number(waiter);
-                }
-                StoredAnswer::Gone => out.byte(3),
-            }
+            out.put(&remembered.answer.answer);
         }
     }
 
-    /// Sessions in the order of their references, holds by path and mode.
     fn put_taken(&self, out: &mut Writer, sessions: &BTreeMap<Id<Session>, usize>) {
         let mut all: Vec<(usize, &TakenHolds)> = self
             .sessions
@@ -243,7 +225,7 @@ impl Space {
             out.put(&moved.region);
         }
         for (_, remembered) in self.answers.iter() {
-            out.list(&remembered.released);
+            out.list(&remembered.answer.released);
         }
     }
 
