@@ -210,7 +210,7 @@ fn with_effects(failure: Failure) -> Failure {
     let why = match failure {
         // Do not advise to retry without the key: only the key connects a retry with the parts
         // already done.
-        _ if failure.wants_no_key() => {
+        Failure::AnswersFull => {
             "too many answers are remembered: other parts were done, repeat the request later"
         }
         Failure::Unavailable { why, .. } => why,
