@@ -19,8 +19,75 @@ use crate::value::Invalid;
 
 mod command;
 mod outcome;
+mod query;
 mod system;
 mod value;
+
+/// Declares the encoding of a struct: its fields, one after the other. A struct around one value is
+/// written as that value.
+#[macro_export]
+macro_rules! record {
+    ($type:ident { $($field:ident),+ $(,)? }) => {
+        impl $crate::codec::Encode for $type {
+            fn put(&self, out: &mut $crate::codec::Writer) {
+                $(out.put(&self.$field);)+
+            }
+            fn take(
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> Result<$type, $crate::codec::DecodeError> {
+                Ok($type { $($field: input.take()?),+ })
+            }
+        }
+    };
+    ($type:ident ( $field:ident )) => {
+        impl $crate::codec::Encode for $type {
+            fn put(&self, out: &mut $crate::codec::Writer) {
+                let $type($field) = self;
+                out.put($field);
+            }
+            fn take(
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> Result<$type, $crate::codec::DecodeError> {
+                input.take().map($type)
+            }
+        }
+    };
+}
+
+/// Declares the encoding of an enum: each variant is a number and then the named values, in the
+/// order in which they are written. `3(a, b) => Variant { b, a }` reads and writes `3`, `a`, `b`.
+///
+/// What stands right of the arrow is a pattern and an expression at once, so one variant can have
+/// several numbers: `2(a) => Variant { a, more: None }, 9(a, b) => Variant { a, more: Some(b) }`.
+#[macro_export]
+macro_rules! record_enum {
+    ($type:ident as $what:literal { $(
+        $tag:literal $(($($field:ident),+))? =>
+            $variant:ident $({ $($named:tt)* })? $(($($positional:tt)*))?
+    ),+ $(,)? }) => {
+        impl $crate::codec::Encode for $type {
+            fn put(&self, out: &mut $crate::codec::Writer) {
+                match self {
+                    $($type::$variant $({ $($named)* })? $(($($positional)*))? => {
+                        out.byte($tag);
+                        $($(out.put($field);)+)?
+                    })+
+                }
+            }
+            fn take(
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> Result<$type, $crate::codec::DecodeError> {
+                Ok(match input.byte()? {
+                    $($tag => {
+                        $($(let $field = input.take()?;)+)?
+                        $type::$variant $({ $($named)* })? $(($($positional)*))?
+                    })+
+                    found => return Err($crate::codec::DecodeError::Tag { of: $what, found }),
+                })
+            }
+        }
+    };
+}
 
 /// The version that this release writes.
 pub const VERSION: u8 = 1;
@@ -35,8 +102,7 @@ pub trait Encode: Sized {
 
 /// Encodes one record with its version.
 pub fn to_bytes<T: Encode>(record: &T) -> Vec<u8> {
-    let mut out = Writer::new();
-    out.byte(VERSION);
+    let mut out = Writer::versioned(128);
     record.put(&mut out);
     out.into_bytes()
 }
@@ -45,9 +111,7 @@ pub fn to_bytes<T: Encode>(record: &T) -> Vec<u8> {
 pub fn from_bytes<T: Encode>(bytes: &[u8]) -> Result<T, DecodeError> {
     let mut input = Reader::new(bytes);
     input.version(VERSION)?;
-    let record = T::take(&mut input)?;
-    input.finish()?;
-    Ok(record)
+    input.last()
 }
 
 /// Returns the version byte of a snapshot, which is the rules number of its machine: a release that
@@ -134,7 +198,7 @@ impl From<Invalid> for DecodeError {
 }
 
 /// Appends values to a growing buffer.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Writer {
     bytes: Vec<u8>,
 }
@@ -148,6 +212,13 @@ impl Writer {
     /// Creates a writer that appends to `bytes`.
     pub fn append_to(bytes: Vec<u8>) -> Writer {
         Writer { bytes }
+    }
+
+    /// Creates a writer of a record that starts with its version, with room for so many bytes.
+    pub fn versioned(room: usize) -> Writer {
+        let mut out = Writer::append_to(Vec::with_capacity(room));
+        out.byte(VERSION);
+        out
     }
 
     /// Returns the written bytes.
@@ -185,10 +256,31 @@ impl Writer {
         self.number(length as u64);
     }
 
+    /// Drops what was written behind this length.
+    pub fn truncate(&mut self, length: usize) {
+        self.bytes.truncate(length);
+    }
+
+    /// Bytes as they are.
+    pub fn raw(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
     /// Bytes with a length prefix.
     pub fn slice(&mut self, bytes: &[u8]) {
         self.length(bytes.len());
-        self.bytes.extend_from_slice(bytes);
+        self.raw(bytes);
+    }
+
+    /// Content behind its length in four bytes: written in place, without a second buffer. The
+    /// content must be shorter than 4 GiB.
+    pub fn sized(&mut self, content: impl FnOnce(&mut Writer)) {
+        let start = self.bytes.len();
+        self.raw(&[0; 4]);
+        content(self);
+        let length = u32::try_from(self.bytes.len() - start - 4);
+        let length = length.expect("the content is shorter than 4 GiB");
+        self.bytes[start..start + 4].copy_from_slice(&length.to_le_bytes());
     }
 
     /// A string with a length prefix.
@@ -266,6 +358,23 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
+    /// Returns whether all bytes are read.
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    /// Takes all remaining bytes.
+    pub fn rest(&mut self) -> &'a [u8] {
+        core::mem::take(&mut self.rest)
+    }
+
+    /// Decodes the last value. Fails if bytes follow it.
+    pub fn last<T: Encode>(&mut self) -> Result<T, DecodeError> {
+        let value = T::take(self)?;
+        self.finish()?;
+        Ok(value)
+    }
+
     /// Fails if bytes remain.
     pub fn finish(&self) -> Result<(), DecodeError> {
         match self.rest.len() {
@@ -328,10 +437,22 @@ impl<'a> Reader<'a> {
     /// Bytes with a length prefix.
     pub fn slice(&mut self) -> Result<&'a [u8], DecodeError> {
         let length = self.length()?;
-        let (slice, rest) = self
+        self.bytes(length)
+    }
+
+    /// What [`Writer::sized`] wrote.
+    pub fn sized(&mut self) -> Result<&'a [u8], DecodeError> {
+        let (length, rest) = self
             .rest
-            .split_at_checked(length)
+            .split_first_chunk()
             .ok_or(DecodeError::Truncated)?;
+        self.rest = rest;
+        self.bytes(u32::from_le_bytes(*length) as usize)
+    }
+
+    fn bytes(&mut self, length: usize) -> Result<&'a [u8], DecodeError> {
+        let split = self.rest.split_at_checked(length);
+        let (slice, rest) = split.ok_or(DecodeError::Truncated)?;
         self.rest = rest;
         Ok(slice)
     }
@@ -387,6 +508,16 @@ impl Encode for u32 {
     }
 }
 
+impl Encode for u128 {
+    fn put(&self, out: &mut Writer) {
+        out.number((self >> 64) as u64);
+        out.number(*self as u64);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<u128, DecodeError> {
+        Ok((u128::from(input.number()?) << 64) | u128::from(input.number()?))
+    }
+}
+
 impl Encode for bool {
     fn put(&self, out: &mut Writer) {
         out.byte(u8::from(*self));
@@ -415,6 +546,24 @@ impl Encode for Vec<u8> {
     }
     fn take(input: &mut Reader<'_>) -> Result<Vec<u8>, DecodeError> {
         input.slice().map(Vec::from)
+    }
+}
+
+impl<T: Encode> Encode for Option<T> {
+    fn put(&self, out: &mut Writer) {
+        out.option(self.as_ref());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Option<T>, DecodeError> {
+        input.option()
+    }
+}
+
+impl<T: Encode> Encode for Vec<T> {
+    fn put(&self, out: &mut Writer) {
+        out.list(self);
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Vec<T>, DecodeError> {
+        input.list()
     }
 }
 

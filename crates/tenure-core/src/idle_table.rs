@@ -11,35 +11,36 @@ use hashbrown::HashTable;
 
 use crate::hash::Hasher;
 use crate::segment::Segment;
-use crate::slab::{NONE, Slab};
+use crate::slab::{Id, Slab};
+use crate::space::NamespaceState;
 
 #[derive(Clone, Debug)]
-struct IdleEntry<T> {
-    namespace: u32,
+pub(crate) struct IdleEntry<T> {
+    namespace: Id<NamespaceState>,
     name: Segment,
     value: T,
-    older: u32,
-    newer: u32,
+    older: Option<Id<IdleEntry<T>>>,
+    newer: Option<Id<IdleEntry<T>>>,
     idle: bool,
 }
 
 impl<T> IdleEntry<T> {
-    fn is(&self, namespace: u32, name: &str) -> bool {
+    fn is(&self, namespace: Id<NamespaceState>, name: &str) -> bool {
         self.namespace == namespace && self.name.as_bytes() == name.as_bytes()
     }
 
     fn hash(&self, hasher: Hasher) -> u64 {
-        hasher.hash(self.namespace, self.name.as_bytes())
+        hasher.hash(self.namespace.number(), self.name.as_bytes())
     }
 }
 
 /// A table of values by (namespace, rest of path), with a queue of idle entries.
 #[derive(Clone, Debug)]
 pub(crate) struct IdleTable<T> {
-    table: HashTable<u32>,
+    table: HashTable<Id<IdleEntry<T>>>,
     entries: Slab<IdleEntry<T>>,
-    oldest: u32,
-    newest: u32,
+    oldest: Option<Id<IdleEntry<T>>>,
+    newest: Option<Id<IdleEntry<T>>>,
     idle: u32,
     hasher: Hasher,
 }
@@ -47,7 +48,7 @@ pub(crate) struct IdleTable<T> {
 /// An evicted entry.
 #[derive(Debug)]
 pub(crate) struct Evicted<T> {
-    pub(crate) namespace: u32,
+    pub(crate) namespace: Id<NamespaceState>,
     pub(crate) value: T,
 }
 
@@ -56,8 +57,8 @@ impl<T> IdleTable<T> {
         IdleTable {
             table: HashTable::new(),
             entries: Slab::new(),
-            oldest: NONE,
-            newest: NONE,
+            oldest: None,
+            newest: None,
             idle: 0,
             hasher,
         }
@@ -72,7 +73,7 @@ impl<T> IdleTable<T> {
         self.idle
     }
 
-    pub(crate) fn get(&self, namespace: u32, name: &str) -> Option<&T> {
+    pub(crate) fn get(&self, namespace: Id<NamespaceState>, name: &str) -> Option<&T> {
         if self.entries.len() == 0 {
             return None;
         }
@@ -80,26 +81,31 @@ impl<T> IdleTable<T> {
             .map(|entry| &self.entries[entry].value)
     }
 
-    pub(crate) fn get_mut(&mut self, namespace: u32, name: &str) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, namespace: Id<NamespaceState>, name: &str) -> Option<&mut T> {
         let entry = self.find(namespace, name)?;
         Some(&mut self.entries[entry].value)
     }
 
     /// Adds a new entry at the end of the idle queue.
-    pub(crate) fn insert_idle(&mut self, namespace: u32, name: &str, value: T) {
+    pub(crate) fn insert_idle(&mut self, namespace: Id<NamespaceState>, name: &str, value: T) {
         let entry = self.insert(namespace, name, value);
         self.list(entry);
     }
 
     /// Adds a new entry that is in use.
-    pub(crate) fn insert(&mut self, namespace: u32, name: &str, value: T) -> u32 {
-        let hash = self.hasher.hash(namespace, name.as_bytes());
+    pub(crate) fn insert(
+        &mut self,
+        namespace: Id<NamespaceState>,
+        name: &str,
+        value: T,
+    ) -> Id<IdleEntry<T>> {
+        let hash = self.hasher.hash(namespace.number(), name.as_bytes());
         let entry = self.entries.insert(IdleEntry {
             namespace,
             name: Segment::new(name),
             value,
-            older: NONE,
-            newer: NONE,
+            older: None,
+            newer: None,
             idle: false,
         });
         let (entries, hasher) = (&self.entries, &self.hasher);
@@ -109,18 +115,18 @@ impl<T> IdleTable<T> {
     }
 
     /// Moves an entry to the end of the idle queue.
-    pub(crate) fn set_idle(&mut self, namespace: u32, name: &str) {
+    pub(crate) fn set_idle(&mut self, namespace: Id<NamespaceState>, name: &str) {
         if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
             self.list(entry);
         }
     }
 
-    fn list(&mut self, entry: u32) {
-        let older = core::mem::replace(&mut self.newest, entry);
+    fn list(&mut self, entry: Id<IdleEntry<T>>) {
+        let older = self.newest.replace(entry);
         match older {
-            NONE => self.oldest = entry,
-            older => self.entries[older].newer = entry,
+            None => self.oldest = Some(entry),
+            Some(older) => self.entries[older].newer = Some(entry),
         }
         let listed = &mut self.entries[entry];
         listed.older = older;
@@ -128,23 +134,23 @@ impl<T> IdleTable<T> {
         self.idle += 1;
     }
 
-    pub(crate) fn is_idle(&self, namespace: u32, name: &str) -> bool {
+    pub(crate) fn is_idle(&self, namespace: Id<NamespaceState>, name: &str) -> bool {
         self.find(namespace, name)
             .is_some_and(|entry| self.entries[entry].idle)
     }
 
     /// Removes an entry from the idle queue.
-    pub(crate) fn set_used(&mut self, namespace: u32, name: &str) {
+    pub(crate) fn set_used(&mut self, namespace: Id<NamespaceState>, name: &str) {
         if let Some(entry) = self.find(namespace, name) {
             self.unlist(entry);
         }
     }
 
-    pub(crate) fn remove(&mut self, namespace: u32, name: &str) -> Option<T> {
+    pub(crate) fn remove(&mut self, namespace: Id<NamespaceState>, name: &str) -> Option<T> {
         if self.entries.len() == 0 {
             return None;
         }
-        let hash = self.hasher.hash(namespace, name.as_bytes());
+        let hash = self.hasher.hash(namespace.number(), name.as_bytes());
         let entries = &self.entries;
         let found = self
             .table
@@ -156,23 +162,20 @@ impl<T> IdleTable<T> {
 
     /// Returns the longest idle value.
     pub(crate) fn oldest(&self) -> Option<&T> {
-        self.entries.get(self.oldest).map(|entry| &entry.value)
+        self.oldest.map(|oldest| &self.entries[oldest].value)
     }
 
     /// Evicts the longest idle entry.
     pub(crate) fn drop_oldest(&mut self) -> Option<Evicted<T>> {
-        if self.oldest == NONE {
-            return None;
-        }
-        self.drop_entry(self.oldest)
+        self.drop_entry(self.oldest?)
     }
 
     /// Evicts all entries that match; returns the namespace of each.
     pub(crate) fn drop_where(
         &mut self,
-        mut goes: impl FnMut(u32, &str) -> bool,
-    ) -> alloc::vec::Vec<u32> {
-        let going: alloc::vec::Vec<u32> = self
+        mut goes: impl FnMut(Id<NamespaceState>, &str) -> bool,
+    ) -> alloc::vec::Vec<Id<NamespaceState>> {
+        let going: alloc::vec::Vec<Id<IdleEntry<T>>> = self
             .entries
             .iter()
             .filter(|(_, entry)| goes(entry.namespace, entry.name.as_str()))
@@ -186,7 +189,7 @@ impl<T> IdleTable<T> {
     }
 
     /// All entries in use, in no particular order, then the idle ones from the longest idle on.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &str, &T, bool)> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<NamespaceState>, &str, &T, bool)> {
         let used = self
             .entries
             .iter()
@@ -194,7 +197,7 @@ impl<T> IdleTable<T> {
             .filter(|entry| !entry.idle);
         let mut at = self.oldest;
         let idle = core::iter::from_fn(move || {
-            let entry = self.entries.get(at)?;
+            let entry = &self.entries[at?];
             at = entry.newer;
             Some(entry)
         });
@@ -208,33 +211,32 @@ impl<T> IdleTable<T> {
         })
     }
 
-    fn find(&self, namespace: u32, name: &str) -> Option<u32> {
-        let hash = self.hasher.hash(namespace, name.as_bytes());
+    fn find(&self, namespace: Id<NamespaceState>, name: &str) -> Option<Id<IdleEntry<T>>> {
+        let hash = self.hasher.hash(namespace.number(), name.as_bytes());
         self.table
             .find(hash, |entry| self.entries[*entry].is(namespace, name))
             .copied()
     }
 
-    fn unlist(&mut self, number: u32) {
+    fn unlist(&mut self, number: Id<IdleEntry<T>>) {
         let entry = &mut self.entries[number];
         if !entry.idle {
             return;
         }
         entry.idle = false;
-        let older = core::mem::replace(&mut entry.older, NONE);
-        let newer = core::mem::replace(&mut entry.newer, NONE);
+        let (older, newer) = (entry.older.take(), entry.newer.take());
         match older {
-            NONE => self.oldest = newer,
-            older => self.entries[older].newer = newer,
+            None => self.oldest = newer,
+            Some(older) => self.entries[older].newer = newer,
         }
         match newer {
-            NONE => self.newest = older,
-            newer => self.entries[newer].older = older,
+            None => self.newest = older,
+            Some(newer) => self.entries[newer].older = older,
         }
         self.idle -= 1;
     }
 
-    fn drop_entry(&mut self, number: u32) -> Option<Evicted<T>> {
+    fn drop_entry(&mut self, number: Id<IdleEntry<T>>) -> Option<Evicted<T>> {
         self.unlist(number);
         let entry = self.entries.remove(number)?;
         let hash = entry.hash(self.hasher);
@@ -255,23 +257,27 @@ mod tests {
     use alloc::vec;
     use alloc::vec::Vec;
 
+    fn namespace(number: u32) -> Id<NamespaceState> {
+        Id::new(number).unwrap()
+    }
+
     #[test]
     fn the_longest_idle_goes_first_and_use_takes_out_of_line() {
         let mut table = IdleTable::new(Hasher::new(HashSeed(3)));
         for (number, name) in ["/a", "/b", "/c", "/d"].into_iter().enumerate() {
-            table.insert(0, name, number);
-            table.set_idle(0, name);
+            table.insert(namespace(0), name, number);
+            table.set_idle(namespace(0), name);
         }
-        table.set_idle(0, "/a");
-        table.set_used(0, "/b");
+        table.set_idle(namespace(0), "/a");
+        table.set_used(namespace(0), "/b");
         assert_eq!((table.len(), table.idle()), (4, 3));
         let order: Vec<usize> = table.iter().map(|(_, _, value, _)| *value).collect();
         assert_eq!(order, vec![1, 2, 3, 0]);
         assert_eq!(table.drop_oldest().map(|dropped| dropped.value), Some(2));
-        assert_eq!(table.remove(0, "/d"), Some(3));
-        assert_eq!(table.get(1, "/a"), None);
+        assert_eq!(table.remove(namespace(0), "/d"), Some(3));
+        assert_eq!(table.get(namespace(1), "/a"), None);
         assert_eq!(table.drop_oldest().map(|dropped| dropped.value), Some(0));
         assert!(table.drop_oldest().is_none());
-        assert_eq!(table.get(0, "/b"), Some(&1));
+        assert_eq!(table.get(namespace(0), "/b"), Some(&1));
     }
 }

@@ -31,6 +31,7 @@ pub mod deadlock;
 pub mod event;
 mod event_log;
 mod hash;
+mod idempotency;
 mod idle_table;
 pub mod lease;
 #[cfg(feature = "model")]

@@ -10,7 +10,7 @@
 //! below a path), the model searches everything again.
 
 mod acquire;
-mod conflict;
+pub mod conflict;
 mod query;
 
 use alloc::boxed::Box;

@@ -30,7 +30,7 @@ impl Algorithm {
     ];
 
     /// Whether a write under it covers what lies below its path.
-    pub fn is_recursive(self) -> bool {
+    pub const fn is_recursive(self) -> bool {
         matches!(self, Algorithm::RecursiveRw | Algorithm::RecursiveWrite)
     }
 
@@ -54,6 +54,11 @@ pub enum Mode {
     Read,
     /// Shared, the path and everything below it (E6).
     ReadTree,
+}
+
+impl Mode {
+    /// All of them, in wire order.
+    pub const ALL: [Mode; 3] = [Mode::Write, Mode::Read, Mode::ReadTree];
 }
 
 /// Why an acquire is not granted; the variants match the wire protocol.
@@ -105,6 +110,71 @@ impl Reason {
             | Reason::StaleFence { .. }
             | Reason::InvalidPermits { .. } => false,
         }
+    }
+}
+
+/// A lock that is held, waited for or wanted: its mode, and the algorithm that applies to it (R42:
+/// holds keep their algorithm).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Access {
+    /// Its mode.
+    pub mode: Mode,
+    /// Its algorithm.
+    pub algorithm: Algorithm,
+}
+
+impl Access {
+    /// Whether it is a write that covers everything below its path.
+    pub const fn covers_below(self) -> bool {
+        matches!(self.mode, Mode::Write) && self.algorithm.is_recursive()
+    }
+
+    /// Whether it is a semaphore permit.
+    pub const fn is_permit(self) -> bool {
+        matches!(self.mode, Mode::Write) && matches!(self.algorithm, Algorithm::Semaphore)
+    }
+}
+
+/// The position of a held path, seen from the wanted one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Position {
+    /// An ancestor of it.
+    Above,
+    /// The path itself.
+    Same,
+    /// A descendant of it.
+    Below,
+}
+
+/// The conflict rule: why a wanted lock cannot be granted while another owner holds this one (the
+/// matrix above R43 (conflicts between different algorithms), E6 (shared lock on a subtree)).
+///
+/// The check, the list of blockers and the queue walk the tree and ask this function. In the queue
+/// it is the relation of R44 (when two requests exclude each other): `held` is then what a waiter
+/// wants.
+///
+/// `SemaphoreFull` between two permits means "if all permits are taken", which the caller counts; two
+/// waiters for permits always exclude each other (R44).
+#[inline]
+pub const fn excludes(wanted: Access, held: Access, position: Position) -> Option<Reason> {
+    let writes = matches!(wanted.mode, Mode::Write);
+    match (position, held.mode) {
+        (Position::Above, Mode::Write) if held.covers_below() => Some(Reason::AncestorLocked),
+        (Position::Above, Mode::ReadTree) if writes => Some(Reason::AncestorLocked),
+        (Position::Same, Mode::Write) if held.is_permit() && wanted.is_permit() => {
+            Some(Reason::SemaphoreFull)
+        }
+        (Position::Same, Mode::Write) => Some(Reason::WriteLocked),
+        (Position::Same, Mode::Read | Mode::ReadTree) if writes => Some(Reason::ReadLocked),
+        (Position::Below, Mode::Write)
+            if wanted.covers_below() || matches!(wanted.mode, Mode::ReadTree) =>
+        {
+            Some(Reason::DescendantWriteLocked)
+        }
+        (Position::Below, Mode::Read | Mode::ReadTree) if wanted.covers_below() => {
+            Some(Reason::DescendantReadLocked)
+        }
+        _ => None,
     }
 }
 

@@ -1,4 +1,4 @@
-//! Slab (arena) with stable indices: a value keeps its number until it is removed.
+//! Slab (arena) with stable, typed indices: a value keeps its [`Id`] until it is removed.
 //!
 //! The slab grows by chunks, so growth never copies existing values and never doubles the memory.
 //! Freed numbers are reused, last freed first. So the numbers are a function of the history and
@@ -6,17 +6,97 @@
 //! numbers are paging cursors.
 
 use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::fmt;
+use core::hash::{Hash, Hasher};
+use core::marker::PhantomData;
+use core::num::NonZeroU32;
 use core::ops::{Index, IndexMut};
 
-/// The null index.
-pub(crate) const NONE: u32 = u32::MAX;
+use crate::codec::{DecodeError, Encode, Reader, Writer};
+
+/// The number of a value in a [`Slab`]: an index that fits only slabs of this type. `Option<Id<T>>`
+/// is as small as an `Id`.
+pub(crate) struct Id<T> {
+    /// The complement of the number, which is below `u32::MAX`.
+    complement: NonZeroU32,
+    of: PhantomData<fn() -> T>,
+}
+
+impl<T> Id<T> {
+    /// The id with this number; `None` for the one number that no slab has.
+    pub(crate) const fn new(number: u32) -> Option<Id<T>> {
+        match NonZeroU32::new(!number) {
+            Some(complement) => Some(Id {
+                complement,
+                of: PhantomData,
+            }),
+            None => None,
+        }
+    }
+
+    pub(crate) const fn number(self) -> u32 {
+        !self.complement.get()
+    }
+}
+
+// Derived, these would need the same of `T`.
+impl<T> Clone for Id<T> {
+    fn clone(&self) -> Id<T> {
+        *self
+    }
+}
+
+impl<T> Copy for Id<T> {}
+
+impl<T> PartialEq for Id<T> {
+    fn eq(&self, other: &Id<T>) -> bool {
+        self.complement == other.complement
+    }
+}
+
+impl<T> Eq for Id<T> {}
+
+impl<T> PartialOrd for Id<T> {
+    fn partial_cmp(&self, other: &Id<T>) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl<T> Ord for Id<T> {
+    fn cmp(&self, other: &Id<T>) -> Ordering {
+        self.number().cmp(&other.number())
+    }
+}
+
+impl<T> Hash for Id<T> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.number().hash(state);
+    }
+}
+
+impl<T> fmt::Debug for Id<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.number().fmt(f)
+    }
+}
+
+/// Snapshots keep the numbers of claims.
+impl<T> Encode for Id<T> {
+    fn put(&self, out: &mut Writer) {
+        out.put(&self.number());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<Id<T>, DecodeError> {
+        Id::new(input.take()?).ok_or(DecodeError::Number)
+    }
+}
 
 const CHUNK_BITS: u32 = 10;
 const CHUNK: usize = 1 << CHUNK_BITS;
 
 #[derive(Clone, Debug)]
 enum Slot<T> {
-    Free { next: u32 },
+    Free { next: Option<Id<T>> },
     Used(T),
 }
 
@@ -24,23 +104,16 @@ enum Slot<T> {
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
     chunks: Vec<Vec<Slot<T>>>,
-    free: u32,
+    free: Option<Id<T>>,
     slots: u32,
     len: u32,
-}
-
-fn split(number: u32) -> (usize, usize) {
-    (
-        (number >> CHUNK_BITS) as usize,
-        number as usize & (CHUNK - 1),
-    )
 }
 
 impl<T> Slab<T> {
     pub(crate) fn new() -> Slab<T> {
         Slab {
             chunks: Vec::new(),
-            free: NONE,
+            free: None,
             slots: 0,
             len: 0,
         }
@@ -55,29 +128,48 @@ impl<T> Slab<T> {
         self.slots
     }
 
-    pub(crate) fn insert(&mut self, value: T) -> u32 {
+    fn slot(&self, id: Id<T>) -> Option<&Slot<T>> {
+        let (chunk, at) = split(id);
+        self.chunks.get(chunk)?.get(at)
+    }
+
+    fn slot_mut(&mut self, id: Id<T>) -> Option<&mut Slot<T>> {
+        let (chunk, at) = split(id);
+        self.chunks.get_mut(chunk)?.get_mut(at)
+    }
+
+    /// Adds a value that contains its own id.
+    pub(crate) fn insert_with(&mut self, value: impl FnOnce(Id<T>) -> T) -> Id<T> {
+        let id = self.free.unwrap_or_else(|| self.next_new());
+        self.insert(value(id))
+    }
+
+    fn next_new(&self) -> Id<T> {
+        Id::new(self.slots).expect("fewer than 2^32 - 1 values")
+    }
+
+    pub(crate) fn insert(&mut self, value: T) -> Id<T> {
         self.len += 1;
-        if self.free == NONE {
+        let Some(id) = self.free else {
             return self.push(Slot::Used(value));
-        }
-        let number = self.free;
-        let (chunk, at) = split(number);
+        };
+        let (chunk, at) = split(id);
         let slot = &mut self.chunks[chunk][at];
         if let Slot::Free { next } = *slot {
             self.free = next;
         }
         *slot = Slot::Used(value);
-        number
+        id
     }
 
-    pub(crate) fn remove(&mut self, number: u32) -> Option<T> {
-        let (chunk, at) = split(number);
-        let slot = self.chunks.get_mut(chunk)?.get_mut(at)?;
+    pub(crate) fn remove(&mut self, id: Id<T>) -> Option<T> {
+        let next = self.free;
+        let slot = self.slot_mut(id)?;
         if let Slot::Free { .. } = slot {
             return None;
         }
-        let taken = core::mem::replace(slot, Slot::Free { next: self.free });
-        self.free = number;
+        let taken = core::mem::replace(slot, Slot::Free { next });
+        self.free = Some(id);
         self.len -= 1;
         match taken {
             Slot::Used(value) => Some(value),
@@ -85,51 +177,48 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn get(&self, number: u32) -> Option<&T> {
-        let (chunk, at) = split(number);
-        match self.chunks.get(chunk)?.get(at)? {
+    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
+        match self.slot(id)? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
     }
 
-    pub(crate) fn get_mut(&mut self, number: u32) -> Option<&mut T> {
-        let (chunk, at) = split(number);
-        match self.chunks.get_mut(chunk)?.get_mut(at)? {
+    pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
+        match self.slot_mut(id)? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
     }
 
-    /// All values with their numbers, in the order of the numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    /// All values with their ids, in the order of the numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
         (0u32..)
             .zip(self.chunks.iter().flatten())
             .filter_map(|(number, slot)| match slot {
-                Slot::Used(value) => Some((number, value)),
+                Slot::Used(value) => Some((Id::new(number)?, value)),
                 Slot::Free { .. } => None,
             })
     }
 
-    /// Returns the free numbers, in the order of their reuse.
-    pub(crate) fn free_numbers(&self) -> impl Iterator<Item = u32> {
+    /// Returns the free ids, in the order of their reuse.
+    pub(crate) fn free_ids(&self) -> impl Iterator<Item = Id<T>> {
         let mut at = self.free;
         core::iter::from_fn(move || {
-            let (chunk, slot) = split(at);
-            match self.chunks.get(chunk)?.get(slot)? {
+            let id = at?;
+            match self.slot(id)? {
                 Slot::Free { next } => {
-                    let number = at;
                     at = *next;
-                    Some(number)
+                    Some(id)
                 }
                 Slot::Used(_) => None,
             }
         })
     }
 
-    /// Restores a slab: values by number (`None` if free), and the free numbers in order. Returns
+    /// Restores a slab: values by number (`None` if free), and the free ids in order. Returns
     /// `None` if the two contradict each other.
-    pub(crate) fn restore(values: Vec<Option<T>>, free: &[u32]) -> Option<Slab<T>> {
+    pub(crate) fn restore(values: Vec<Option<T>>, free: &[Id<T>]) -> Option<Slab<T>> {
         let holes = values.iter().filter(|value| value.is_none()).count();
         if holes != free.len() {
             return None;
@@ -142,32 +231,29 @@ impl<T> Slab<T> {
                     slab.push(Slot::Used(value));
                 }
                 None => {
-                    slab.push(Slot::Free { next: NONE });
+                    slab.push(Slot::Free { next: None });
                 }
             }
         }
         // Each free slot must be listed exactly once: a listed slot first points to itself as a
         // mark.
-        for number in free {
-            let (chunk, at) = split(*number);
-            match slab.chunks.get_mut(chunk)?.get_mut(at)? {
-                Slot::Free { next } if *next == NONE => *next = *number,
+        for id in free {
+            match slab.slot_mut(*id)? {
+                Slot::Free { next: next @ None } => *next = Some(*id),
                 Slot::Free { .. } | Slot::Used(_) => return None,
             }
         }
-        let mut next = NONE;
-        for number in free.iter().rev() {
-            let (chunk, at) = split(*number);
-            slab.chunks[chunk][at] = Slot::Free { next };
-            next = *number;
+        for id in free.iter().rev() {
+            let next = slab.free;
+            *slab.slot_mut(*id)? = Slot::Free { next };
+            slab.free = Some(*id);
         }
-        slab.free = next;
         Some(slab)
     }
 
-    fn push(&mut self, slot: Slot<T>) -> u32 {
-        let number = self.slots;
-        let (chunk, _) = split(number);
+    fn push(&mut self, slot: Slot<T>) -> Id<T> {
+        let id = self.next_new();
+        let (chunk, _) = split(id);
         if chunk == self.chunks.len() {
             // Only the first chunk grows gradually, so that a small slab stays small.
             let capacity = if chunk == 0 { 4 } else { CHUNK };
@@ -175,20 +261,28 @@ impl<T> Slab<T> {
         }
         self.chunks[chunk].push(slot);
         self.slots += 1;
-        number
+        id
     }
 }
 
-impl<T> Index<u32> for Slab<T> {
+fn split<T>(id: Id<T>) -> (usize, usize) {
+    let number = id.number();
+    (
+        (number >> CHUNK_BITS) as usize,
+        number as usize & (CHUNK - 1),
+    )
+}
+
+impl<T> Index<Id<T>> for Slab<T> {
     type Output = T;
-    fn index(&self, number: u32) -> &T {
-        self.get(number).expect("a number in use")
+    fn index(&self, id: Id<T>) -> &T {
+        self.get(id).expect("an id in use")
     }
 }
 
-impl<T> IndexMut<u32> for Slab<T> {
-    fn index_mut(&mut self, number: u32) -> &mut T {
-        self.get_mut(number).expect("a number in use")
+impl<T> IndexMut<Id<T>> for Slab<T> {
+    fn index_mut(&mut self, id: Id<T>) -> &mut T {
+        self.get_mut(id).expect("an id in use")
     }
 }
 
@@ -197,27 +291,40 @@ mod tests {
     use super::*;
     use alloc::vec;
 
+    fn id<T>(number: u32) -> Id<T> {
+        Id::new(number).unwrap()
+    }
+
     #[test]
     fn numbers_are_used_again_last_freed_first() {
         let mut slab = Slab::new();
-        let numbers: Vec<u32> = (0..3000).map(|value| slab.insert(value)).collect();
-        slab.remove(numbers[7]);
-        slab.remove(numbers[2000]);
-        assert_eq!(slab.get(2000), None);
-        assert_eq!(slab.free_numbers().collect::<Vec<_>>(), vec![2000, 7]);
-        assert_eq!(slab.insert(1), 2000);
-        assert_eq!(slab.insert(2), 7);
-        assert_eq!(slab.insert(3), 3000);
+        let ids: Vec<Id<u32>> = (0..3000).map(|value| slab.insert(value)).collect();
+        slab.remove(ids[7]);
+        slab.remove(ids[2000]);
+        assert_eq!(slab.get(id(2000)), None);
+        assert_eq!(slab.free_ids().collect::<Vec<_>>(), vec![id(2000), id(7)]);
+        assert_eq!(slab.insert(1), id(2000));
+        assert_eq!(slab.insert(2), id(7));
+        assert_eq!(slab.insert(3), id(3000));
         assert_eq!((slab.len(), slab.slots()), (3001, 3001));
     }
 
     #[test]
     fn an_arena_is_restored_with_its_holes() {
-        let slab = Slab::restore(vec![Some('a'), None, Some('c'), None], &[3, 1]).unwrap();
-        assert_eq!(slab.free_numbers().collect::<Vec<_>>(), vec![3, 1]);
-        assert_eq!(slab.iter().collect::<Vec<_>>(), vec![(0, &'a'), (2, &'c')]);
-        assert!(Slab::restore(vec![Some('a'), None, None], &[1, 1]).is_none());
-        assert!(Slab::restore(vec![Some('a'), None], &[0]).is_none());
+        let values = || vec![Some('a'), None, Some('c'), None];
+        let slab = Slab::restore(values(), &[id(3), id(1)]).unwrap();
+        assert_eq!(slab.free_ids().collect::<Vec<_>>(), vec![id(3), id(1)]);
+        let found: Vec<_> = slab.iter().collect();
+        assert_eq!(found, vec![(id(0), &'a'), (id(2), &'c')]);
+        assert!(Slab::restore(vec![Some('a'), None, None], &[id(1), id(1)]).is_none());
+        assert!(Slab::restore(vec![Some('a'), None], &[id(0)]).is_none());
         assert!(Slab::restore(vec![Some('a'), None], &[]).is_none());
+    }
+
+    #[test]
+    fn an_absent_id_takes_no_room() {
+        assert_eq!(size_of::<Option<Id<u64>>>(), size_of::<u32>());
+        assert_eq!(Id::<u64>::new(u32::MAX), None);
+        assert!(id::<u64>(3) < id(4));
     }
 }

@@ -42,20 +42,20 @@ use crate::hash::Hasher;
 use crate::idle_table::IdleTable;
 use crate::outcome::{Applied, LeaseChange, Outcome};
 use crate::path::Namespace;
-use crate::slab::Slab;
+use crate::slab::{Id, Slab};
 use crate::tree::Tree;
 use crate::value::{Fence, Stamp};
 use crate::wait_lists::WaitLists;
 
-use self::claims::Claim;
-use self::idempotency::IdempotencyTable;
+use self::idempotency::SpaceAnswers;
 use self::namespaces::Namespaces;
 use self::policy_change::{RegionFloor, Routes};
-use self::queue::Waiter;
 use self::retained::Capacity;
 use self::sessions::Sessions;
 
-pub(crate) use self::idempotency::KEPT_MS as ANSWER_KEPT_MS;
+pub(crate) use self::claims::Claim;
+pub(crate) use self::namespaces::NamespaceState;
+pub(crate) use self::queue::Waiter;
 pub use crate::hash::HashSeed;
 
 /// The newest rules that this release knows. Every change of an outcome, or of the encoding of a
@@ -123,11 +123,11 @@ pub struct Space {
     // The number of the last waiter.
     next_waiter: u64,
     // Deadlines of waiters: (end, number, waiter).
-    ends: BTreeSet<(u64, u64, u32)>,
+    ends: BTreeSet<(u64, u64, Id<Waiter>)>,
     links: WaitLists,
     marks: IdleTable<Fence>,
     capacities: IdleTable<Capacity>,
-    answers: IdempotencyTable,
+    answers: SpaceAnswers,
     events: EventLog,
     routes: Routes,
     // The last epoch given to a lease. Since rules 2 epochs and waiters share one number sequence.
@@ -141,7 +141,7 @@ pub struct Space {
     long_leases: u32,
     watching: bool,
     // Waiters to re-check before the command ends: (number, waiter).
-    pending: BTreeSet<(u64, u32)>,
+    pending: BTreeSet<(u64, Id<Waiter>)>,
     out: Effects,
 }
 
@@ -219,7 +219,7 @@ impl Space {
             links: WaitLists::new(),
             marks: IdleTable::new(hasher),
             capacities: IdleTable::new(hasher),
-            answers: IdempotencyTable::new(limits.answers),
+            answers: SpaceAnswers::new(limits.answers),
             events: EventLog::new(limits.events),
             routes: Routes::default(),
             epoch: 0,
@@ -358,7 +358,7 @@ impl Space {
     /// rules.
     fn lift(&mut self, by: u64) {
         let raise = |number: u64| number.saturating_add(by).min(Fence::MINTED_END - 1);
-        let numbers: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
+        let numbers: Vec<_> = self.namespaces.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let state = &mut self.namespaces[number];
             state.high = raise(state.high);

@@ -184,7 +184,7 @@ impl System {
 
     /// Looks up a key without claiming it; `None` if it is fresh.
     pub fn lookup(&self, claim: &KeyClaim, now: u64) -> Option<RepeatedKey> {
-        self.answers.look(claim, now.max(self.time))
+        self.answers.repeated(claim, now.max(self.time))
     }
 
     /// Returns the work in progress under a key.
@@ -237,7 +237,7 @@ impl System {
         claim: Option<KeyClaim>,
     ) -> SystemOutcome {
         if let Some(claim) = &claim
-            && let Some(repeated) = self.answers.look(claim, self.time)
+            && let Some(repeated) = self.answers.repeated(claim, self.time)
         {
             return SystemOutcome::Repeated(repeated);
         }
@@ -294,7 +294,7 @@ impl System {
         effect: ReleasePlanEffect,
         events: &mut Vec<Event>,
     ) -> SystemOutcome {
-        match self.answers.look(&claim, self.time) {
+        match self.answers.repeated(&claim, self.time) {
             None => {}
             Some(RepeatedKey::Open) => {
                 if let Some(KeyWork::Plan(first)) = self.answers.work(&claim, self.time) {
@@ -331,7 +331,7 @@ impl System {
         act: impl FnOnce(&mut System) -> SystemOutcome,
     ) -> SystemOutcome {
         if let Some(claim) = &claim
-            && let Some(repeated) = self.answers.look(claim, self.time)
+            && let Some(repeated) = self.answers.repeated(claim, self.time)
         {
             return SystemOutcome::Repeated(repeated);
         }

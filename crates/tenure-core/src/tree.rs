@@ -17,31 +17,31 @@ use crate::hash::Hasher;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
 use crate::segment::Segment;
-use crate::slab::{NONE, Slab};
+use crate::slab::{Id, Slab};
+use crate::space::{Claim, Waiter};
 use crate::value::OwnerId;
+use crate::wait_lists::WaitLink;
 
 /// A node: one path, or a prefix of one.
 #[derive(Clone, Debug)]
 pub(crate) struct PathNode {
     segment: Segment,
-    pub(crate) parent: u32,
-    first_child: u32,
-    next_sibling: u32,
-    previous_sibling: u32,
+    pub(crate) parent: Option<Id<PathNode>>,
+    first_child: Option<Id<PathNode>>,
+    next_sibling: Option<Id<PathNode>>,
+    previous_sibling: Option<Id<PathNode>>,
     /// The claim, if there is exactly one; several are in `claims_by_owner` of the extra.
-    pub(crate) claim: u32,
-    /// Write claims and permits strictly below.
-    pub(crate) writes_below: u32,
-    /// Read claims of either kind strictly below.
-    pub(crate) reads_below: u32,
-    extra: u32,
+    pub(crate) claim: Option<Id<Claim>>,
+    /// How many claims are strictly below, by [`Side`].
+    pub(crate) below: SideCounts,
+    extra: Option<Id<NodeExtra>>,
 }
 
 /// The children of a node in byte order. Built only for nodes with many children when a query needs
 /// the first one.
 #[derive(Clone, Debug)]
 pub(crate) struct OrderedChildren {
-    children: BTreeMap<Box<str>, u32>,
+    children: BTreeMap<Box<str>, Id<PathNode>>,
     /// Number of insertions and removals since it was last used.
     unused: usize,
 }
@@ -53,37 +53,47 @@ const FEW_CHILDREN: usize = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct NodeExtra {
     /// Claims, when there are several, by owner: writers or permits, readers, readers of the tree.
-    pub(crate) claims_by_owner: [BTreeMap<OwnerId, u32>; 3],
+    pub(crate) claims_by_owner: [BTreeMap<OwnerId, Id<Claim>>; 3],
     /// Waiters for exactly this path, by number: those for writing, reading, reading the tree.
-    pub(crate) here: [BTreeMap<u64, (u32, u32)>; 3],
-    /// Waiters for paths strictly below, by number, with how many such paths: for writing, for reading.
-    pub(crate) below: [BTreeMap<u64, (u32, u32)>; 2],
-    /// Heads of the wait lists of waiters blocked at this node; `NONE` if empty.
-    pub(crate) rings: [u32; RINGS],
+    pub(crate) here: [PathQueue; 3],
+    /// Waiters for paths strictly below, by number, with how many such paths, by [`Side`].
+    pub(crate) below: [PathQueue; 2],
+    /// Heads of the wait lists of waiters blocked at this node.
+    pub(crate) rings: [Option<Id<WaitLink>>; RINGS],
     ordered: Option<Box<OrderedChildren>>,
 }
 
-/// The kinds of claims and of waiters at a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum ClaimKind {
-    Write = 0,
-    Read = 1,
-    Tree = 2,
+/// The waiters in one queue by number: each with its id and the number of its paths counted here.
+pub(crate) type PathQueue = BTreeMap<u64, (Id<Waiter>, u32)>;
+
+/// The claims, or waiters, below a node are counted on two sides: the conflict rule never tells the
+/// two read modes apart there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    /// Writes and permits.
+    Writes = 0,
+    /// Reads of either mode.
+    Reads = 1,
 }
 
-impl ClaimKind {
-    pub(crate) const ALL: [ClaimKind; 3] = [ClaimKind::Write, ClaimKind::Read, ClaimKind::Tree];
+/// A number of claims by [`Side`].
+pub(crate) type SideCounts = [u32; 2];
 
-    pub(crate) fn of(mode: Mode) -> ClaimKind {
+impl Side {
+    pub(crate) const ALL: [Side; 2] = [Side::Writes, Side::Reads];
+
+    pub(crate) fn of(mode: Mode) -> Side {
         match mode {
-            Mode::Write => ClaimKind::Write,
-            Mode::Read => ClaimKind::Read,
-            Mode::ReadTree => ClaimKind::Tree,
+            Mode::Write => Side::Writes,
+            Mode::Read | Mode::ReadTree => Side::Reads,
         }
     }
 
-    pub(crate) fn is_write(self) -> bool {
-        self == ClaimKind::Write
+    pub(crate) fn modes(self) -> &'static [Mode] {
+        match self {
+            Side::Writes => &[Mode::Write],
+            Side::Reads => &[Mode::Read, Mode::ReadTree],
+        }
     }
 }
 
@@ -113,21 +123,21 @@ impl NodeExtra {
             claims_by_owner: Default::default(),
             here: Default::default(),
             below: Default::default(),
-            rings: [NONE; RINGS],
+            rings: [None; RINGS],
             ordered: None,
         }
     }
 
     /// Returns the waiters for exactly this path in one mode.
-    pub(crate) fn line(&self, kind: ClaimKind) -> &BTreeMap<u64, (u32, u32)> {
-        &self.here[kind as usize]
+    pub(crate) fn line(&self, mode: Mode) -> &PathQueue {
+        &self.here[mode as usize]
     }
 
     fn is_empty(&self) -> bool {
         self.claims_by_owner.iter().all(BTreeMap::is_empty)
             && self.here.iter().all(BTreeMap::is_empty)
             && self.below.iter().all(BTreeMap::is_empty)
-            && self.rings == [NONE; RINGS]
+            && self.rings == [None; RINGS]
             && self.ordered.is_none()
     }
 }
@@ -136,9 +146,9 @@ impl NodeExtra {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathPosition {
     /// The path's own node, if it exists.
-    pub(crate) at: Option<u32>,
-    /// The nearest existing node strictly above, `NONE` if there is none.
-    pub(crate) above: u32,
+    pub(crate) at: Option<Id<PathNode>>,
+    /// The nearest existing node strictly above.
+    pub(crate) above: Option<Id<PathNode>>,
 }
 
 /// All path nodes of a space.
@@ -146,7 +156,7 @@ pub(crate) struct PathPosition {
 pub(crate) struct Tree {
     pub(crate) nodes: Slab<PathNode>,
     pub(crate) extras: Slab<NodeExtra>,
-    children: HashTable<u32>,
+    children: HashTable<Id<PathNode>>,
     hasher: Hasher,
 }
 
@@ -161,19 +171,19 @@ impl Tree {
     }
 
     /// Creates the root of a namespace.
-    pub(crate) fn plant(&mut self) -> u32 {
-        self.nodes.insert(PathNode::new("", NONE))
+    pub(crate) fn plant(&mut self) -> Id<PathNode> {
+        self.nodes.insert(PathNode::new("", None))
     }
 
     /// Returns the position of a path without creating nodes.
     pub(crate) fn path_position<'a>(
         &self,
-        root: u32,
+        root: Option<Id<PathNode>>,
         segments: impl Iterator<Item = &'a str>,
     ) -> PathPosition {
         let mut path_position = PathPosition {
-            at: (root != NONE).then_some(root),
-            above: NONE,
+            at: root,
+            above: None,
         };
         for segment in segments {
             let Some(parent) = path_position.at else {
@@ -181,17 +191,21 @@ impl Tree {
             };
             path_position = PathPosition {
                 at: self.child(parent, segment),
-                above: parent,
+                above: Some(parent),
             };
         }
         path_position
     }
 
     /// Returns the node of a path; creates it if needed.
-    pub(crate) fn reach<'a>(&mut self, root: u32, segments: impl Iterator<Item = &'a str>) -> u32 {
+    pub(crate) fn reach<'a>(
+        &mut self,
+        root: Id<PathNode>,
+        segments: impl Iterator<Item = &'a str>,
+    ) -> Id<PathNode> {
         let mut at = root;
         for segment in segments {
-            let hash = self.hasher.hash(at, segment.as_bytes());
+            let hash = self.hasher.hash(at.number(), segment.as_bytes());
             at = match self.child_by(hash, at, segment) {
                 Some(child) => child,
                 None => self.grow(hash, at, segment),
@@ -200,32 +214,30 @@ impl Tree {
         at
     }
 
-    fn child(&self, parent: u32, segment: &str) -> Option<u32> {
-        let hash = self.hasher.hash(parent, segment.as_bytes());
+    fn child(&self, parent: Id<PathNode>, segment: &str) -> Option<Id<PathNode>> {
+        let hash = self.hasher.hash(parent.number(), segment.as_bytes());
         self.child_by(hash, parent, segment)
     }
 
-    fn child_by(&self, hash: u64, parent: u32, segment: &str) -> Option<u32> {
-        if self.nodes[parent].first_child == NONE {
-            return None;
-        }
+    fn child_by(&self, hash: u64, parent: Id<PathNode>, segment: &str) -> Option<Id<PathNode>> {
+        self.nodes[parent].first_child?;
         self.children
             .find(hash, |child| {
                 let child = &self.nodes[*child];
-                child.parent == parent && child.segment.as_bytes() == segment.as_bytes()
+                child.parent == Some(parent) && child.segment.as_bytes() == segment.as_bytes()
             })
             .copied()
     }
 
-    fn grow(&mut self, hash: u64, parent: u32, segment: &str) -> u32 {
+    fn grow(&mut self, hash: u64, parent: Id<PathNode>, segment: &str) -> Id<PathNode> {
         let first = self.nodes[parent].first_child;
         let child = self.nodes.insert(PathNode {
             next_sibling: first,
-            ..PathNode::new(segment, parent)
+            ..PathNode::new(segment, Some(parent))
         });
-        self.nodes[parent].first_child = child;
-        if first != NONE {
-            self.nodes[first].previous_sibling = child;
+        self.nodes[parent].first_child = Some(child);
+        if let Some(first) = first {
+            self.nodes[first].previous_sibling = Some(child);
         }
         let Tree {
             nodes,
@@ -235,7 +247,8 @@ impl Tree {
         } = self;
         children.insert_unique(hash, child, |other| {
             let other = &nodes[*other];
-            hasher.hash(other.parent, other.segment.as_bytes())
+            let parent = other.parent.map_or(u32::MAX, Id::number);
+            hasher.hash(parent, other.segment.as_bytes())
         });
         self.reorder(parent, |ordered| {
             ordered.children.insert(segment.into(), child);
@@ -245,11 +258,10 @@ impl Tree {
 
     /// Updates the sorted children of a node, if there are any; drops them if no query has used
     /// them for a long time.
-    fn reorder(&mut self, node: u32, change: impl FnOnce(&mut OrderedChildren)) {
-        let extra = self.nodes[node].extra;
-        if extra == NONE {
+    fn reorder(&mut self, node: Id<PathNode>, change: impl FnOnce(&mut OrderedChildren)) {
+        let Some(extra) = self.nodes[node].extra else {
             return;
-        }
+        };
         let there = &mut self.extras[extra].ordered;
         if let Some(ordered) = there {
             change(ordered);
@@ -261,7 +273,7 @@ impl Tree {
     }
 
     /// Sorts the children of a node, if there are many.
-    pub(crate) fn order_children(&mut self, node: u32) {
+    pub(crate) fn order_children(&mut self, node: Id<PathNode>) {
         let ordered = self
             .extra(node)
             .is_some_and(|extra| extra.ordered.is_some());
@@ -284,37 +296,46 @@ impl Tree {
     }
 
     /// Returns the children of a node in byte order, if they are kept sorted.
-    pub(crate) fn ordered_children(&self, node: u32) -> Option<impl Iterator<Item = u32> + '_> {
+    pub(crate) fn ordered_children(
+        &self,
+        node: Id<PathNode>,
+    ) -> Option<impl Iterator<Item = Id<PathNode>> + '_> {
         let ordered = self.extra(node)?.ordered.as_ref()?;
         Some(ordered.children.values().copied())
     }
 
+    /// Returns whether a node has no claims and no waiters.
+    pub(crate) fn is_vacant(&self, node: Id<PathNode>) -> bool {
+        let node = &self.nodes[node];
+        node.claim.is_none() && node.extra.is_none()
+    }
+
     /// Returns whether a node has no claims, waiters or children.
-    pub(crate) fn is_bare(&self, node: u32) -> bool {
+    pub(crate) fn is_bare(&self, node: Id<PathNode>) -> bool {
         self.nodes[node].is_bare()
     }
 
     /// Removes a node and its ancestors as far as they are empty; the root stays.
-    pub(crate) fn prune(&mut self, mut at: u32) {
+    pub(crate) fn prune(&mut self, mut at: Id<PathNode>) {
         // The node may have been removed already, together with one below it.
         while let Some(node) = self.nodes.get(at) {
-            if node.extra != NONE {
+            if node.extra.is_some() {
                 self.settle_extra(at);
             }
             let node = &self.nodes[at];
             let (parent, next, previous) = (node.parent, node.next_sibling, node.previous_sibling);
-            if parent == NONE || !node.is_bare() {
+            let Some(parent) = parent.filter(|_| node.is_bare()) else {
                 return;
-            }
-            let hash = self.hasher.hash(parent, node.segment.as_bytes());
+            };
+            let hash = self.hasher.hash(parent.number(), node.segment.as_bytes());
             if let Ok(entry) = self.children.find_entry(hash, |child| *child == at) {
                 entry.remove();
             }
             match previous {
-                NONE => self.nodes[parent].first_child = next,
-                previous => self.nodes[previous].next_sibling = next,
+                None => self.nodes[parent].first_child = next,
+                Some(previous) => self.nodes[previous].next_sibling = next,
             }
-            if next != NONE {
+            if let Some(next) = next {
                 self.nodes[next].previous_sibling = previous;
             }
             if let Some(gone) = self.nodes.remove(at) {
@@ -327,77 +348,62 @@ impl Tree {
     }
 
     /// Removes an empty root.
-    pub(crate) fn uproot(&mut self, root: u32) {
+    pub(crate) fn uproot(&mut self, root: Id<PathNode>) {
         self.nodes.remove(root);
     }
 
-    pub(crate) fn extra(&self, node: u32) -> Option<&NodeExtra> {
-        match self.nodes[node].extra {
-            NONE => None,
-            extra => self.extras.get(extra),
-        }
+    pub(crate) fn extra(&self, node: Id<PathNode>) -> Option<&NodeExtra> {
+        self.nodes[node].extra.map(|extra| &self.extras[extra])
     }
 
-    pub(crate) fn extra_mut(&mut self, node: u32) -> &mut NodeExtra {
-        if self.nodes[node].extra == NONE {
-            self.nodes[node].extra = self.extras.insert(NodeExtra::new());
-        }
-        let extra = self.nodes[node].extra;
+    pub(crate) fn extra_mut(&mut self, node: Id<PathNode>) -> &mut NodeExtra {
+        let extras = &mut self.extras;
+        let extra = &mut self.nodes[node].extra;
+        let extra = *extra.get_or_insert_with(|| extras.insert(NodeExtra::new()));
         &mut self.extras[extra]
     }
 
     /// Frees the extra of a node if it is empty.
-    pub(crate) fn settle_extra(&mut self, node: u32) {
-        let extra = self.nodes[node].extra;
-        if extra != NONE && self.extras[extra].is_empty() {
+    pub(crate) fn settle_extra(&mut self, node: Id<PathNode>) {
+        if let Some(extra) = self.nodes[node].extra
+            && self.extras[extra].is_empty()
+        {
             self.extras.remove(extra);
-            self.nodes[node].extra = NONE;
+            self.nodes[node].extra = None;
         }
     }
 
     /// Iterates over the ancestors, nearest first.
-    pub(crate) fn ancestors(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+    pub(crate) fn ancestors(&self, node: Id<PathNode>) -> impl Iterator<Item = Id<PathNode>> + '_ {
         self.upwards(self.nodes[node].parent)
     }
 
-    /// Iterates over a node and its ancestors, nearest first; empty for `NONE`.
-    pub(crate) fn upwards(&self, from: u32) -> impl Iterator<Item = u32> + '_ {
-        let mut at = from;
-        core::iter::from_fn(move || {
-            if at == NONE {
-                return None;
-            }
-            let node = at;
-            at = self.nodes[node].parent;
-            Some(node)
-        })
+    /// Iterates over a node and its ancestors, nearest first.
+    pub(crate) fn upwards(
+        &self,
+        from: Option<Id<PathNode>>,
+    ) -> impl Iterator<Item = Id<PathNode>> + '_ {
+        core::iter::successors(from, |node| self.nodes[*node].parent)
     }
 
-    pub(crate) fn is_below(&self, node: u32, above: u32) -> bool {
+    pub(crate) fn is_below(&self, node: Id<PathNode>, above: Id<PathNode>) -> bool {
         self.ancestors(node).any(|ancestor| ancestor == above)
     }
 
-    pub(crate) fn children(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.nodes[node].first_child;
-        core::iter::from_fn(move || {
-            if at == NONE {
-                return None;
-            }
-            let child = at;
-            at = self.nodes[child].next_sibling;
-            Some(child)
-        })
+    pub(crate) fn children(&self, node: Id<PathNode>) -> impl Iterator<Item = Id<PathNode>> + '_ {
+        let first = self.nodes[node].first_child;
+        core::iter::successors(first, |child| self.nodes[*child].next_sibling)
     }
 
-    pub(crate) fn segment(&self, node: u32) -> &str {
+    pub(crate) fn segment(&self, node: Id<PathNode>) -> &str {
         self.nodes[node].segment.as_str()
     }
 
     /// The path of a node in a namespace.
-    pub(crate) fn path(&self, namespace: &Namespace, node: u32) -> Path {
+    pub(crate) fn path(&self, namespace: &Namespace, node: Id<PathNode>) -> Path {
         let mut segments: Vec<&str> = Vec::new();
         let mut length = namespace.as_str().len() + 2;
-        for at in self.upwards(node) {
+        for at in self.upwards(Some(node)) {
             let segment = self.nodes[at].segment.as_str();
             if !segment.is_empty() {
                 length += segment.len() + 1;
@@ -420,22 +426,21 @@ impl Tree {
 }
 
 impl PathNode {
-    fn new(segment: &str, parent: u32) -> PathNode {
+    fn new(segment: &str, parent: Option<Id<PathNode>>) -> PathNode {
         PathNode {
             segment: Segment::new(segment),
             parent,
-            first_child: NONE,
-            next_sibling: NONE,
-            previous_sibling: NONE,
-            claim: NONE,
-            writes_below: 0,
-            reads_below: 0,
-            extra: NONE,
+            first_child: None,
+            next_sibling: None,
+            previous_sibling: None,
+            claim: None,
+            below: [0, 0],
+            extra: None,
         }
     }
 
     fn is_bare(&self) -> bool {
-        self.claim == NONE && self.extra == NONE && self.first_child == NONE
+        self.claim.is_none() && self.extra.is_none() && self.first_child.is_none()
     }
 }
 
@@ -470,7 +475,7 @@ mod tests {
                 let node = tree.reach(root, below_root(&namespace, &path));
                 assert_eq!(tree.path(&namespace, node).to_string(), text);
                 assert_eq!(tree.path(&namespace, node), path);
-                let path_position = tree.path_position(root, below_root(&namespace, &path));
+                let path_position = tree.path_position(Some(root), below_root(&namespace, &path));
                 assert_eq!(path_position.at, Some(node));
             }
         }
@@ -482,7 +487,7 @@ mod tests {
         let root = tree.plant();
         let name = |number: u32| alloc::format!("{:03}-{}", number * 37 % 100, "x".repeat(30));
         let names: Vec<String> = (0..100).map(name).collect();
-        let nodes: Vec<u32> = names
+        let nodes: Vec<_> = names
             .iter()
             .map(|name| tree.reach(root, core::iter::once(name.as_str())))
             .collect();
@@ -511,13 +516,14 @@ mod tests {
         let mut tree = Tree::new(Hasher::new(HashSeed(0)));
         let root = tree.plant();
         let near = tree.reach(root, below_root(&namespace, &parse("h:/a/b")));
-        let path_position =
-            |tree: &Tree, text| tree.path_position(root, below_root(&namespace, &parse(text)));
+        let path_position = |tree: &Tree, text| {
+            tree.path_position(Some(root), below_root(&namespace, &parse(text)))
+        };
         assert_eq!(
             path_position(&tree, "h:/a/b/c"),
             PathPosition {
                 at: None,
-                above: near
+                above: Some(near)
             }
         );
         // Two levels are missing: what counts is the nearest one that exists.
@@ -525,7 +531,7 @@ mod tests {
             path_position(&tree, "h:/a/b/c/d"),
             PathPosition {
                 at: None,
-                above: near
+                above: Some(near)
             }
         );
         tree.prune(near);
@@ -533,7 +539,7 @@ mod tests {
             path_position(&tree, "h:/a/b/c"),
             PathPosition {
                 at: None,
-                above: root
+                above: Some(root)
             }
         );
         assert_eq!(tree.nodes.len(), 1);

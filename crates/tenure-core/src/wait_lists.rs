@@ -6,14 +6,16 @@
 
 use alloc::vec::Vec;
 
-use crate::slab::{NONE, Slab};
+use crate::slab::{Id, Slab};
+use crate::space::Waiter;
 
+/// A waiter's link in a list, or the head of a list. Alone it is linked to itself.
 #[derive(Clone, Debug)]
-struct WaitLink {
-    previous: u32,
-    next: u32,
-    // The waiter, or `NONE` for a head.
-    waiter: u32,
+pub(crate) struct WaitLink {
+    previous: Id<WaitLink>,
+    next: Id<WaitLink>,
+    // `None` for a head.
+    waiter: Option<Id<Waiter>>,
 }
 
 /// All wait lists of a space.
@@ -27,24 +29,27 @@ impl WaitLists {
         WaitLists { links: Slab::new() }
     }
 
-    /// Creates a link of a waiter that is in no list, or a head (`NONE`) of an empty list.
-    pub(crate) fn create(&mut self, waiter: u32) -> u32 {
-        let link = self.links.insert(WaitLink {
-            previous: NONE,
-            next: NONE,
-            waiter,
-        });
-        self.close(link);
-        link
+    /// Creates a link that is in no list: the head of an empty list, until it is assigned to a
+    /// waiter.
+    pub(crate) fn create(&mut self) -> Id<WaitLink> {
+        self.links.insert_with(|link| WaitLink {
+            previous: link,
+            next: link,
+            waiter: None,
+        })
     }
 
-    pub(crate) fn destroy(&mut self, link: u32) {
+    pub(crate) fn assign(&mut self, link: Id<WaitLink>, waiter: Id<Waiter>) {
+        self.links[link].waiter = Some(waiter);
+    }
+
+    pub(crate) fn destroy(&mut self, link: Id<WaitLink>) {
         self.leave(link);
         self.links.remove(link);
     }
 
     /// Removes a link from its list, if it is in one.
-    pub(crate) fn leave(&mut self, link: u32) {
+    pub(crate) fn leave(&mut self, link: Id<WaitLink>) {
         let WaitLink { previous, next, .. } = self.links[link];
         self.links[previous].next = next;
         self.links[next].previous = previous;
@@ -52,7 +57,7 @@ impl WaitLists {
     }
 
     /// Moves a link to the end of the list of a head.
-    pub(crate) fn join(&mut self, link: u32, head: u32) {
+    pub(crate) fn join(&mut self, link: Id<WaitLink>, head: Id<WaitLink>) {
         self.leave(link);
         let last = self.links[head].previous;
         self.links[last].next = link;
@@ -62,7 +67,7 @@ impl WaitLists {
     }
 
     /// Moves all links of one list to another, in constant time.
-    pub(crate) fn splice(&mut self, from: u32, to: u32) {
+    pub(crate) fn splice(&mut self, from: Id<WaitLink>, to: Id<WaitLink>) {
         let WaitLink {
             previous: last,
             next: first,
@@ -80,17 +85,17 @@ impl WaitLists {
     }
 
     /// Returns the waiters of a list, which stay in it.
-    pub(crate) fn waiters(&self, head: u32) -> Vec<u32> {
+    pub(crate) fn waiters(&self, head: Id<WaitLink>) -> Vec<Id<Waiter>> {
         let mut waiters = Vec::new();
         let mut at = self.links[head].next;
         while at != head {
-            waiters.push(self.links[at].waiter);
+            waiters.extend(self.links[at].waiter);
             at = self.links[at].next;
         }
         waiters
     }
 
-    fn close(&mut self, link: u32) {
+    fn close(&mut self, link: Id<WaitLink>) {
         self.links[link].previous = link;
         self.links[link].next = link;
     }
@@ -103,9 +108,19 @@ mod tests {
 
     #[test]
     fn links_leave_and_rings_join() {
+        let waiters = |links: &WaitLists, head| {
+            let waiters = links.waiters(head).into_iter();
+            waiters.map(Id::number).collect::<Vec<_>>()
+        };
         let mut links = WaitLists::new();
-        let (one, two) = (links.create(NONE), links.create(NONE));
-        let members: Vec<u32> = (10..15).map(|waiter| links.create(waiter)).collect();
+        let (one, two) = (links.create(), links.create());
+        let members: Vec<_> = (10..15)
+            .map(|waiter| {
+                let link = links.create();
+                links.assign(link, Id::new(waiter).unwrap());
+                link
+            })
+            .collect();
         for member in &members[..3] {
             links.join(*member, one);
         }
@@ -114,12 +129,12 @@ mod tests {
         }
         links.leave(members[1]);
         links.splice(one, two);
-        assert!(links.waiters(one).is_empty());
-        assert_eq!(links.waiters(two), vec![13, 14, 10, 12]);
+        assert!(waiters(&links, one).is_empty());
+        assert_eq!(waiters(&links, two), vec![13, 14, 10, 12]);
         links.splice(one, two);
         links.join(members[3], one);
         links.destroy(members[4]);
-        assert_eq!(links.waiters(one), vec![13]);
-        assert_eq!(links.waiters(two), vec![10, 12]);
+        assert_eq!(waiters(&links, one), vec![13]);
+        assert_eq!(waiters(&links, two), vec![10, 12]);
     }
 }

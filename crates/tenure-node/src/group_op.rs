@@ -14,6 +14,8 @@ use tenure_core::system::{
 };
 use tenure_core::value::{Fence, OwnerId};
 
+use tenure_core::record_enum;
+
 use crate::ReplicaId;
 
 /// Identifies an operation on the node that submitted it.
@@ -220,3 +222,55 @@ pub(crate) enum GroupOpResult {
     /// result is longer than the maximum item of a frame.
     TooLong,
 }
+
+record_enum! { GroupOp as "operation" {
+    1(command) => Command(command),
+    2(command) => System(command),
+    3(renew) => Renew(renew),
+    4(query) => Read(query),
+} }
+record_enum! { GroupQuery as "query" {
+    1(owner, fence, paths) => Assert { owner, fence, paths },
+    2(route, path) => Inspect { route, path },
+    3(route, owner, path, reason) => Blocking { route, owner, path, reason },
+    4(route, owner, path, mode) => Explain { route, owner, path, mode },
+    5(after, page) => Dump { after, page },
+    6(owner) => Edge { owner },
+    7(known) => Table { known },
+    8(namespace) => Policy { namespace },
+    9(after, page) => Policies { after, page },
+    10 => Nothing,
+    11(namespace, owner) => Born { namespace, owner },
+    12(change) => Change { change },
+    // Since rules 2.
+    13(claim) => Claimed { claim },
+    14(change) => Ended { change },
+} }
+record_enum! { QueryResult as "finding" {
+    1(failed) => Assert(failed),
+    2(inspection) => Inspect(inspection),
+    3(blocking) => Blocking(blocking),
+    4(explanation, left) => Explain { explanation, left },
+    5(page) => Dump(page),
+    6(edge) => Edge(edge),
+    7(table) => Table(table),
+    8(algorithm, explicit) => Policy { algorithm, explicit },
+    9(rows, done) => Policies { rows, done },
+    10 => Nothing,
+    11(born) => Born(born),
+    12(version) => Outdated { version },
+    13(view) => Change(view),
+    14(rules, before, work) => Claimed { rules, before, work },
+    15(end) => Ended(end),
+} }
+record_enum! { GroupOpResult as "answer" {
+    1(outcome, lease_left_ms) => Applied { outcome, lease_left_ms },
+    2(outcome) => System(outcome),
+    3(renewed) => Renewed(Ok(renewed)),
+    4(missing) => Renewed(Err(missing)),
+    5(found) => Found(found),
+    7(leader) => NotHere { leader },
+    8 => Busy,
+    9 => Unknown,
+    10 => TooLong,
+} }

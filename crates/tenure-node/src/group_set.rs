@@ -1,6 +1,7 @@
 //! Bit sets of groups, for calls that concern many or all groups.
 
 use crate::GroupId;
+use crate::codec::{DecodeResult, Encode, Reader, Writer};
 
 /// Some groups, in the order of their numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +108,20 @@ impl GroupSet {
         while self.words.last() == Some(&0) {
             self.words.pop();
         }
+    }
+}
+
+/// A list of numbers.
+impl Encode for GroupSet {
+    fn put(&self, out: &mut Writer) {
+        out.length(self.len());
+        for group in self.iter() {
+            out.put(&group);
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> DecodeResult<GroupSet> {
+        let groups: Vec<GroupId> = input.take()?;
+        Ok(groups.into_iter().collect())
     }
 }
 

@@ -78,7 +78,6 @@ use tenure_core::event::{Event, LockChange};
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 
-pub use codec::CodecError;
 pub use config::{ClusterConfig, Config, Limits};
 pub use consensus::{
     Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Payload,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use crate::codec::{self, CodecError};
+use crate::codec::{self, DecodeError};
 use crate::consensus::{Base, HardState, LogPosition, Membership, RestoredState};
 use crate::{Entry, GroupId, Payload, ReplicaId};
 
@@ -34,7 +34,7 @@ pub enum RecoveryError {
         /// The group.
         group: GroupId,
         /// The decoding error.
-        error: CodecError,
+        error: DecodeError,
     },
     /// Entries are missing.
     #[error("{group}: after entry {last} comes {next}")]
@@ -68,13 +68,13 @@ impl Recovery {
         let hard_state = if remains.hard_state.is_empty() {
             HardState::default()
         } else {
-            codec::hard_state(remains.hard_state).map_err(codec)?
+            codec::hard_state(&remains.hard_state).map_err(codec)?
         };
         let base = match remains.base {
             None => Base::default(),
             Some((place, membership)) => Base {
                 place,
-                membership: codec::membership(membership).map_err(codec)?,
+                membership: codec::from_bytes(&membership).map_err(codec)?,
             },
         };
         let mut entries = Vec::with_capacity(remains.entries.len());

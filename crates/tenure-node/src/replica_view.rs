@@ -3,7 +3,7 @@
 
 use bytes::Bytes;
 
-use crate::codec::{self, Frame};
+use crate::codec::{self, Frame, Reader};
 use crate::consensus::{Consensus, Message, MessageKind};
 use crate::node::{Node, frames_item as item};
 use crate::{Entry, GroupId, LogPosition, ReplicaId, Role};
@@ -102,12 +102,12 @@ pub fn promises_in(frame: Bytes) -> Vec<SentPromise> {
     let Ok(mut frame) = Frame::open(frame) else {
         return found;
     };
-    while let Ok(Some((kind, mut content))) = frame.next() {
+    while let Ok(Some((kind, content))) = frame.next() {
         if kind != item::MESSAGE {
             continue;
         }
-        let group = content.small().map(GroupId);
-        if let (Ok(group), Ok(message)) = (group, codec::message(&mut content))
+        let mut input = Reader::new(&content);
+        if let (Ok(group), Ok(message)) = (input.take(), codec::message(&mut input, &content))
             && let Some(promise) = promise_of(&message)
         {
             found.push(SentPromise {

@@ -9,7 +9,7 @@ use tenure_core::deadlock::Detection;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
-use tenure_core::query::{Explanation, HeldLock, Inspection, OwnerLocks};
+use tenure_core::query::{Explanation, FenceCheck, HeldLock, Inspection, OwnerLocks};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
 use crate::GroupId;
@@ -358,6 +358,17 @@ pub enum AssertAnswer {
     StaleFence(Path),
 }
 
+impl AssertAnswer {
+    /// The answer of R73 (AssertFencing checks owner and token): the first path that fails decides.
+    pub(crate) fn of(failed: Option<(&Path, FenceCheck)>) -> AssertAnswer {
+        match failed {
+            Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
+            Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
+            Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,
+        }
+    }
+}
+
 /// The answer to [`ClientRequest::Explain`] (E7).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExplainAnswer {
@@ -397,28 +408,13 @@ pub enum Failure {
         /// Whether it is certain that nothing has changed.
         nothing_happened: EffectCertainty,
     },
+    /// The idempotency table is full, and entries are never evicted early (R102: keyed requests
+    /// apply once). Nothing has changed; the same call without a key would have been accepted.
+    #[error("too many answers are remembered: try again later, or without a key")]
+    AnswersFull,
     /// The deadline passed before the answer. The request may have taken effect.
     #[error("the deadline passed before the answer came")]
     DeadlineExceeded,
-}
-
-/// The message for a keyed request while the idempotency table is full (R102: keyed requests apply
-/// once).
-const ANSWERS_FULL: &str = "too many answers are remembered: try again later, or without a key";
-
-impl Failure {
-    /// The failure for a full idempotency table. Entries are never evicted early (R102).
-    pub(crate) fn answers_full() -> Failure {
-        Failure::Unavailable {
-            why: ANSWERS_FULL,
-            nothing_happened: EffectCertainty::Yes,
-        }
-    }
-
-    /// Whether the same call without a key would have been accepted.
-    pub fn wants_no_key(&self) -> bool {
-        matches!(self, Failure::Unavailable { why, .. } if *why == ANSWERS_FULL)
-    }
 }
 
 /// What is known about the effect of a call that failed.

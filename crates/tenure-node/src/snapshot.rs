@@ -6,7 +6,7 @@ use tenure_core::space::{HashSeed, Space};
 use tenure_core::system::{System, SystemCommand};
 use tenure_core::value::Stamp;
 
-use crate::codec::{CodecError, VERSION};
+use crate::codec::{DecodeError, DecodeResult, VERSION};
 use crate::state_machine::{MachineInit, StateMachine};
 
 const SPACE: u8 = 1;
@@ -22,41 +22,47 @@ pub(crate) fn encode(machine: &StateMachine) -> Bytes {
 
 /// Raises every counter and floor in a state by so much, for a cluster that goes on from it without
 /// knowing what was given out since.
-pub fn lift(state: &[u8], by: u64) -> Result<Bytes, CodecError> {
-    let (head, rest) = state.split_first_chunk::<2>().ok_or(CodecError::TooShort)?;
-    if head[0] != VERSION {
-        return Err(CodecError::Version(head[0]));
-    }
+pub fn lift(state: &[u8], by: u64) -> Result<Bytes, DecodeError> {
+    let (kind, rest) = head(state)?;
     let stamp = Stamp { time: 0, wall: 0 };
-    let machine = match head[1] {
+    let machine = match kind {
         SPACE => {
-            let mut space = Space::decode_snapshot(rest, HashSeed(0))
-                .map_err(|_| CodecError::Invalid("space"))?;
+            let mut space = Space::decode_snapshot(rest, HashSeed(0))?;
             check_room(by, space.lift_room())?;
             space.apply(stamp, Command::Lift { by });
             StateMachine::Space(Box::new(space))
         }
         SYSTEM => {
-            let mut system =
-                System::decode_snapshot(rest).map_err(|_| CodecError::Invalid("system machine"))?;
+            let mut system = System::decode_snapshot(rest)?;
             check_room(by, system.lift_room())?;
             system.apply(stamp, SystemCommand::Lift { by });
             StateMachine::System(Box::new(system))
         }
-        other => {
-            return Err(CodecError::Unknown {
-                what: "machine",
-                number: u64::from(other),
-            });
-        }
+        found => return unknown(found),
     };
     Ok(encode(&machine))
 }
 
-fn check_room(by: u64, room: u64) -> Result<(), CodecError> {
+/// The kind of a machine, and the bytes of its state.
+fn head(state: &[u8]) -> DecodeResult<(u8, &[u8])> {
+    match state {
+        [VERSION, kind, rest @ ..] => Ok((*kind, rest)),
+        [found, _, ..] => Err(DecodeError::Version { found: *found }),
+        _ => Err(DecodeError::Truncated),
+    }
+}
+
+fn unknown<T>(found: u8) -> DecodeResult<T> {
+    Err(DecodeError::Tag {
+        of: "machine",
+        found,
+    })
+}
+
+fn check_room(by: u64, room: u64) -> DecodeResult<()> {
     if by > room {
-        return Err(CodecError::Invalid(
-            "fence: too few numbers are left to raise it",
+        return Err(DecodeError::Inconsistent(
+            "too few numbers are left to raise its fences",
         ));
     }
     Ok(())
@@ -67,21 +73,15 @@ pub(crate) fn decode(
     bytes: &[u8],
     machine_init: &MachineInit,
     seed: HashSeed,
-) -> Result<StateMachine, CodecError> {
-    let (head, state) = bytes.split_first_chunk::<2>().ok_or(CodecError::TooShort)?;
-    if head[0] != VERSION {
-        return Err(CodecError::Version(head[0]));
-    }
-    match (head[1], machine_init) {
-        (SPACE, MachineInit::Space(..)) => Space::decode_snapshot(state, seed)
-            .map(|space| StateMachine::Space(Box::new(space)))
-            .map_err(|_| CodecError::Invalid("space")),
-        (SYSTEM, MachineInit::System(_)) => System::decode_snapshot(state)
-            .map(|system| StateMachine::System(Box::new(system)))
-            .map_err(|_| CodecError::Invalid("system machine")),
-        (other, _) => Err(CodecError::Unknown {
-            what: "machine",
-            number: u64::from(other),
-        }),
+) -> DecodeResult<StateMachine> {
+    let (kind, state) = head(bytes)?;
+    match (kind, machine_init) {
+        (SPACE, MachineInit::Space(..)) => {
+            Space::decode_snapshot(state, seed).map(|space| StateMachine::Space(Box::new(space)))
+        }
+        (SYSTEM, MachineInit::System(_)) => {
+            System::decode_snapshot(state).map(|system| StateMachine::System(Box::new(system)))
+        }
+        (found, _) => unknown(found),
     }
 }

@@ -4,7 +4,7 @@ use tenure_core::command::Command;
 use tenure_core::event::EventIdStride;
 use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::Outcome;
-use tenure_core::query::EventsAfter;
+use tenure_core::query::{EventsAfter, FenceCheck};
 use tenure_core::space::{Effects, HashSeed, Space, SpaceLimits};
 use tenure_core::system::{System, SystemCommand, SystemOutcome};
 use tenure_core::value::Stamp;
@@ -192,7 +192,6 @@ fn query_space(space: &Space, query: &GroupQuery, now: u64) -> Option<QueryResul
             fence,
             paths,
         } => {
-            use tenure_core::query::FenceCheck;
             let checks = paths.iter().zip(0u32..).map(|((route, path), at)| {
                 let check = space.assert_fencing(&route.namespace, owner, path, *fence);
                 (at, check)

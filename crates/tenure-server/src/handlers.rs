@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use tenure_cluster::Handle;
 use tenure_node::{Answer, ClientRequest, EffectCertainty, Failure as NodeFailure};
+use tenure_wire::v1::ErrorDetail;
 
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
@@ -66,6 +67,13 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
             };
             Failure::new(Code::Unavailable, format!("{text}; {advice}"))
         }
+        NodeFailure::AnswersFull => Failure {
+            detail: ErrorDetail::RetryWithoutKey,
+            ..Failure::new(
+                Code::Unavailable,
+                format!("{text}; nothing has changed: try again"),
+            )
+        },
         NodeFailure::DeadlineExceeded => Failure::new(Code::DeadlineExceeded, text),
     }
 }

@@ -366,6 +366,7 @@ fn error(failure: Failure) -> Response {
     Response::Error(v1::SessionError {
         code: i32::from(failure.code.grpc()).unsigned_abs(),
         message: failure.message,
+        detail: failure.detail.into(),
     })
 }
 

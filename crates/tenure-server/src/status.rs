@@ -5,6 +5,7 @@
 use std::fmt;
 
 use http::StatusCode;
+use tenure_wire::v1::ErrorDetail;
 
 /// The gRPC codes that this daemon uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,6 +93,8 @@ pub struct Failure {
     pub code: Code,
     /// For people: what happened and what to do next.
     pub message: String,
+    /// For programs: what to do next, if the code does not say it.
+    pub detail: ErrorDetail,
 }
 
 impl Failure {
@@ -100,6 +103,7 @@ impl Failure {
         Failure {
             code,
             message: message.into(),
+            detail: ErrorDetail::Unspecified,
         }
     }
 }

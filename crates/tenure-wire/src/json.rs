@@ -135,6 +135,7 @@ named!(
     LockAlgorithm,
     ReasonCode,
     AcquireStatus,
+    ErrorDetail,
     RenewStatus,
     AssertStatus,
     CycleKind,

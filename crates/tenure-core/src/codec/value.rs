@@ -6,36 +6,32 @@ use super::{DecodeError, Encode, Reader, Writer};
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
 use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
+use crate::{record, record_enum};
 
-/// An enum without data as one byte.
-macro_rules! tags {
-    ($type:ident as $name:literal { $($variant:ident = $tag:literal),+ $(,)? }) => {
-        impl Encode for $type {
-            fn put(&self, out: &mut Writer) {
-                out.byte(match self { $($type::$variant => $tag),+ });
-            }
-            fn take(input: &mut Reader<'_>) -> Result<$type, DecodeError> {
-                match input.byte()? {
-                    $($tag => Ok($type::$variant),)+
-                    found => Err(DecodeError::Tag { of: $name, found }),
-                }
-            }
-        }
-    };
-}
-pub(super) use tags;
-
-tags!(Algorithm as "algorithm" {
-    RecursiveRw = 0, PointRw = 1, RecursiveWrite = 2, PointWrite = 3, Semaphore = 4,
+record_enum!(Algorithm as "algorithm" {
+    0 => RecursiveRw, 1 => PointRw, 2 => RecursiveWrite, 3 => PointWrite, 4 => Semaphore,
 });
-tags!(Mode as "mode" { Write = 0, Read = 1, ReadTree = 2 });
-tags!(BlockReason as "blocking reason" {
-    AncestorLocked = 1, WriteLocked = 2, ReadLocked = 3, DescendantWriteLocked = 4,
-    DescendantReadLocked = 5, SemaphoreFull = 9, Queued = 17,
-});
-tags!(Missing as "missing thing" {
-    Semaphore = 10, Write = 11, Read = 12, Fence = 13, Alive = 14, OwnerSet = 15,
-});
+record_enum! { Mode as "mode" { 0 => Write, 1 => Read, 2 => ReadTree } }
+record_enum! { BlockReason as "blocking reason" {
+    1 => AncestorLocked, 2 => WriteLocked, 3 => ReadLocked, 4 => DescendantWriteLocked,
+    5 => DescendantReadLocked, 9 => SemaphoreFull, 17 => Queued,
+} }
+record_enum! { Missing as "missing thing" {
+    10 => Semaphore, 11 => Write, 12 => Read, 13 => Fence, 14 => Alive, 15 => OwnerSet,
+} }
+record_enum! { Reason as "reason" {
+    1 => AncestorLocked,
+    2 => WriteLocked,
+    3 => ReadLocked,
+    4 => DescendantWriteLocked,
+    5 => DescendantReadLocked,
+    6 => ReadLocksDisabled,
+    7(current) => StaleFence { current },
+    8(capacity) => InvalidPermits { capacity },
+    9 => SemaphoreFull,
+    17 => Queued,
+} }
+record! { Holder { name, host, pid, purpose, labels } }
 
 impl Encode for Path {
     fn put(&self, out: &mut Writer) {
@@ -111,71 +107,5 @@ impl Encode for NonZeroU32 {
     }
     fn take(input: &mut Reader<'_>) -> Result<NonZeroU32, DecodeError> {
         NonZeroU32::new(input.small()?).ok_or(DecodeError::Number)
-    }
-}
-
-impl Encode for Holder {
-    fn put(&self, out: &mut Writer) {
-        out.text(&self.name);
-        out.text(&self.host);
-        out.put(&self.pid);
-        out.text(&self.purpose);
-        out.list(&self.labels);
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Holder, DecodeError> {
-        Ok(Holder {
-            name: input.take()?,
-            host: input.take()?,
-            pid: input.take()?,
-            purpose: input.take()?,
-            labels: input.list()?,
-        })
-    }
-}
-
-impl Encode for Reason {
-    fn put(&self, out: &mut Writer) {
-        match self {
-            Reason::AncestorLocked => out.byte(1),
-            Reason::WriteLocked => out.byte(2),
-            Reason::ReadLocked => out.byte(3),
-            Reason::DescendantWriteLocked => out.byte(4),
-            Reason::DescendantReadLocked => out.byte(5),
-            Reason::ReadLocksDisabled => out.byte(6),
-            Reason::StaleFence { current } => {
-                out.byte(7);
-                out.put(current);
-            }
-            Reason::InvalidPermits { capacity } => {
-                out.byte(8);
-                out.option(capacity.as_ref());
-            }
-            Reason::SemaphoreFull => out.byte(9),
-            Reason::Queued => out.byte(17),
-        }
-    }
-    fn take(input: &mut Reader<'_>) -> Result<Reason, DecodeError> {
-        Ok(match input.byte()? {
-            1 => Reason::AncestorLocked,
-            2 => Reason::WriteLocked,
-            3 => Reason::ReadLocked,
-            4 => Reason::DescendantWriteLocked,
-            5 => Reason::DescendantReadLocked,
-            6 => Reason::ReadLocksDisabled,
-            7 => Reason::StaleFence {
-                current: input.take()?,
-            },
-            8 => Reason::InvalidPermits {
-                capacity: input.option()?,
-            },
-            9 => Reason::SemaphoreFull,
-            17 => Reason::Queued,
-            found => {
-                return Err(DecodeError::Tag {
-                    of: "reason",
-                    found,
-                });
-            }
-        })
     }
 }

@@ -31,10 +31,13 @@ fn place(of: &Path, seen_from: &Path) -> PathRelation {
 /// A held or requested access: path, mode, and the algorithm that applies to it: R42 (holds keep
 /// their algorithm).
 #[derive(Clone, Copy)]
-pub(super) struct WantedAccess<'a> {
-    pub(super) path: &'a Path,
-    pub(super) mode: Mode,
-    pub(super) algorithm: Algorithm,
+pub struct WantedAccess<'a> {
+    /// Its path.
+    pub path: &'a Path,
+    /// Its mode.
+    pub mode: Mode,
+    /// Its algorithm.
+    pub algorithm: Algorithm,
 }
 
 impl WantedAccess<'_> {
@@ -59,7 +62,7 @@ impl WantedAccess<'_> {
 /// Returns the cell of the matrix for another owner's hold. Whether a permit blocks a permit
 /// depends on their number, which is not known here: `SemaphoreFull` means "if all permits are
 /// taken".
-pub(super) fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Option<Reason> {
+pub fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Option<Reason> {
     let reading = request.mode != Mode::Write;
     match (place(hold.path, request.path), hold.mode) {
         (PathRelation::Above, Mode::Write) if hold.covers_below() => Some(Reason::AncestorLocked),
@@ -85,7 +88,7 @@ pub(super) fn blocks(hold: WantedAccess<'_>, request: WantedAccess<'_>) -> Optio
 
 /// Whether two requests exclude each other, which determines the order of the queue: R44 (when two
 /// requests exclude each other), E6.
-pub(super) fn exclude(a: WantedAccess<'_>, b: WantedAccess<'_>) -> bool {
+pub fn exclude(a: WantedAccess<'_>, b: WantedAccess<'_>) -> bool {
     if !a.algorithm.allows(a.mode) || !b.algorithm.allows(b.mode) {
         return false;
     }

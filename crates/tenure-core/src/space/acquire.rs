@@ -7,19 +7,21 @@ use alloc::vec::Vec;
 use super::conflict::{
     AcquireDecision, QueuePosition, Requester, StaleFence, new_pairs, written_paths,
 };
-use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::idempotency::{KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::queue::{Waiter, WantedPath};
-use super::sessions::Lease;
+use super::sessions::{Lease, Session};
 use super::{ClaimEnd, Space};
 use crate::command::{Acquire, Hold, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
+use crate::idempotency::KeyLookup;
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
-use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing};
+use crate::slab::Id;
+use crate::tree::NodeRing;
 use crate::value::{Fence, Ttl};
 
 impl Space {
@@ -40,8 +42,11 @@ impl Space {
         // Before the freeze check: a repeat gets its remembered answer also during a policy change.
         if let Some((key, fingerprint)) = &keyed {
             match self.answers.look(key, *fingerprint, self.time) {
-                KeyLookup::New | KeyLookup::Answered(StoredAnswer::Gone) => {}
-                KeyLookup::Answered(answer) => return self.replay(&acquire, answer),
+                KeyLookup::New => {}
+                KeyLookup::Answered(there) => match there.answer {
+                    StoredAnswer::Gone => {}
+                    answer => return self.replay(&acquire, answer),
+                },
                 KeyLookup::Reused => return AcquireOutcome::Refused(Refusal::KeyReused),
                 KeyLookup::Full => return AcquireOutcome::Refused(Refusal::AnswersFull),
             }
@@ -79,14 +84,16 @@ impl Space {
     }
 
     /// Returns whether an acquire repeats the owner's queued one.
-    fn repeats_place(&self, session: u32, acquire: &Acquire) -> bool {
-        let waiter = self.waiters.get(self.sessions[session].waiter);
+    fn repeats_place(&self, session: Id<Session>, acquire: &Acquire) -> bool {
+        let waiter = self.sessions[session]
+            .waiter
+            .map(|waiter| &self.waiters[waiter]);
         waiter.is_some_and(|waiter| new_pairs(&waiter.request) == new_pairs(acquire))
     }
 
     fn acquire_in(
         &mut self,
-        namespace: u32,
+        namespace: Id<NamespaceState>,
         acquire: Acquire,
         keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
@@ -96,8 +103,8 @@ impl Space {
             // always delivered).
             self.sessions[session].set_grant(None);
         }
-        let entry = session.map_or(NONE, |session| self.sessions[session].waiter);
-        let entry = self.waiters.get(entry);
+        let entry = session.and_then(|session| self.sessions[session].waiter);
+        let entry = entry.map(|entry| &self.waiters[entry]);
         let pairs = entry.map(|entry| new_pairs(&entry.request));
         // A repeated acquire keeps its position for the paths that it already waits for (R79: no
         // overtaking).
@@ -149,8 +156,8 @@ impl Space {
     /// Grants an acquire that has no blocker.
     fn acquire_now(
         &mut self,
-        namespace: u32,
-        session: Option<u32>,
+        namespace: Id<NamespaceState>,
+        session: Option<Id<Session>>,
         acquire: &Acquire,
         keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
@@ -160,7 +167,8 @@ impl Space {
         };
         if let Some((key, fingerprint)) = keyed {
             let answer = StoredAnswer::Granted(fence);
-            self.answers.remember(key, fingerprint, answer, self.time);
+            self.answers
+                .remember(key, fingerprint, answer.into(), self.time);
         }
         // A release-only acquire of an owner without a lease has nothing to do (R64: inline
         // releases).
@@ -170,8 +178,7 @@ impl Space {
             None if acquire.requests.is_empty() => return AcquireOutcome::Granted { fence },
             None => self.open_session(namespace, &acquire.owner),
         };
-        let entry = self.sessions[session].waiter;
-        if entry != NONE {
+        if let Some(entry) = self.sessions[session].waiter {
             self.leave(entry);
         }
         if !(idle && acquire.requests.is_empty()) {
@@ -183,7 +190,11 @@ impl Space {
 
     /// The fence that an acquire's writes get: supplied or minted (R67 minting a token, R70 token
     /// in the response).
-    fn fence_for(&mut self, namespace: u32, acquire: &Acquire) -> Result<Option<Fence>, Refusal> {
+    fn fence_for(
+        &mut self,
+        namespace: Id<NamespaceState>,
+        acquire: &Acquire,
+    ) -> Result<Option<Fence>, Refusal> {
         if acquire.fence.is_some() || !needs_fence(acquire) {
             return Ok(acquire.fence);
         }
@@ -195,28 +206,24 @@ impl Space {
     /// Queues an acquire (R81–R85).
     fn acquire_later(
         &mut self,
-        namespace: u32,
-        session: Option<u32>,
+        namespace: Id<NamespaceState>,
+        session: Option<Id<Session>>,
         acquire: Acquire,
         conflict: Conflict,
         keyed: Option<(ScopedKey, u128)>,
     ) -> AcquireOutcome {
         let pairs = new_pairs(&acquire);
-        let old = session.map_or(NONE, |session| self.sessions[session].waiter);
-        let old_parts = self.waiters.get(old).map_or(0, |old| old.parts.len());
+        let old = session.and_then(|session| self.sessions[session].waiter);
+        let old_waiter = old.map(|old| &self.waiters[old]);
+        let old_parts = old_waiter.map_or(0, |old| old.parts.len());
         // The new request replaces the old one, whose paths do not count against the limit.
         let waiting = self.namespaces[namespace].waiting_paths as usize - old_parts;
         if waiting + pairs.len() > self.limits.waiting_paths as usize {
             return AcquireOutcome::Refused(Refusal::QueueFull);
         }
-        let same = self
-            .waiters
-            .get(old)
-            .is_some_and(|old| new_pairs(&old.request) == pairs);
+        let same = old_waiter.is_some_and(|old| new_pairs(&old.request) == pairs);
         // A repeated acquire keeps the fence minted for it (R83: one pending entry per namespace).
-        let kept = self
-            .waiters
-            .get(old)
+        let kept = old_waiter
             .filter(|old| same && old.request.fence.is_none() && acquire.fence.is_none())
             .and_then(|old| old.fence);
         let fence = match kept {
@@ -229,7 +236,7 @@ impl Space {
         let session = session.unwrap_or_else(|| self.open_session(namespace, &acquire.owner));
         let end = self.time.saturating_add(acquire.queue_ttl.millis());
         // The same paths and modes: keep the waiter and its number, update only what may differ.
-        let id = if same {
+        let id = if let Some(old) = old.filter(|_| same) {
             let old_end = self.waiters[old].end;
             let number = self.waiters[old].number;
             self.ends.remove(&(old_end, number, old));
@@ -244,7 +251,7 @@ impl Space {
             waiter.request.holder = waiter.request.holder.take().or(holder);
             old
         } else {
-            if old != NONE {
+            if let Some(old) = old {
                 self.leave(old);
             }
             let waiter = Waiter {
@@ -255,7 +262,7 @@ impl Space {
                 since: self.time,
                 end,
                 parts: Vec::new(),
-                link: NONE,
+                link: self.links.create(),
                 asked: BTreeSet::new(),
                 answers: Vec::new(),
             };
@@ -269,7 +276,7 @@ impl Space {
         if let Some((key, fingerprint)) = keyed {
             let answer = StoredAnswer::Waiting(number);
             self.answers
-                .remember(key.clone(), fingerprint, answer, self.time);
+                .remember(key.clone(), fingerprint, answer.into(), self.time);
             self.waiters[id].answers.push(key);
         }
         let position = self.waiter_position(id);
@@ -286,7 +293,7 @@ impl Space {
     }
 
     /// Returns a waiter's queue position.
-    pub(super) fn waiter_position(&self, id: u32) -> u32 {
+    pub(super) fn waiter_position(&self, id: Id<Waiter>) -> u32 {
         let waiter = &self.waiters[id];
         let is_last = waiter.number == self.next_waiter;
         let requester = Requester {
@@ -307,7 +314,7 @@ impl Space {
     }
 
     /// Returns a waiter as a requester at its own queue position.
-    pub(super) fn waiter_requester(&self, id: u32) -> Requester<'static> {
+    pub(super) fn waiter_requester(&self, id: Id<Waiter>) -> Requester<'static> {
         let waiter = &self.waiters[id];
         Requester {
             namespace: self.sessions[waiter.session].namespace,
@@ -323,7 +330,7 @@ impl Space {
     /// waiters parked on them are parked on the new claims instead.
     pub(super) fn grant(
         &mut self,
-        session: u32,
+        session: Id<Session>,
         acquire: &Acquire,
         fence: Option<Fence>,
         parts: &[WantedPath],
@@ -345,9 +352,7 @@ impl Space {
                     let claim = self
                         .path_position(namespace, &request.path)
                         .at
-                        .and_then(|node| {
-                            self.own_claim(session, node, ClaimKind::of(request.mode))
-                        });
+                        .and_then(|node| self.own_claim(session, node, request.mode));
                     if let (Some(claim), Some(_)) = (claim, write_fence) {
                         let claim = &mut self.claims[claim];
                         claim.terms = claim.terms.with_fence(write_fence);
@@ -388,26 +393,26 @@ impl Space {
         if semaphore {
             // A permit does not necessarily block the next waiter, so all are re-checked.
             self.dissolve(part.blocks);
-        } else if part.blocks != NONE {
-            let ring = match part.kind {
-                ClaimKind::Write => NodeRing::Writer,
-                ClaimKind::Read => NodeRing::Readers,
-                ClaimKind::Tree => NodeRing::Trees,
+        } else if let Some(blocks) = part.blocks {
+            let ring = match part.mode {
+                Mode::Write => NodeRing::Writer,
+                Mode::Read => NodeRing::Readers,
+                Mode::ReadTree => NodeRing::Trees,
             };
             let head = self.ring(part.node, ring);
-            self.links.splice(part.blocks, head);
-            self.links.destroy(part.blocks);
+            self.links.splice(blocks, head);
+            self.links.destroy(blocks);
         }
     }
 
     /// Sets a session's lease, starting now, under a new epoch (leases.md).
-    pub(super) fn set_lease(&mut self, session: u32, ttl: Ttl) {
+    pub(super) fn set_lease(&mut self, session: Id<Session>, ttl: Ttl) {
         let epoch = self.put_lease(session, ttl);
-        let lease = LeaseNumber(session);
+        let lease = LeaseNumber(session.number());
         self.out.lease(LeaseChange::Set { lease, ttl, epoch });
     }
 
-    fn put_lease(&mut self, session: u32, ttl: Ttl) -> u64 {
+    fn put_lease(&mut self, session: Id<Session>, ttl: Ttl) -> u64 {
         let epoch = self.next_epoch();
         let cover = self
             .time
@@ -429,7 +434,7 @@ impl Space {
 
     /// Renews a session's lease. A renewal never moves the end earlier (R77), so since rules 2 the
     /// larger length and cover stay.
-    pub(super) fn renew_lease(&mut self, session: u32, before: Lease, ttl: Ttl) {
+    pub(super) fn renew_lease(&mut self, session: Id<Session>, before: Lease, ttl: Ttl) {
         let epoch = self.put_lease(session, ttl);
         if self.rules >= 2
             && let Some(lease) = &mut self.sessions[session].lease
@@ -441,17 +446,17 @@ impl Space {
                 self.long_leases += u32::from(is_long(before.ttl)) - u32::from(is_long(ttl));
             }
         }
-        let lease = LeaseNumber(session);
+        let lease = LeaseNumber(session.number());
         self.out.lease(LeaseChange::Renewed { lease, ttl, epoch });
     }
 
     /// Releases one hold of a session, if it has it.
-    pub(super) fn release_hold(&mut self, session: u32, hold: Hold, ending: ClaimEnd) {
+    pub(super) fn release_hold(&mut self, session: Id<Session>, hold: Hold, ending: ClaimEnd) {
         let namespace = self.sessions[session].namespace;
         let claim = self
             .path_position(namespace, &hold.path)
             .at
-            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
+            .and_then(|node| self.own_claim(session, node, hold.mode));
         if let Some(claim) = claim {
             self.remove_claim(claim, Some(hold.path), ending);
         }
@@ -459,7 +464,7 @@ impl Space {
 
     fn tell_granted(
         &mut self,
-        session: u32,
+        session: Id<Session>,
         requests: &[crate::command::Request],
         fence: Option<Fence>,
     ) {
@@ -490,9 +495,9 @@ impl Space {
         }
         match answer {
             StoredAnswer::Waiting(number) => {
-                let id = session.map_or(NONE, |session| self.sessions[session].waiter);
-                match self.waiters.get(id) {
-                    Some(waiter) if waiter.number == number => self.still_queued(id),
+                let id = session.and_then(|session| self.sessions[session].waiter);
+                match id {
+                    Some(id) if self.waiters[id].number == number => self.still_queued(id),
                     // A removed waiter updates its answers, so this is unreachable; LOST is the
                     // safe result.
                     _ => AcquireOutcome::Lost {
@@ -519,7 +524,7 @@ impl Space {
         }
     }
 
-    fn still_queued(&self, id: u32) -> AcquireOutcome {
+    fn still_queued(&self, id: Id<Waiter>) -> AcquireOutcome {
         let waiter = &self.waiters[id];
         let requester = self.waiter_requester(id);
         let conflict = match self.evaluate(requester, &waiter.request) {
@@ -552,8 +557,8 @@ impl Space {
 
     fn still_held(
         &self,
-        namespace: u32,
-        session: Option<u32>,
+        namespace: Id<NamespaceState>,
+        session: Option<Id<Session>>,
         acquire: &Acquire,
         fence: Option<Fence>,
     ) -> AcquireOutcome {
@@ -563,22 +568,22 @@ impl Space {
         };
         let semaphore = acquire.route.algorithm == Algorithm::Semaphore;
         for request in kept_requests(acquire) {
-            // HELD accepts the same kinds as in the first evaluation (R56: HELD checks per mode);
+            // HELD accepts the same modes as in the first evaluation (R56: HELD checks per mode);
             // NEW requires exactly the hold that the request created.
-            let kinds: &[ClaimKind] = match (request.state, request.mode) {
-                (RequestKind::Held, _) if semaphore => &[ClaimKind::Write],
-                (RequestKind::Held, Mode::Read) => &[ClaimKind::Read, ClaimKind::Tree],
-                (_, Mode::Write) => &[ClaimKind::Write],
-                (_, Mode::Read) => &[ClaimKind::Read],
-                (_, Mode::ReadTree) => &[ClaimKind::Tree],
+            let modes: &[Mode] = match (request.state, request.mode) {
+                (RequestKind::Held, _) if semaphore => &[Mode::Write],
+                (RequestKind::Held, Mode::Read) => &[Mode::Read, Mode::ReadTree],
+                (_, Mode::Write) => &[Mode::Write],
+                (_, Mode::Read) => &[Mode::Read],
+                (_, Mode::ReadTree) => &[Mode::ReadTree],
             };
             let claim = self
                 .path_position(namespace, &request.path)
                 .at
                 .and_then(|node| {
-                    let mut claims = kinds
+                    let mut claims = modes
                         .iter()
-                        .map(|kind| self.own_claim(session, node, *kind));
+                        .map(|mode| self.own_claim(session, node, *mode));
                     claims.find_map(|claim| claim)
                 });
             let missing = match claim {

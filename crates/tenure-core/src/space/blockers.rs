@@ -6,15 +6,17 @@ use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
 use super::Space;
-use super::conflict::{BlockingClaim, Requester, new_requests};
+use super::claims::Claim;
+use super::conflict::{BlockingClaim, Requester, excludes_below, new_requests};
 use super::queue::Waiter;
+use super::sessions::Session;
 use crate::command::{Acquire, Request};
 use crate::namespace_table::parent_name;
 use crate::outcome::{Blocker, Conflict};
 use crate::path::Path;
-use crate::policy::{Algorithm, Mode, Reason};
-use crate::slab::NONE;
-use crate::tree::ClaimKind;
+use crate::policy::{Access, Algorithm, Mode, Position, Reason, excludes};
+use crate::slab::Id;
+use crate::tree::{PathNode, Side, SideCounts};
 
 /// Queue positions are counted up to this number (E4).
 pub(super) const POSITION_END: usize = 1000;
@@ -23,38 +25,19 @@ impl Space {
     /// Converts a blocking claim to a conflict.
     pub(super) fn conflict(
         &self,
-        session: Option<u32>,
+        session: Option<Id<Session>>,
         requested: &Path,
         blocking_claim: BlockingClaim,
     ) -> Conflict {
-        let (reason, claim) = match blocking_claim {
-            BlockingClaim::Ancestor { node, kind } => (
-                Reason::AncestorLocked,
-                self.foreign_claim(session, node, kind),
-            ),
-            BlockingClaim::Writer { node } => (
-                Reason::WriteLocked,
-                self.foreign_claim(session, node, ClaimKind::Write),
-            ),
-            BlockingClaim::Full { node } => (
-                Reason::SemaphoreFull,
-                self.foreign_claim(session, node, ClaimKind::Write),
-            ),
-            BlockingClaim::Readers { node } => {
-                (Reason::ReadLocked, self.smallest_reader(session, node))
-            }
-            BlockingClaim::WritesBelow { node } => (
-                Reason::DescendantWriteLocked,
-                self.first_below(session, node, LockSide::Writes),
-            ),
-            BlockingClaim::ReadsBelow { node } => (
-                Reason::DescendantReadLocked,
-                self.first_below(session, node, LockSide::Reads),
-            ),
+        let BlockingClaim { node, mode, .. } = blocking_claim;
+        let claim = match (blocking_claim.position, mode) {
+            (Position::Below, mode) => self.first_below(session, node, Side::of(mode)),
+            (Position::Same, Mode::Read | Mode::ReadTree) => self.smallest_reader(session, node),
+            (Position::Above | Position::Same, mode) => self.foreign_claim(session, node, mode),
         };
         let blocker = claim.map(|claim| self.blocker(claim));
         Conflict {
-            reason,
+            reason: blocking_claim.reason,
             path: blocker
                 .as_ref()
                 .map_or_else(|| requested.clone(), |blocker| blocker.path.clone()),
@@ -63,7 +46,7 @@ impl Space {
     }
 
     /// Describes a claim as a blocker.
-    pub(super) fn blocker(&self, claim: u32) -> Blocker {
+    pub(super) fn blocker(&self, claim: Id<Claim>) -> Blocker {
         let claim = &self.claims[claim];
         let session = &self.sessions[claim.session];
         Blocker {
@@ -86,11 +69,11 @@ impl Space {
         acquire: &Acquire,
     ) -> Option<Conflict> {
         let mut footprint = Footprint::new(acquire.route.algorithm);
-        let mut earliest: Option<(u64, u32)> = None;
+        let mut earliest: Option<(u64, Id<Waiter>)> = None;
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
             if let Some(ahead) = self.earliest_ahead(want, requester.before(request))
-                && !self.holds_enough(requester.session, want.path_position, want.kind)
+                && !self.holds_enough(requester.session, want.path_position, want.access.mode)
             {
                 footprint.add(request);
                 earliest = Some(earliest.map_or(ahead, |earlier| earlier.min(ahead)));
@@ -127,7 +110,7 @@ impl Space {
         let counted = match (wanted.next(), wanted.next()) {
             (Some(only), None) => {
                 let want = self.want(requester, acquire, only);
-                if self.holds_enough(requester.session, want.path_position, want.kind) {
+                if self.holds_enough(requester.session, want.path_position, want.access.mode) {
                     Some(0)
                 } else {
                     self.count_ahead(want, requester.before(only))
@@ -146,11 +129,11 @@ impl Space {
         requester: Requester<'_>,
         acquire: &Acquire,
         limit: usize,
-    ) -> BTreeSet<(u64, u32)> {
+    ) -> BTreeSet<(u64, Id<Waiter>)> {
         let mut found = BTreeSet::new();
         for request in new_requests(acquire) {
             let want = self.want(requester, acquire, request);
-            if !self.holds_enough(requester.session, want.path_position, want.kind) {
+            if !self.holds_enough(requester.session, want.path_position, want.access.mode) {
                 self.all_ahead(want, requester.before(request), limit, &mut found);
             }
         }
@@ -163,55 +146,52 @@ impl Space {
         &self,
         requester: Requester<'_>,
         acquire: &Acquire,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        let algorithm = acquire.route.algorithm;
         let session = requester.session;
         for request in new_requests(acquire) {
             let path_position = self.path_position(requester.namespace, &request.path);
-            let writes = request.mode == Mode::Write;
+            let wanted = Access {
+                mode: request.mode,
+                algorithm: acquire.route.algorithm,
+            };
+            let held = |claim: Id<Claim>| self.claims[claim].access();
             for node in self.tree.upwards(path_position.above) {
-                for claim in self.foreign_claims(session, node, ClaimKind::Write) {
-                    if self.claims[claim].covers_below() {
-                        visit(claim)?;
-                    }
-                }
-                if writes {
-                    for claim in self.foreign_claims(session, node, ClaimKind::Tree) {
-                        visit(claim)?;
+                for mode in Mode::ALL {
+                    for claim in self.foreign_claims(session, node, mode) {
+                        if excludes(wanted, held(claim), Position::Above).is_some() {
+                            visit(claim)?;
+                        }
                     }
                 }
             }
             let Some(node) = path_position.at else {
                 continue;
             };
-            let blocked_here = self.blocking_claim(session, path_position, request.mode, algorithm);
-            for claim in self.foreign_claims(session, node, ClaimKind::Write) {
-                let permit = algorithm == Algorithm::Semaphore && self.claims[claim].is_permit();
-                if !permit || matches!(blocked_here, Some(BlockingClaim::Full { .. })) {
-                    visit(claim)?;
+            let first = self.blocking_claim(session, path_position, wanted);
+            let full = first.is_some_and(|first| first.reason == Reason::SemaphoreFull);
+            let writers = self.foreign_claims(session, node, Mode::Write);
+            for claim in writers.chain(self.readers(session, node)) {
+                match excludes(wanted, held(claim), Position::Same) {
+                    Some(Reason::SemaphoreFull) if !full => {}
+                    Some(_) => visit(claim)?,
+                    None => {}
                 }
             }
-            if writes {
-                for claim in self.readers(session, node) {
-                    visit(claim)?;
+            for side in Side::ALL {
+                if excludes_below(wanted, side).is_some() {
+                    self.each_below(session, node, side, visit)?;
                 }
-            }
-            if request.mode == Mode::ReadTree || (writes && algorithm.is_recursive()) {
-                self.each_below(session, node, LockSide::Writes, visit)?;
-            }
-            if writes && algorithm.is_recursive() {
-                self.each_below(session, node, LockSide::Reads, visit)?;
             }
         }
         ControlFlow::Continue(())
     }
 
-    /// Returns the foreign readers of either kind at a node, by owner, each owner once.
-    fn readers(&self, session: Option<u32>, node: u32) -> Vec<u32> {
-        let mut found: BTreeMap<&crate::value::OwnerId, u32> = BTreeMap::new();
-        for kind in [ClaimKind::Tree, ClaimKind::Read] {
-            for claim in self.foreign_claims(session, node, kind) {
+    /// Returns the foreign readers of either mode at a node, by owner, each owner once.
+    fn readers(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> Vec<Id<Claim>> {
+        let mut found: BTreeMap<&crate::value::OwnerId, Id<Claim>> = BTreeMap::new();
+        for mode in [Mode::ReadTree, Mode::Read] {
+            for claim in self.foreign_claims(session, node, mode) {
                 let owner = &self.sessions[self.claims[claim].session].owner;
                 found.insert(owner, claim);
             }
@@ -219,16 +199,25 @@ impl Space {
         found.into_values().collect()
     }
 
-    fn smallest_reader(&self, session: Option<u32>, node: u32) -> Option<u32> {
-        let owner = |claim: &u32| &self.sessions[self.claims[*claim].session].owner;
-        [ClaimKind::Read, ClaimKind::Tree]
+    fn smallest_reader(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+    ) -> Option<Id<Claim>> {
+        let owner = |claim: &Id<Claim>| &self.sessions[self.claims[*claim].session].owner;
+        [Mode::Read, Mode::ReadTree]
             .into_iter()
-            .filter_map(|kind| self.foreign_claim(session, node, kind))
+            .filter_map(|mode| self.foreign_claim(session, node, mode))
             .min_by(|one, two| owner(one).cmp(owner(two)))
     }
 
     /// Returns the foreign claim on the smallest path below a node (R46).
-    fn first_below(&self, session: Option<u32>, node: u32, side: LockSide) -> Option<u32> {
+    fn first_below(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        side: Side,
+    ) -> Option<Id<Claim>> {
         let own = self.own_counts(session, node);
         let mut at = node;
         loop {
@@ -238,22 +227,22 @@ impl Space {
                 continue;
             }
             return match side {
-                LockSide::Writes => self.foreign_claim(session, place.node, ClaimKind::Write),
-                LockSide::Reads => self.smallest_reader(session, place.node),
+                Side::Writes => self.foreign_claim(session, place.node, Mode::Write),
+                Side::Reads => self.smallest_reader(session, place.node),
             };
         }
     }
 
     /// Sorts the children of the nodes in which [`Space::conflict`] will search for the first.
-    pub(super) fn order_for(&mut self, session: Option<u32>, blocking_claim: BlockingClaim) {
-        let (node, side) = match blocking_claim {
-            BlockingClaim::WritesBelow { node } => (node, LockSide::Writes),
-            BlockingClaim::ReadsBelow { node } => (node, LockSide::Reads),
-            BlockingClaim::Ancestor { .. }
-            | BlockingClaim::Writer { .. }
-            | BlockingClaim::Full { .. }
-            | BlockingClaim::Readers { .. } => return,
-        };
+    pub(super) fn order_for(
+        &mut self,
+        session: Option<Id<Session>>,
+        blocking_claim: BlockingClaim,
+    ) {
+        if blocking_claim.position != Position::Below {
+            return;
+        }
+        let (node, side) = (blocking_claim.node, Side::of(blocking_claim.mode));
         let own = self.own_counts(session, node);
         let mut at = node;
         loop {
@@ -268,9 +257,9 @@ impl Space {
     /// The first place directly below a node with foreign claims of one side.
     fn first_place(
         &self,
-        node: u32,
-        session: Option<u32>,
-        side: LockSide,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
+        side: Side,
         own: &OwnCounts,
     ) -> Option<ChildOrSubtree<'_>> {
         let places = |child| self.places_at(child, session, side, own);
@@ -300,10 +289,10 @@ impl Space {
     /// Visits the foreign claims of one side below a node, by path, then owner.
     fn each_below(
         &self,
-        session: Option<u32>,
-        node: u32,
-        side: LockSide,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        side: Side,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         let counts = self.own_counts(session, node);
         self.descend(node, session, side, &counts, visit)
@@ -313,11 +302,11 @@ impl Space {
     /// `a/c`: so a node and its subtree are two separate places in the order.
     fn descend(
         &self,
-        node: u32,
-        session: Option<u32>,
-        side: LockSide,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
+        side: Side,
         own: &OwnCounts,
-        visit: &mut dyn FnMut(u32) -> ControlFlow<()>,
+        visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // An explicit stack of sorted places, deepest last: paths have up to 256 segments.
         let mut stack: Vec<Vec<ChildOrSubtree<'_>>> = Vec::new();
@@ -332,12 +321,12 @@ impl Space {
                 continue;
             }
             match side {
-                LockSide::Writes => {
-                    for claim in self.foreign_claims(session, place.node, ClaimKind::Write) {
+                Side::Writes => {
+                    for claim in self.foreign_claims(session, place.node, Mode::Write) {
                         visit(claim)?;
                     }
                 }
-                LockSide::Reads => {
+                Side::Reads => {
                     for claim in self.readers(session, place.node) {
                         visit(claim)?;
                     }
@@ -350,9 +339,9 @@ impl Space {
     /// The places directly below a node with foreign claims of one side, in descending order.
     fn places_below(
         &self,
-        node: u32,
-        session: Option<u32>,
-        side: LockSide,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
+        side: Side,
         own: &OwnCounts,
     ) -> Vec<ChildOrSubtree<'_>> {
         let children = self.tree.children(node);
@@ -366,19 +355,16 @@ impl Space {
     /// Returns a node with a foreign claim of one side, and its subtree if it has one.
     fn places_at(
         &self,
-        node: u32,
-        session: Option<u32>,
-        side: LockSide,
+        node: Id<PathNode>,
+        session: Option<Id<Session>>,
+        side: Side,
         own: &OwnCounts,
     ) -> impl IntoIterator<Item = ChildOrSubtree<'_>> + use<'_> {
-        let mut kinds = side.kinds().iter();
-        let here = kinds.any(|kind| self.foreign_claim(session, node, *kind).is_some());
-        let below = &self.tree.nodes[node];
-        let (own_writes, own_reads) = self.own_count(own, session, node);
-        let strangers = match side {
-            LockSide::Writes => below.writes_below > own_writes,
-            LockSide::Reads => below.reads_below > own_reads,
-        };
+        let mut modes = side.modes().iter();
+        let here = modes.any(|mode| self.foreign_claim(session, node, *mode).is_some());
+        let below = self.tree.nodes[node].below;
+        let own = self.own_count(own, session, node);
+        let strangers = below[side as usize] > own[side as usize];
         let segment = self.tree.segment(node);
         let place = |inside| ChildOrSubtree {
             segment,
@@ -390,7 +376,7 @@ impl Space {
     }
 
     /// A session's own claims below a node, counted by node where the session keeps no counts itself.
-    fn own_counts(&self, session: Option<u32>, node: u32) -> OwnCounts {
+    fn own_counts(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> OwnCounts {
         let mut counts = OwnCounts::new();
         let Some(session) = session else {
             return counts;
@@ -407,57 +393,42 @@ impl Space {
                 if above == node {
                     break;
                 }
-                let (writes, reads) = counts.entry(above).or_default();
-                match claim.kind() {
-                    ClaimKind::Write => *writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
-                }
+                counts.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
             }
         }
         counts
     }
 
-    fn own_count(&self, counts: &OwnCounts, session: Option<u32>, node: u32) -> (u32, u32) {
+    fn own_count(
+        &self,
+        counts: &OwnCounts,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+    ) -> SideCounts {
         match session {
             Some(session) if self.sessions[session].own_below().is_some() => {
                 self.own_below(Some(session), node)
             }
-            _ => counts.get(&node).copied().unwrap_or((0, 0)),
+            _ => counts.get(&node).copied().unwrap_or_default(),
         }
     }
 
     /// Returns the present holder of a path, for a break that named another one: its writer, a
     /// permit holder or a reader (E9: Break one hold).
-    pub(super) fn present_holder(&self, node: Option<u32>) -> Option<u32> {
-        let node = node.filter(|node| *node != NONE)?;
-        self.foreign_claim(None, node, ClaimKind::Write)
+    pub(super) fn present_holder(&self, node: Option<Id<PathNode>>) -> Option<Id<Claim>> {
+        let node = node?;
+        self.foreign_claim(None, node, Mode::Write)
             .or_else(|| self.smallest_reader(None, node))
     }
 }
 
-type OwnCounts = BTreeMap<u32, (u32, u32)>;
-
-/// Writes (and permits) or reads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LockSide {
-    Writes,
-    Reads,
-}
-
-impl LockSide {
-    fn kinds(self) -> &'static [ClaimKind] {
-        match self {
-            LockSide::Writes => &[ClaimKind::Write],
-            LockSide::Reads => &[ClaimKind::Read, ClaimKind::Tree],
-        }
-    }
-}
+type OwnCounts = BTreeMap<Id<PathNode>, SideCounts>;
 
 /// A child of a node, or the subtree below that child.
 struct ChildOrSubtree<'a> {
     segment: &'a str,
     inside: bool,
-    node: u32,
+    node: Id<PathNode>,
 }
 
 /// Returns the first NEW path of one acquire, in its order, that excludes one of the other's.
@@ -480,56 +451,36 @@ impl ChildOrSubtree<'_> {
 /// requests exclude each other).
 struct Footprint<'a> {
     algorithm: Algorithm,
-    writes: BTreeSet<&'a str>,
-    reads: BTreeSet<&'a str>,
-    trees: BTreeSet<&'a str>,
+    /// By mode.
+    paths: [BTreeSet<&'a str>; 3],
 }
 
 impl<'a> Footprint<'a> {
     fn new(algorithm: Algorithm) -> Footprint<'a> {
         Footprint {
             algorithm,
-            writes: BTreeSet::new(),
-            reads: BTreeSet::new(),
-            trees: BTreeSet::new(),
+            paths: Default::default(),
         }
     }
 
     fn add(&mut self, request: &'a Request) {
-        let path = request.path.as_str();
-        match request.mode {
-            Mode::Write => self.writes.insert(path),
-            Mode::Read => self.reads.insert(path),
-            Mode::ReadTree => self.trees.insert(path),
-        };
+        self.paths[request.mode as usize].insert(request.path.as_str());
     }
 
     fn excludes(&self, theirs: &Request) -> bool {
         let path = theirs.path.as_str();
-        let recursive = self.algorithm.is_recursive();
-        let writes = theirs.mode == Mode::Write;
-        if self.writes.contains(path) {
-            return true;
-        }
-        if writes && (self.reads.contains(path) || self.trees.contains(path)) {
-            return true;
-        }
-        // Ours above theirs: a recursive write meets everything, a read of the tree meets writes.
-        let mut above = parent_name(path);
-        while let Some(name) = above {
-            if (recursive && self.writes.contains(name)) || (writes && self.trees.contains(name)) {
-                return true;
-            }
-            above = parent_name(name);
-        }
-        // Theirs above ours.
-        match theirs.mode {
-            Mode::Write if recursive => [&self.writes, &self.reads, &self.trees]
-                .iter()
-                .any(|set| has_below(set, path)),
-            Mode::ReadTree => has_below(&self.writes, path),
-            Mode::Write | Mode::Read => false,
-        }
+        let access = |mode| Access {
+            mode,
+            algorithm: self.algorithm,
+        };
+        Mode::ALL.into_iter().any(|mode| {
+            let ours = &self.paths[mode as usize];
+            let meets = |position| excludes(access(theirs.mode), access(mode), position).is_some();
+            let mut above = core::iter::successors(parent_name(path), |name| parent_name(name));
+            (meets(Position::Same) && ours.contains(path))
+                || (meets(Position::Above) && above.any(|name| ours.contains(name)))
+                || (meets(Position::Below) && has_below(ours, path))
+        })
     }
 }
 
@@ -557,7 +508,7 @@ mod tests {
         let place = |segment, inside| ChildOrSubtree {
             segment,
             inside,
-            node: 0,
+            node: Id::new(0).unwrap(),
         };
         let mut places = [
             place("a", true),

@@ -13,8 +13,8 @@ use super::sessions::TakenHolds;
 use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
-use crate::slab::NONE;
-use crate::tree::ClaimKind;
+use crate::slab::Id;
+use crate::tree::{PathNode, Side, SideCounts};
 
 /// Up to so many claims are compared pair by pair.
 const PAIRED: u32 = 300;
@@ -36,12 +36,9 @@ impl Space {
     fn check_claims(&self) {
         let mut placed = 0;
         for (number, node) in self.tree.nodes.iter() {
-            if node.claim != NONE {
+            if let Some(claim) = node.claim {
                 placed += 1;
-                assert_eq!(
-                    self.claims[node.claim].node, number,
-                    "claim at another node"
-                );
+                assert_eq!(self.claims[claim].node, number, "claim at another node");
             }
             let Some(extra) = self.tree.extra(number) else {
                 continue;
@@ -49,15 +46,15 @@ impl Space {
             let claims_by_owner: usize = extra.claims_by_owner.iter().map(BTreeMap::len).sum();
             assert!(claims_by_owner != 1, "a crowd of one");
             assert!(
-                claims_by_owner == 0 || node.claim == NONE,
+                claims_by_owner == 0 || node.claim.is_none(),
                 "alone and in a crowd"
             );
-            for kind in ClaimKind::ALL {
-                for (owner, claim) in &extra.claims_by_owner[kind as usize] {
+            for mode in Mode::ALL {
+                for (owner, claim) in &extra.claims_by_owner[mode as usize] {
                     placed += 1;
                     let claim = &self.claims[*claim];
                     assert_eq!(claim.node, number, "crowded at another node");
-                    assert_eq!(claim.kind(), kind, "crowded under another kind");
+                    assert_eq!(claim.mode(), mode, "crowded under another mode");
                     assert_eq!(
                         self.sessions[claim.session].owner, *owner,
                         "another's claim"
@@ -69,30 +66,21 @@ impl Space {
     }
 
     fn check_tree(&self) {
-        let mut below: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+        let mut below: BTreeMap<_, SideCounts> = BTreeMap::new();
         for (_, claim) in self.claims.iter() {
             for above in self.tree.ancestors(claim.node) {
-                let (writes, reads) = below.entry(above).or_default();
-                if claim.kind().is_write() {
-                    *writes += 1;
-                } else {
-                    *reads += 1;
-                }
+                below.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
             }
         }
         for (number, node) in self.tree.nodes.iter() {
-            let counted = below.get(&number).copied().unwrap_or((0, 0));
-            assert_eq!(
-                (node.writes_below, node.reads_below),
-                counted,
-                "counts drifted"
-            );
-            if node.parent != NONE {
+            let counted = below.get(&number).copied().unwrap_or_default();
+            assert_eq!(node.below, counted, "counts drifted");
+            if let Some(parent) = node.parent {
                 assert!(
                     !self.tree.is_bare(number),
                     "a node with nothing at it or below"
                 );
-                let siblings = self.tree.children(node.parent);
+                let siblings = self.tree.children(parent);
                 assert_eq!(
                     siblings.filter(|child| *child == number).count(),
                     1,
@@ -102,16 +90,16 @@ impl Space {
         }
         let mut roots = 0;
         for (_, state) in self.namespaces.iter() {
-            if state.root != NONE {
+            if let Some(root) = state.root {
                 roots += 1;
-                self.check_names(state.root);
+                self.check_names(root);
             }
         }
         let parentless = self
             .tree
             .nodes
             .iter()
-            .filter(|(_, node)| node.parent == NONE);
+            .filter(|(_, node)| node.parent.is_none());
         assert_eq!(parentless.count(), roots, "a root without a namespace");
         let extras = self
             .tree
@@ -126,18 +114,18 @@ impl Space {
     }
 
     /// Every node is found by its name.
-    fn check_names(&self, root: u32) {
+    fn check_names(&self, root: Id<PathNode>) {
         let (_, state) = self
             .namespaces
             .iter()
-            .find(|(_, state)| state.root == root)
+            .find(|(_, state)| state.root == Some(root))
             .expect("the namespace of a root");
         let mut open = alloc::vec![root];
         while let Some(node) = open.pop() {
             let path = self.tree.path(&state.name, node);
             let path_position = self
                 .tree
-                .path_position(root, below_root(&state.name, &path));
+                .path_position(Some(root), below_root(&state.name, &path));
             assert_eq!(path_position.at, Some(node), "a node that is not found");
             open.extend(self.tree.children(node));
         }
@@ -146,10 +134,10 @@ impl Space {
     fn check_sessions(&self) {
         let mut claims = 0;
         let mut long = 0;
-        let mut by_namespace: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut by_namespace: BTreeMap<_, u32> = BTreeMap::new();
         for (number, session) in self.sessions.iter() {
             *by_namespace.entry(session.namespace).or_default() += 1;
-            let own: Vec<u32> = self.session_claims(number).collect();
+            let own: Vec<_> = self.session_claims(number).collect();
             assert_eq!(
                 own.len() as u32,
                 session.claims,
@@ -168,7 +156,7 @@ impl Space {
                 "lease without claims"
             );
             assert!(
-                session.claims > 0 || session.waiter != NONE,
+                session.claims > 0 || session.waiter.is_some(),
                 "an empty session"
             );
             long += u32::from(
@@ -185,15 +173,11 @@ impl Space {
                 "unchained"
             );
             if let Some(index) = session.own_below() {
-                let mut recount: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+                let mut recount: BTreeMap<_, SideCounts> = BTreeMap::new();
                 for claim in self.session_claims(number) {
-                    for above in self.tree.ancestors(self.claims[claim].node) {
-                        let (writes, reads) = recount.entry(above).or_default();
-                        if self.claims[claim].kind().is_write() {
-                            *writes += 1;
-                        } else {
-                            *reads += 1;
-                        }
+                    let claim = &self.claims[claim];
+                    for above in self.tree.ancestors(claim.node) {
+                        recount.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
                     }
                 }
                 assert_eq!(index.len(), recount.len(), "own claims miscounted");
@@ -214,13 +198,14 @@ impl Space {
     }
 
     fn check_queue(&self) {
-        let mut standing: BTreeSet<(u32, ClaimKind, u64)> = BTreeSet::new();
-        let mut below: BTreeMap<(u32, bool, u64), u32> = BTreeMap::new();
-        let mut waiting: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut standing: BTreeSet<(_, Mode, u64)> = BTreeSet::new();
+        let mut below: BTreeMap<(_, bool, u64), u32> = BTreeMap::new();
+        let mut waiting: BTreeMap<_, u32> = BTreeMap::new();
         for (id, waiter) in self.waiters.iter() {
             let session = &self.sessions[waiter.session];
             assert_eq!(
-                session.waiter, id,
+                session.waiter,
+                Some(id),
                 "a waiter that its session does not know"
             );
             assert!(
@@ -230,12 +215,12 @@ impl Space {
             *waiting.entry(session.namespace).or_default() += waiter.parts.len() as u32;
             for part in &waiter.parts {
                 assert!(
-                    standing.insert((part.node, part.kind, waiter.number)),
+                    standing.insert((part.node, part.mode, waiter.number)),
                     "twice at a place"
                 );
                 for above in self.tree.ancestors(part.node) {
                     *below
-                        .entry((above, part.kind.is_write(), waiter.number))
+                        .entry((above, part.mode == Mode::Write, waiter.number))
                         .or_default() += 1;
                 }
             }
@@ -249,9 +234,9 @@ impl Space {
             let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
-            for kind in ClaimKind::ALL {
-                for number in extra.line(kind).keys() {
-                    assert!(standing.remove(&(node, kind, *number)), "a ghost in line");
+            for mode in Mode::ALL {
+                for number in extra.line(mode).keys() {
+                    assert!(standing.remove(&(node, mode, *number)), "a ghost in line");
                 }
             }
             for (side, writes) in [(0, true), (1, false)] {
@@ -265,7 +250,7 @@ impl Space {
     }
 
     fn check_memory(&self) {
-        let mut marks: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut marks: BTreeMap<_, u32> = BTreeMap::new();
         for (namespace, rest, fence, idle) in self.marks.iter() {
             assert!(idle, "a mark is always idle");
             *marks.entry(namespace).or_default() += 1;
@@ -275,11 +260,11 @@ impl Space {
             );
             let path = self.namespaces[namespace].name.path(rest);
             let node = self.path_position(namespace, &path).at;
-            let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
+            let writer = node.and_then(|node| self.claims_at(node, Mode::Write).next());
             let fenced = writer.is_some_and(|claim| self.claims[claim].fence().is_some());
             assert!(!fenced, "a mark beside a fenced writer");
         }
-        let mut capacities: BTreeMap<u32, u32> = BTreeMap::new();
+        let mut capacities: BTreeMap<_, u32> = BTreeMap::new();
         for (namespace, _, _, _) in self.capacities.iter() {
             *capacities.entry(namespace).or_default() += 1;
         }
@@ -349,8 +334,7 @@ impl Space {
         for (number, session) in self.sessions.iter() {
             for (path, mode) in session.taken().into_iter().flat_map(TakenHolds::keys) {
                 let node = self.path_position(session.namespace, path).at;
-                let there =
-                    node.and_then(|node| self.own_claim(number, node, ClaimKind::of(*mode)));
+                let there = node.and_then(|node| self.own_claim(number, node, *mode));
                 assert!(there.is_none(), "{} still holds {path}", session.owner);
             }
         }
@@ -358,20 +342,18 @@ impl Space {
 
     /// Every waiter is blocked (or frozen) and is in exactly one wait list.
     fn check_waiting(&self) {
-        let mut parked_on: Vec<u32> = Vec::new();
+        let mut parked_on: Vec<_> = Vec::new();
         for (node, _) in self.tree.nodes.iter() {
             if let Some(extra) = self.tree.extra(node) {
-                for head in extra.rings.iter().filter(|head| **head != NONE) {
+                for head in extra.rings.iter().flatten() {
                     parked_on.extend(self.links.waiters(*head));
                 }
             }
         }
         for (_, waiter) in self.waiters.iter() {
             for part in &waiter.parts {
-                for head in [part.blocks, part.blocks_asking] {
-                    if head != NONE {
-                        parked_on.extend(self.links.waiters(head));
-                    }
+                for head in [part.blocks, part.blocks_asking].into_iter().flatten() {
+                    parked_on.extend(self.links.waiters(head));
                 }
             }
         }
@@ -380,10 +362,10 @@ impl Space {
             .frozen
             .values()
             .flat_map(|FrozenRegion { waiters, .. }| waiters);
-        let parked: BTreeSet<u32> = parked.map(|(_, id)| *id).collect();
+        let parked: BTreeSet<_> = parked.map(|(_, id)| *id).collect();
         parked_on.extend(&parked);
         parked_on.sort_unstable();
-        let all: Vec<u32> = self.waiters.iter().map(|(id, _)| id).collect();
+        let all: Vec<_> = self.waiters.iter().map(|(id, _)| id).collect();
         assert_eq!(parked_on, all, "waiters must hang on exactly one thing");
         for (id, waiter) in self.waiters.iter() {
             if parked.contains(&id) {

@@ -3,25 +3,25 @@
 use alloc::boxed::Box;
 
 use super::packed_claim::PackedClaim;
-use super::sessions::OwnBelow;
+use super::sessions::{OwnBelow, Session};
 use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
 use crate::path::Path;
-use crate::policy::{Algorithm, Mode};
-use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing};
+use crate::policy::{Access, Algorithm, Mode};
+use crate::slab::Id;
+use crate::tree::{NodeRing, PathNode, Side, SideCounts};
 use crate::value::Fence;
 
 /// One hold.
 #[derive(Clone, Debug)]
-pub(super) struct Claim {
+pub(crate) struct Claim {
     /// Lease time at which it was first acquired.
     pub(super) since: u64,
     pub(super) terms: PackedClaim,
-    pub(super) node: u32,
-    pub(super) session: u32,
-    pub(super) next: u32,
-    pub(super) previous: u32,
+    pub(super) node: Id<PathNode>,
+    pub(super) session: Id<Session>,
+    pub(super) next: Option<Id<Claim>>,
+    pub(super) previous: Option<Id<Claim>>,
 }
 
 const _: () = assert!(
@@ -44,17 +44,15 @@ impl Claim {
         self.terms.fence()
     }
 
-    pub(super) fn kind(&self) -> ClaimKind {
-        ClaimKind::of(self.mode())
+    pub(super) fn access(&self) -> Access {
+        Access {
+            mode: self.mode(),
+            algorithm: self.algorithm(),
+        }
     }
 
     pub(super) fn is_permit(&self) -> bool {
-        self.algorithm() == Algorithm::Semaphore
-    }
-
-    /// Returns whether it also blocks the paths below its own.
-    pub(super) fn covers_below(&self) -> bool {
-        self.mode() == Mode::Write && self.algorithm().is_recursive()
+        self.access().is_permit()
     }
 }
 
@@ -63,9 +61,14 @@ const MANY: u32 = 64;
 
 impl Space {
     /// Adds a claim, or updates the existing one.
-    pub(super) fn add_claim(&mut self, session: u32, node: u32, terms: PackedClaim) {
-        let kind = ClaimKind::of(terms.mode());
-        if let Some(there) = self.own_claim(session, node, kind) {
+    pub(super) fn add_claim(
+        &mut self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        terms: PackedClaim,
+    ) {
+        let mode = terms.mode();
+        if let Some(there) = self.own_claim(session, node, mode) {
             let before = core::mem::replace(&mut self.claims[there].terms, terms);
             if let (Some(fence), None) = (before.fence(), terms.fence()) {
                 // A write that became a permit (R43: conflicts between different algorithms): the
@@ -83,12 +86,12 @@ impl Space {
             node,
             session,
             next,
-            previous: NONE,
+            previous: None,
         });
-        if next != NONE {
-            self.claims[next].previous = number;
+        if let Some(next) = next {
+            self.claims[next].previous = Some(number);
         }
-        self.sessions[session].first_claim = number;
+        self.sessions[session].first_claim = Some(number);
         self.sessions[session].claims += 1;
         self.place(number);
         self.count(number, ClaimChange::Up);
@@ -96,18 +99,18 @@ impl Space {
 
     /// Removes a claim, retains its fence, and marks the waiters that it blocked as pending. `path`
     /// is the claim's path, if the caller has it. The session may have no claims afterwards.
-    pub(super) fn remove_claim(&mut self, number: u32, path: Option<Path>, ending: ClaimEnd) {
+    pub(super) fn remove_claim(&mut self, number: Id<Claim>, path: Option<Path>, ending: ClaimEnd) {
         self.count(number, ClaimChange::Down);
         self.unplace(number);
         let Some(claim) = self.claims.remove(number) else {
             return;
         };
         match claim.previous {
-            NONE => self.sessions[claim.session].first_claim = claim.next,
-            previous => self.claims[previous].next = claim.next,
+            None => self.sessions[claim.session].first_claim = claim.next,
+            Some(previous) => self.claims[previous].next = claim.next,
         }
-        if claim.next != NONE {
-            self.claims[claim.next].previous = claim.previous;
+        if let Some(next) = claim.next {
+            self.claims[next].previous = claim.previous;
         }
         let session = &mut self.sessions[claim.session];
         session.claims -= 1;
@@ -138,135 +141,134 @@ impl Space {
         self.tree.prune(claim.node);
     }
 
-    /// A session's claim of one kind at a node.
-    pub(super) fn own_claim(&self, session: u32, node: u32, kind: ClaimKind) -> Option<u32> {
-        let only = self.tree.nodes[node].claim;
-        if only != NONE {
+    /// A session's claim of one mode at a node.
+    pub(super) fn own_claim(
+        &self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> Option<Id<Claim>> {
+        if let Some(only) = self.tree.nodes[node].claim {
             let claim = &self.claims[only];
-            return (claim.session == session && claim.kind() == kind).then_some(only);
+            return (claim.session == session && claim.mode() == mode).then_some(only);
         }
-        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[kind as usize];
+        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[mode as usize];
         if claims_by_owner.is_empty() {
             return None;
         }
         claims_by_owner.get(&self.sessions[session].owner).copied()
     }
 
-    /// The claim of one kind at a node whose owner is the smallest but not this session's (R46:
+    /// The claim of one mode at a node whose owner is the smallest but not this session's (R46:
     /// smallest owner or path reported).
     pub(super) fn foreign_claim(
         &self,
-        session: Option<u32>,
-        node: u32,
-        kind: ClaimKind,
-    ) -> Option<u32> {
-        self.foreign_claims(session, node, kind).next()
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> Option<Id<Claim>> {
+        self.foreign_claims(session, node, mode).next()
     }
 
-    /// The claims of one kind at a node, but this session's, by owner (R46).
+    /// The claims of one mode at a node, but this session's, by owner (R46).
     pub(super) fn foreign_claims(
         &self,
-        session: Option<u32>,
-        node: u32,
-        kind: ClaimKind,
-    ) -> impl Iterator<Item = u32> + '_ {
-        self.claims_at(node, kind)
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
+        self.claims_at(node, mode)
             .filter(move |claim| Some(self.claims[*claim].session) != session)
     }
 
-    /// The claims of one kind at a node, by owner.
-    pub(super) fn claims_at(&self, node: u32, kind: ClaimKind) -> impl Iterator<Item = u32> + '_ {
+    /// The claims of one mode at a node, by owner.
+    pub(super) fn claims_at(
+        &self,
+        node: Id<PathNode>,
+        mode: Mode,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
         let only = self.tree.nodes[node].claim;
-        let single = (only != NONE && self.claims[only].kind() == kind).then_some(only);
+        let single = only.filter(|only| self.claims[*only].mode() == mode);
         let claims_by_owner = self
             .tree
             .extra(node)
-            .map(|extra| extra.claims_by_owner[kind as usize].values().copied());
+            .map(|extra| extra.claims_by_owner[mode as usize].values().copied());
         single
             .into_iter()
             .chain(claims_by_owner.into_iter().flatten())
     }
 
-    /// How many claims of one kind are at a node.
-    pub(super) fn count_at(&self, node: u32, kind: ClaimKind) -> usize {
-        let only = self.tree.nodes[node].claim;
-        if only != NONE {
-            return usize::from(self.claims[only].kind() == kind);
+    /// How many claims of one mode are at a node.
+    pub(super) fn count_at(&self, node: Id<PathNode>, mode: Mode) -> usize {
+        if let Some(only) = self.tree.nodes[node].claim {
+            return usize::from(self.claims[only].mode() == mode);
         }
         self.tree
             .extra(node)
-            .map_or(0, |extra| extra.claims_by_owner[kind as usize].len())
+            .map_or(0, |extra| extra.claims_by_owner[mode as usize].len())
     }
 
-    /// How many claims a session has strictly below a node: writes and reads.
-    pub(super) fn own_below(&self, session: Option<u32>, node: u32) -> (u32, u32) {
+    /// How many claims a session has strictly below a node.
+    pub(super) fn own_below(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> SideCounts {
+        let mut counts = [0, 0];
         let Some(session) = session else {
-            return (0, 0);
+            return counts;
         };
         if let Some(own) = self.sessions[session].own_below() {
-            return own.get(&node).copied().unwrap_or((0, 0));
+            return own.get(&node).copied().unwrap_or(counts);
         }
-        let (mut writes, mut reads) = (0, 0);
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
             if self.tree.is_below(claim.node, node) {
-                match claim.kind() {
-                    ClaimKind::Write => writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => reads += 1,
-                }
+                counts[Side::of(claim.mode()) as usize] += 1;
             }
         }
-        (writes, reads)
+        counts
     }
 
     /// The claims of a session, newest first.
-    pub(super) fn session_claims(&self, session: u32) -> impl Iterator<Item = u32> + '_ {
-        let mut at = self.sessions[session].first_claim;
-        core::iter::from_fn(move || {
-            if at == NONE {
-                return None;
-            }
-            let claim = at;
-            at = self.claims[claim].next;
-            Some(claim)
-        })
+    pub(super) fn session_claims(
+        &self,
+        session: Id<Session>,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
+        let first = self.sessions[session].first_claim;
+        core::iter::successors(first, |claim| self.claims[*claim].next)
     }
 
     /// Stores a claim at its node: inline if it is the only one, else in the map by owner.
-    pub(super) fn place(&mut self, number: u32) {
+    pub(super) fn place(&mut self, number: Id<Claim>) {
         let Claim { node, session, .. } = self.claims[number];
-        let kind = self.claims[number].kind();
+        let mode = self.claims[number].mode();
         let crowded = self.tree.extra(node).is_some_and(|extra| {
             extra
                 .claims_by_owner
                 .iter()
                 .any(|claims_by_owner| !claims_by_owner.is_empty())
         });
-        let only = self.tree.nodes[node].claim;
-        if only == NONE && !crowded {
-            self.tree.nodes[node].claim = number;
+        let only = self.tree.nodes[node].claim.take();
+        if only.is_none() && !crowded {
+            self.tree.nodes[node].claim = Some(number);
             return;
         }
-        if only != NONE {
-            self.tree.nodes[node].claim = NONE;
+        if let Some(only) = only {
             let other = &self.claims[only];
-            let (other_kind, owner) = (other.kind(), self.sessions[other.session].owner.clone());
-            self.tree.extra_mut(node).claims_by_owner[other_kind as usize].insert(owner, only);
+            let (other_mode, owner) = (other.mode(), self.sessions[other.session].owner.clone());
+            self.tree.extra_mut(node).claims_by_owner[other_mode as usize].insert(owner, only);
         }
         let owner = self.sessions[session].owner.clone();
-        self.tree.extra_mut(node).claims_by_owner[kind as usize].insert(owner, number);
+        self.tree.extra_mut(node).claims_by_owner[mode as usize].insert(owner, number);
     }
 
-    fn unplace(&mut self, number: u32) {
+    fn unplace(&mut self, number: Id<Claim>) {
         let Claim { node, session, .. } = self.claims[number];
-        let kind = self.claims[number].kind();
-        if self.tree.nodes[node].claim == number {
-            self.tree.nodes[node].claim = NONE;
+        let mode = self.claims[number].mode();
+        if self.tree.nodes[node].claim == Some(number) {
+            self.tree.nodes[node].claim = None;
             return;
         }
         let owner = &self.sessions[session].owner;
         let crowds = &mut self.tree.extra_mut(node).claims_by_owner;
-        crowds[kind as usize].remove(owner);
+        crowds[mode as usize].remove(owner);
         if crowds
             .iter()
             .map(alloc::collections::BTreeMap::len)
@@ -277,13 +279,13 @@ impl Space {
                 .iter_mut()
                 .find_map(alloc::collections::BTreeMap::pop_first);
             if let Some((_, last)) = last {
-                self.tree.nodes[node].claim = last;
+                self.tree.nodes[node].claim = Some(last);
             }
         }
     }
 
     /// Counts a claim at the nodes above it, in total and for its own session.
-    fn count(&mut self, number: u32, step: ClaimChange) {
+    fn count(&mut self, number: Id<Claim>, step: ClaimChange) {
         let session = self.claims[number].session;
         let there = &mut self.sessions[session];
         match step {
@@ -294,25 +296,20 @@ impl Space {
             ClaimChange::Up | ClaimChange::Down if there.own_below().is_none() => {}
             ClaimChange::Up | ClaimChange::Down => {
                 let claim = &self.claims[number];
-                let (node, is_write) = (claim.node, claim.kind().is_write());
-                self.count_own(session, node, is_write, step);
+                self.count_own(session, claim.node, Side::of(claim.mode()), step);
             }
         }
         self.count_above(number, step);
     }
 
     /// Counts a claim at the nodes above it, in total.
-    pub(super) fn count_above(&mut self, number: u32, step: ClaimChange) {
+    pub(super) fn count_above(&mut self, number: Id<Claim>, step: ClaimChange) {
         let node = self.claims[number].node;
-        let is_write = self.claims[number].kind().is_write();
+        let side = Side::of(self.claims[number].mode());
         let mut at = self.tree.nodes[node].parent;
-        while at != NONE {
-            let above = &mut self.tree.nodes[at];
-            let below = if is_write {
-                &mut above.writes_below
-            } else {
-                &mut above.reads_below
-            };
+        while let Some(node) = at {
+            let above = &mut self.tree.nodes[node];
+            let below = &mut above.below[side as usize];
             match step {
                 ClaimChange::Up => *below += 1,
                 ClaimChange::Down => *below -= 1,
@@ -321,34 +318,36 @@ impl Space {
         }
     }
 
-    fn count_own(&mut self, session: u32, node: u32, is_write: bool, step: ClaimChange) {
+    fn count_own(
+        &mut self,
+        session: Id<Session>,
+        node: Id<PathNode>,
+        side: Side,
+        step: ClaimChange,
+    ) {
         let Some(own) = self.sessions[session].own_below_mut() else {
             return;
         };
         for above in self.tree.ancestors(node) {
-            let (writes, reads) = own.entry(above).or_default();
-            let below = if is_write { writes } else { reads };
+            let counts = own.entry(above).or_default();
+            let below = &mut counts[side as usize];
             match step {
                 ClaimChange::Up => *below += 1,
                 ClaimChange::Down => *below -= 1,
             }
-            if own.get(&above) == Some(&(0, 0)) {
+            if *counts == [0, 0] {
                 own.remove(&above);
             }
         }
     }
 
     /// Starts to count a session's own claims by node.
-    pub(super) fn index_own(&mut self, session: u32) {
+    pub(super) fn index_own(&mut self, session: Id<Session>) {
         let mut own = Box::new(OwnBelow::default());
         for claim in self.session_claims(session) {
             let claim = &self.claims[claim];
             for above in self.tree.ancestors(claim.node) {
-                let (writes, reads) = own.entry(above).or_default();
-                match claim.kind() {
-                    ClaimKind::Write => *writes += 1,
-                    ClaimKind::Read | ClaimKind::Tree => *reads += 1,
-                }
+                own.entry(above).or_default()[Side::of(claim.mode()) as usize] += 1;
             }
         }
         self.sessions[session].set_own_below(Some(own));
@@ -365,14 +364,14 @@ impl Space {
     fn wake(&mut self, gone: &Claim) {
         let node = gone.node;
         if self.tree.extra(node).is_some() {
-            match gone.kind() {
-                ClaimKind::Write => self.flush(node, NodeRing::Writer),
-                ClaimKind::Read => self.wake_readers(node),
-                ClaimKind::Tree => {
+            match gone.mode() {
+                Mode::Write => self.flush(node, NodeRing::Writer),
+                Mode::Read => self.wake_readers(node),
+                Mode::ReadTree => {
                     self.wake_readers(node);
-                    match self.count_at(node, ClaimKind::Tree) {
+                    match self.count_at(node, Mode::ReadTree) {
                         0 => self.flush(node, NodeRing::Trees),
-                        1 => self.mark_holder_pending(node, ClaimKind::Tree),
+                        1 => self.mark_holder_pending(node, Mode::ReadTree),
                         _ => {}
                     }
                 }
@@ -381,17 +380,17 @@ impl Space {
         // Waiters on a subtree are woken when its count reaches zero. Those that hold claims there
         // themselves (`AmongOwn`) never see zero, so every removal wakes them.
         let mut at = self.tree.nodes[node].parent;
-        while at != NONE {
-            let above = &self.tree.nodes[at];
-            let (parent, writes, reads) = (above.parent, above.writes_below, above.reads_below);
-            if self.tree.extra(at).is_some() {
+        while let Some(node) = at {
+            let above = &self.tree.nodes[node];
+            let (parent, [writes, reads]) = (above.parent, above.below);
+            if self.tree.extra(node).is_some() {
                 if writes == 0 {
-                    self.flush(at, NodeRing::WritesBelow);
+                    self.flush(node, NodeRing::WritesBelow);
                 }
                 if reads == 0 {
-                    self.flush(at, NodeRing::ReadsBelow);
+                    self.flush(node, NodeRing::ReadsBelow);
                 }
-                self.flush(at, NodeRing::AmongOwn);
+                self.flush(node, NodeRing::AmongOwn);
             }
             at = parent;
         }
@@ -399,10 +398,10 @@ impl Space {
 
     /// Wakes waiters that readers of a node blocked. With one reader left, only that reader's own
     /// waiter can proceed; all others are still blocked.
-    fn wake_readers(&mut self, node: u32) {
-        let mut owners = ClaimKind::ALL[1..]
+    fn wake_readers(&mut self, node: Id<PathNode>) {
+        let mut owners = Mode::ALL[1..]
             .iter()
-            .flat_map(|kind| self.claims_at(node, *kind))
+            .flat_map(|mode| self.claims_at(node, *mode))
             .map(|claim| self.claims[claim].session);
         match (owners.next(), owners.next(), owners.next()) {
             (None, _, _) => {
@@ -421,8 +420,8 @@ impl Space {
         }
     }
 
-    fn mark_holder_pending(&mut self, node: u32, kind: ClaimKind) {
-        let holder = self.claims_at(node, kind).next();
+    fn mark_holder_pending(&mut self, node: Id<PathNode>, mode: Mode) {
+        let holder = self.claims_at(node, mode).next();
         if let Some(claim) = holder {
             let session = self.claims[claim].session;
             self.mark_pending(self.sessions[session].waiter);

@@ -12,28 +12,25 @@
 use alloc::collections::BTreeSet;
 
 use super::Space;
+use super::namespaces::NamespaceState;
 use super::queue::{BlockingWaiter, QueueBound, WantedAccess};
+use super::sessions::Session;
 use crate::command::{Acquire, Request, RequestKind};
 use crate::path::Path;
-use crate::policy::{Algorithm, Missing, Mode, Reason};
-use crate::tree::{ClaimKind, PathPosition};
+use crate::policy::{Access, Algorithm, Missing, Mode, Position, Reason, excludes};
+use crate::slab::Id;
+use crate::tree::{PathNode, PathPosition, Side};
 use crate::value::Fence;
 
-/// What blocks a path, and at which node. The owner is looked up only for reports.
+/// What blocks a path. The owner is looked up only for reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum BlockingClaim {
-    /// A covering write, or a reader of the tree, on an ancestor.
-    Ancestor { node: u32, kind: ClaimKind },
-    /// A writer or permits on the path.
-    Writer { node: u32 },
-    /// All permits of the path are taken.
-    Full { node: u32 },
-    /// Readers on the path.
-    Readers { node: u32 },
-    /// Writes or permits below.
-    WritesBelow { node: u32 },
-    /// Reads below.
-    ReadsBelow { node: u32 },
+pub(super) struct BlockingClaim {
+    pub(super) reason: Reason,
+    pub(super) position: Position,
+    /// The mode of the claim; of claims below, one mode of their [`Side`].
+    pub(super) mode: Mode,
+    /// The claim's node; that of the wanted path, if claims below it block.
+    pub(super) node: Id<PathNode>,
 }
 
 /// The decision on an acquire.
@@ -63,8 +60,8 @@ pub(super) enum AcquireDecision {
 /// The requesting owner and its queue position.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Requester<'a> {
-    pub(super) namespace: u32,
-    pub(super) session: Option<u32>,
+    pub(super) namespace: Id<NamespaceState>,
+    pub(super) session: Option<Id<Session>>,
     pub(super) place: QueuePosition<'a>,
     /// The fence for its writes, if it is known already.
     pub(super) fence: Option<Fence>,
@@ -177,8 +174,8 @@ impl Space {
         algorithm: Algorithm,
     ) -> Option<AcquireDecision> {
         let node = self.path_position(requester.namespace, &request.path).at;
-        let own = |kind: ClaimKind| {
-            let claim = self.own_claim(requester.session?, node?, kind)?;
+        let own = |mode: Mode| {
+            let claim = self.own_claim(requester.session?, node?, mode)?;
             Some(&self.claims[claim])
         };
         let lost = |missing| {
@@ -188,14 +185,14 @@ impl Space {
             })
         };
         if algorithm == Algorithm::Semaphore {
-            return match own(ClaimKind::Write) {
+            return match own(Mode::Write) {
                 Some(claim) if claim.is_permit() => None,
                 _ => lost(Missing::Semaphore),
             };
         }
         match request.mode {
             Mode::Write => {
-                let Some(claim) = own(ClaimKind::Write) else {
+                let Some(claim) = own(Mode::Write) else {
                     return lost(Missing::Write);
                 };
                 let Some(current) = claim.fence() else {
@@ -209,8 +206,8 @@ impl Space {
                     _ => None,
                 }
             }
-            Mode::Read if own(ClaimKind::Read).is_some() || own(ClaimKind::Tree).is_some() => None,
-            Mode::ReadTree if own(ClaimKind::Tree).is_some() => None,
+            Mode::Read if own(Mode::Read).is_some() || own(Mode::ReadTree).is_some() => None,
+            Mode::ReadTree if own(Mode::ReadTree).is_some() => None,
             Mode::Read | Mode::ReadTree => lost(Missing::Read),
         }
     }
@@ -244,7 +241,7 @@ impl Space {
             let ahead = self.latest_ahead(want, requester.before(request));
             if let Some(ahead) = ahead
                 && latest.is_none_or(|latest| latest.number < ahead.number)
-                && !self.holds_enough(requester.session, want.path_position, want.kind)
+                && !self.holds_enough(requester.session, want.path_position, request.mode)
             {
                 latest = Some(ahead);
             }
@@ -261,8 +258,10 @@ impl Space {
     ) -> WantedAccess {
         WantedAccess {
             path_position: self.path_position(requester.namespace, &request.path),
-            kind: ClaimKind::of(request.mode),
-            algorithm: acquire.route.algorithm,
+            access: Access {
+                mode: request.mode,
+                algorithm: acquire.route.algorithm,
+            },
         }
     }
 
@@ -275,8 +274,12 @@ impl Space {
                 continue;
             }
             let path_position = self.path_position(requester.namespace, &request.path);
+            let wanted = Access {
+                mode: request.mode,
+                algorithm,
+            };
             if let Some(blocking_claim) =
-                self.blocking_claim(requester.session, path_position, request.mode, algorithm)
+                self.blocking_claim(requester.session, path_position, wanted)
             {
                 return AcquireDecision::Blocked {
                     request: index,
@@ -305,74 +308,86 @@ impl Space {
         }
     }
 
-    /// Returns the first claim that blocks one path (R45), if any. This function is the conflict
-    /// rule.
+    /// Returns the first claim that blocks one path (R45), if any.
     pub(super) fn blocking_claim(
         &self,
-        session: Option<u32>,
+        session: Option<Id<Session>>,
         path_position: PathPosition,
-        mode: Mode,
-        algorithm: Algorithm,
+        wanted: Access,
     ) -> Option<BlockingClaim> {
-        let writes = mode == Mode::Write;
         // Ancestors first: R45 ranks ANCESTOR_LOCKED before all other blocking claims.
         for node in self.tree.upwards(path_position.above) {
-            let writer = self.foreign_claim(session, node, ClaimKind::Write);
-            if writer.is_some_and(|claim| self.claims[claim].covers_below()) {
-                let kind = ClaimKind::Write;
-                return Some(BlockingClaim::Ancestor { node, kind });
-            }
-            if writes && self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
-                let kind = ClaimKind::Tree;
-                return Some(BlockingClaim::Ancestor { node, kind });
+            if !self.tree.is_vacant(node)
+                && let Some(found) = self.blocking_at(session, node, wanted, Position::Above)
+            {
+                return Some(found);
             }
         }
         // Without a node there is no claim at the path or below it.
         let node = path_position.at?;
-        if let Some(writer) = self.foreign_claim(session, node, ClaimKind::Write)
-            && !(algorithm == Algorithm::Semaphore && self.claims[writer].is_permit())
-        {
-            return Some(BlockingClaim::Writer { node });
+        if let Some(found) = self.blocking_at(session, node, wanted, Position::Same) {
+            return Some(found);
         }
-        if writes {
-            let read = self.foreign_claim(session, node, ClaimKind::Read).is_some();
-            if read || self.foreign_claim(session, node, ClaimKind::Tree).is_some() {
-                return Some(BlockingClaim::Readers { node });
+        Side::ALL.into_iter().find_map(|side| {
+            let claims = self.tree.nodes[node].below[side as usize];
+            if claims == 0 {
+                return None;
+            }
+            let reason = excludes_below(wanted, side)?;
+            // The counts include the owner's own claims, which never block it.
+            let others = claims > self.own_below(session, node)[side as usize];
+            others.then_some(BlockingClaim {
+                reason,
+                position: Position::Below,
+                mode: side.modes()[0],
+                node,
+            })
+        })
+    }
+
+    /// Returns the first claim at one node that blocks a path.
+    fn blocking_at(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+        wanted: Access,
+        position: Position,
+    ) -> Option<BlockingClaim> {
+        let mut full = None;
+        for mode in Mode::ALL {
+            // Claims of one mode at one node have one algorithm: the first stands for all.
+            let Some(claim) = self.foreign_claim(session, node, mode) else {
+                continue;
+            };
+            let reason = excludes(wanted, self.claims[claim].access(), position);
+            let found = reason.map(|reason| BlockingClaim {
+                reason,
+                position,
+                mode,
+                node,
+            });
+            match reason {
+                // The last reason at a path (R45).
+                Some(Reason::SemaphoreFull) => full = found,
+                Some(_) => return found,
+                None => {}
             }
         }
-        if algorithm == Algorithm::Semaphore {
-            return self
-                .is_full(session, node)
-                .then_some(BlockingClaim::Full { node });
-        }
-        let below = &self.tree.nodes[node];
-        let looks_below = mode == Mode::ReadTree || (writes && algorithm.is_recursive());
-        if !looks_below || (below.writes_below == 0 && below.reads_below == 0) {
-            return None;
-        }
-        // The counts include the owner's own claims, which never block it.
-        let (own_writes, own_reads) = self.own_below(session, node);
-        if below.writes_below > own_writes {
-            return Some(BlockingClaim::WritesBelow { node });
-        }
-        if writes && below.reads_below > own_reads {
-            return Some(BlockingClaim::ReadsBelow { node });
-        }
-        None
+        full.filter(|_| self.is_full(session, node))
     }
 
     /// Returns whether all permits of a path are taken, none of them by this owner (R53: one permit
     /// per owner).
-    fn is_full(&self, session: Option<u32>, node: u32) -> bool {
-        let holders = self.count_at(node, ClaimKind::Write);
+    fn is_full(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> bool {
+        let holders = self.count_at(node, Mode::Write);
         if holders == 0 {
             return false;
         }
-        let mine = session.and_then(|session| self.own_claim(session, node, ClaimKind::Write));
+        let mine = session.and_then(|session| self.own_claim(session, node, Mode::Write));
         if mine.is_some() {
             return false;
         }
-        let Some(holder) = self.claims_at(node, ClaimKind::Write).next() else {
+        let Some(holder) = self.claims_at(node, Mode::Write).next() else {
             return false;
         };
         let session = &self.sessions[self.claims[holder].session];
@@ -402,9 +417,7 @@ impl Space {
         let own = requester
             .session
             .zip(path_position.at)
-            .is_some_and(|(session, node)| {
-                self.own_claim(session, node, ClaimKind::Write).is_some()
-            });
+            .is_some_and(|(session, node)| self.own_claim(session, node, Mode::Write).is_some());
         if own && stored == Some(fence) {
             return None;
         }
@@ -414,6 +427,21 @@ impl Space {
         let highest = stored.max(Fence::from_number(floor))?;
         (fence <= highest).then_some(highest)
     }
+}
+
+/// Why claims of one side below a wanted path exclude it. The rule does not ask for their algorithm
+/// there.
+pub(super) fn excludes_below(wanted: Access, side: Side) -> Option<Reason> {
+    side.modes().iter().find_map(|mode| {
+        excludes(
+            wanted,
+            Access {
+                mode: *mode,
+                ..wanted
+            },
+            Position::Below,
+        )
+    })
 }
 
 /// The NEW requests of an acquire.

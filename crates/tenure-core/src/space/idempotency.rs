@@ -1,20 +1,16 @@
-//! Idempotency table: a key makes an acquire or a release apply at most once (R102–R105).
-//!
-//! The table keeps an answer for 300 s of lease time (the group's replicated clock) and never
-//! evicts it early. A full table refuses new keyed requests.
+//! Remembered answers of a space: a key makes an acquire or a release apply at most once
+//! (R102–R105).
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, VecDeque};
 use alloc::vec::Vec;
 
 use crate::command::{Acquire, Hold, Release, RequestKind, WaitMode};
 use crate::hash::Fingerprint;
+use crate::idempotency::IdempotencyTable;
 use crate::path::Namespace;
 use crate::policy::Mode;
 use crate::value::{Fence, Holder, Key};
-
-/// How long an answer is remembered, in lease time.
-pub(crate) const KEPT_MS: u64 = 300_000;
+use crate::{record, record_enum};
 
 /// A key with its scope (R104: scope of a key). The derived order keeps all namespaces that know a
 /// key adjacent.
@@ -45,69 +41,40 @@ pub(super) enum StoredAnswer {
     Gone,
 }
 
-/// An answer with the fingerprint of its request and its end.
+record! { ScopedKey { call, namespace, key } }
+record_enum! { KeyedCall as "call" { 0 => Acquire, 1 => Release } }
+record_enum! { StoredAnswer as "answer" {
+    0(fence) => Granted(fence), 1 => Released, 2(waiter) => Waiting(waiter), 3 => Gone,
+} }
+
+/// The answer of a request, and what it released.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct IdempotencyEntry {
-    pub(super) fingerprint: u128,
+pub(super) struct SpaceAnswer {
     pub(super) answer: StoredAnswer,
-    pub(super) end: u64,
     /// For a part of a release: the sorted hashes of the holds released in this namespace. The
     /// fingerprint covers the whole request, so it does not identify them. Since rules 2.
     pub(super) released: Box<[u64]>,
 }
 
-/// Remembered answers by key, with their expiry queue.
-#[derive(Clone, Debug)]
-pub(super) struct IdempotencyTable {
-    pub(super) table: BTreeMap<ScopedKey, IdempotencyEntry>,
-    ends: VecDeque<(u64, ScopedKey)>,
-    limit: usize,
-}
-
-impl IdempotencyEntry {
+impl SpaceAnswer {
     fn has_released(&self, hash: u64) -> bool {
         self.released.binary_search(&hash).is_ok()
     }
 }
 
-/// The result of looking up a key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyLookup {
-    /// The key is new, and there is room.
-    New,
-    /// The same request got this answer.
-    Answered(StoredAnswer),
-    /// It was used for a different request (R103: key reuse with other content).
-    Reused,
-    /// It is new, and there is no room (R102).
-    Full,
+impl From<StoredAnswer> for SpaceAnswer {
+    fn from(answer: StoredAnswer) -> SpaceAnswer {
+        SpaceAnswer {
+            answer,
+            released: Box::default(),
+        }
+    }
 }
 
-impl IdempotencyTable {
-    pub(super) fn new(limit: u32) -> IdempotencyTable {
-        IdempotencyTable {
-            table: BTreeMap::new(),
-            ends: VecDeque::new(),
-            limit: limit as usize,
-        }
-    }
+/// The remembered answers of a space.
+pub(super) type SpaceAnswers = IdempotencyTable<ScopedKey, SpaceAnswer>;
 
-    pub(super) fn look(&self, key: &ScopedKey, fingerprint: u128, time: u64) -> KeyLookup {
-        match self.table.get(key) {
-            Some(there) if there.end > time => {
-                if there.fingerprint == fingerprint {
-                    KeyLookup::Answered(there.answer)
-                } else {
-                    KeyLookup::Reused
-                }
-            }
-            // A lapsed entry is replaced in place, so the limit does not matter.
-            Some(_) => KeyLookup::New,
-            None if self.table.len() >= self.limit => KeyLookup::Full,
-            None => KeyLookup::New,
-        }
-    }
-
+impl SpaceAnswers {
     /// Returns whether this hold was released under this key by the same request, in any namespace.
     pub(super) fn was_released(
         &self,
@@ -124,40 +91,20 @@ impl IdempotencyTable {
         };
         let is_key = |there: &ScopedKey| there.call == KeyedCall::Release && there.key == *key;
         let hash = hold_hash(hold);
-        self.table
-            .range(&first..)
+        self.from_key(&first)
             .take_while(|(there, _)| is_key(there))
             .any(|(_, remembered)| {
                 remembered.fingerprint == fingerprint
                     && remembered.end > time
-                    && remembered.has_released(hash)
+                    && remembered.answer.has_released(hash)
             })
     }
 
     /// Removes from `holds` those that were released under this key.
     pub(super) fn drop_released(&self, key: &ScopedKey, holds: &mut Vec<Hold>) {
-        if let Some(remembered) = self.table.get(key) {
-            holds.retain(|hold| !remembered.has_released(hold_hash(hold)));
+        if let Some(remembered) = self.get(key) {
+            holds.retain(|hold| !remembered.answer.has_released(hold_hash(hold)));
         }
-    }
-
-    pub(super) fn remember(
-        &mut self,
-        key: ScopedKey,
-        fingerprint: u128,
-        answer: StoredAnswer,
-        time: u64,
-    ) {
-        let end = time.saturating_add(KEPT_MS);
-        self.restore(
-            key,
-            IdempotencyEntry {
-                fingerprint,
-                answer,
-                end,
-                released: Box::default(),
-            },
-        );
     }
 
     /// Remembers these holds as released, in addition to those that an earlier part of the same
@@ -170,76 +117,37 @@ impl IdempotencyTable {
         time: u64,
     ) {
         let mut released: Vec<u64> = holds.iter().map(hold_hash).collect();
-        let former = self.table.get(&key);
+        let former = self.get(&key);
         if let Some(former) = former.filter(|former| former.end > time) {
-            released.extend(&former.released);
+            released.extend(&former.answer.released);
         }
         released.sort_unstable();
         released.dedup();
-        let remembered = IdempotencyEntry {
-            fingerprint,
+        let answer = SpaceAnswer {
             answer: StoredAnswer::Released,
-            end: time.saturating_add(KEPT_MS),
             released: released.into(),
         };
-        self.restore(key, remembered);
+        self.remember(key, fingerprint, answer, time);
     }
 
     /// Restores the rules 2 part of the answers, in their order.
     pub(super) fn set_released(&mut self, released: Vec<Box<[u64]>>) {
         let mut released = released.into_iter();
-        for (end, key) in &self.ends {
-            if let Some(there) = self.table.get_mut(key).filter(|there| there.end == *end) {
-                there.released = released.next().unwrap_or_default();
-            }
-        }
-    }
-
-    /// Restores an answer. Answers must come in the order of their ends.
-    pub(super) fn restore(&mut self, key: ScopedKey, remembered: IdempotencyEntry) {
-        let again = self
-            .table
-            .get(&key)
-            .is_some_and(|there| there.end == remembered.end);
-        if !again {
-            self.ends.push_back((remembered.end, key.clone()));
-        }
-        self.table.insert(key, remembered);
+        self.change_all(|there| there.released = released.next().unwrap_or_default());
     }
 
     /// Updates an answer: its waiter was granted.
     pub(super) fn granted(&mut self, key: &ScopedKey, fence: Option<Fence>) {
-        if let Some(there) = self.table.get_mut(key) {
+        if let Some(there) = self.answer_mut(key) {
             there.answer = StoredAnswer::Granted(fence);
         }
     }
 
     /// Updates an answer: its waiter left without a grant.
     pub(super) fn gone(&mut self, key: &ScopedKey) {
-        if let Some(there) = self.table.get_mut(key) {
+        if let Some(there) = self.answer_mut(key) {
             there.answer = StoredAnswer::Gone;
         }
-    }
-
-    /// Removes lapsed answers, a few per entry, but more than one entry can add.
-    pub(super) fn forget(&mut self, time: u64) {
-        let mut left = 16;
-        while left > 0 && self.ends.front().is_some_and(|(end, _)| *end <= time) {
-            if let Some((end, key)) = self.ends.pop_front()
-                && self.table.get(&key).is_some_and(|there| there.end == end)
-            {
-                self.table.remove(&key);
-                left -= 1;
-            }
-        }
-    }
-
-    /// Iterates over all answers, in the order of their ends.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&ScopedKey, &IdempotencyEntry)> {
-        self.ends.iter().filter_map(|(end, key)| {
-            let there = self.table.get(key)?;
-            (there.end == *end).then_some((key, there))
-        })
     }
 }
 

@@ -12,15 +12,16 @@ use hashbrown::HashTable;
 
 use crate::hash::Hasher;
 use crate::path::Namespace;
-use crate::slab::{NONE, Slab};
+use crate::slab::{Id, Slab};
+use crate::tree::PathNode;
 use crate::value::Fence;
 
 /// One namespace.
 #[derive(Clone, Debug)]
-pub(super) struct NamespaceState {
+pub(crate) struct NamespaceState {
     pub(super) name: Namespace,
-    /// Its root in the tree, `NONE` while it has no nodes.
-    pub(super) root: u32,
+    /// Its root in the tree, if it has nodes.
+    pub(super) root: Option<Id<PathNode>>,
     /// The highest fence minted, stored or folded here.
     pub(super) high: u64,
     /// Supplied fences up to this are stale on paths without a stored one.
@@ -30,8 +31,8 @@ pub(super) struct NamespaceState {
     pub(super) capacities: u32,
     /// NEW paths that wait (R85: queue size limit).
     pub(super) waiting_paths: u32,
-    older: u32,
-    newer: u32,
+    older: Option<Id<NamespaceState>>,
+    newer: Option<Id<NamespaceState>>,
     pub(super) idle: bool,
 }
 
@@ -39,10 +40,10 @@ pub(super) struct NamespaceState {
 #[derive(Clone, Debug)]
 pub(super) struct Namespaces {
     slab: Slab<NamespaceState>,
-    table: HashTable<u32>,
+    table: HashTable<Id<NamespaceState>>,
     hasher: Hasher,
-    oldest: u32,
-    newest: u32,
+    oldest: Option<Id<NamespaceState>>,
+    newest: Option<Id<NamespaceState>>,
     idle: u32,
     limit: u32,
     /// The floor of the space, at which new namespaces start.
@@ -55,8 +56,8 @@ impl Namespaces {
             slab: Slab::new(),
             table: HashTable::new(),
             hasher,
-            oldest: NONE,
-            newest: NONE,
+            oldest: None,
+            newest: None,
             idle: 0,
             limit,
             floor: 0,
@@ -67,7 +68,7 @@ impl Namespaces {
         self.slab.len()
     }
 
-    pub(super) fn find(&self, name: &Namespace) -> Option<u32> {
+    pub(super) fn find(&self, name: &Namespace) -> Option<Id<NamespaceState>> {
         let hash = self.hasher.hash(0, name.as_str().as_bytes());
         self.table
             .find(hash, |other| self.slab[*other].name == *name)
@@ -75,26 +76,26 @@ impl Namespaces {
     }
 
     /// Returns the namespace with this name; creates it if needed.
-    pub(super) fn ensure(&mut self, name: &Namespace) -> u32 {
+    pub(super) fn ensure(&mut self, name: &Namespace) -> Id<NamespaceState> {
         if let Some(found) = self.find(name) {
             return found;
         }
         self.insert(name.clone(), self.floor, self.floor)
     }
 
-    pub(super) fn insert(&mut self, name: Namespace, high: u64, floor: u64) -> u32 {
+    pub(super) fn insert(&mut self, name: Namespace, high: u64, floor: u64) -> Id<NamespaceState> {
         let hash = self.hasher.hash(0, name.as_str().as_bytes());
         let number = self.slab.insert(NamespaceState {
             name,
-            root: NONE,
+            root: None,
             high,
             floor,
             sessions: 0,
             marks: 0,
             capacities: 0,
             waiting_paths: 0,
-            older: NONE,
-            newer: NONE,
+            older: None,
+            newer: None,
             idle: false,
         });
         let (slab, hasher) = (&self.slab, &self.hasher);
@@ -104,28 +105,27 @@ impl Namespaces {
         number
     }
 
-    pub(super) fn get_mut(&mut self, number: u32) -> Option<&mut NamespaceState> {
+    pub(super) fn get_mut(&mut self, number: Id<NamespaceState>) -> Option<&mut NamespaceState> {
         self.slab.get_mut(number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &NamespaceState)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Id<NamespaceState>, &NamespaceState)> {
         self.slab.iter()
     }
 
     /// Iterates over idle namespaces (only counters remain), the longest idle first.
-    pub(super) fn idle(&self) -> impl Iterator<Item = u32> + '_ {
+    pub(super) fn idle(&self) -> impl Iterator<Item = Id<NamespaceState>> + '_ {
         let mut at = self.oldest;
         core::iter::from_fn(move || {
-            let state = self.slab.get(at)?;
-            let number = at;
-            at = state.newer;
+            let number = at?;
+            at = self.slab[number].newer;
             Some(number)
         })
     }
 
     /// Reclassifies a namespace after a change: in use, queued for folding, kept because it is
     /// driven, or removed. The root of an empty namespace must have been removed before.
-    pub(super) fn settle(&mut self, number: u32) {
+    pub(super) fn settle(&mut self, number: Id<NamespaceState>) {
         let Some(state) = self.slab.get(number) else {
             return;
         };
@@ -139,8 +139,9 @@ impl Namespaces {
             self.unlist(number);
         } else if !state.idle {
             self.list(number);
-            while self.idle > self.limit {
-                let oldest = self.oldest;
+            while self.idle > self.limit
+                && let Some(oldest) = self.oldest
+            {
                 self.floor = self.floor.max(self.slab[oldest].high);
                 self.unlist(oldest);
                 self.forget(oldest);
@@ -149,7 +150,7 @@ impl Namespaces {
     }
 
     /// Appends a namespace to the queue for folding, while a snapshot is decoded.
-    pub(super) fn restore_idle(&mut self, number: u32) -> bool {
+    pub(super) fn restore_idle(&mut self, number: Id<NamespaceState>) -> bool {
         let fresh = self.slab.get(number).is_some_and(|state| !state.idle);
         if fresh {
             self.list(number);
@@ -157,7 +158,7 @@ impl Namespaces {
         fresh
     }
 
-    fn forget(&mut self, number: u32) {
+    fn forget(&mut self, number: Id<NamespaceState>) {
         let Some(state) = self.slab.remove(number) else {
             return;
         };
@@ -167,11 +168,11 @@ impl Namespaces {
         }
     }
 
-    fn list(&mut self, number: u32) {
-        let older = core::mem::replace(&mut self.newest, number);
+    fn list(&mut self, number: Id<NamespaceState>) {
+        let older = self.newest.replace(number);
         match older {
-            NONE => self.oldest = number,
-            older => self.slab[older].newer = number,
+            None => self.oldest = Some(number),
+            Some(older) => self.slab[older].newer = Some(number),
         }
         let state = &mut self.slab[number];
         state.older = older;
@@ -179,35 +180,34 @@ impl Namespaces {
         self.idle += 1;
     }
 
-    fn unlist(&mut self, number: u32) {
+    fn unlist(&mut self, number: Id<NamespaceState>) {
         let state = &mut self.slab[number];
         if !state.idle {
             return;
         }
         state.idle = false;
-        let older = core::mem::replace(&mut state.older, NONE);
-        let newer = core::mem::replace(&mut state.newer, NONE);
+        let (older, newer) = (state.older.take(), state.newer.take());
         match older {
-            NONE => self.oldest = newer,
-            older => self.slab[older].newer = newer,
+            None => self.oldest = newer,
+            Some(older) => self.slab[older].newer = newer,
         }
         match newer {
-            NONE => self.newest = older,
-            newer => self.slab[newer].older = older,
+            None => self.newest = older,
+            Some(newer) => self.slab[newer].older = older,
         }
         self.idle -= 1;
     }
 }
 
-impl core::ops::Index<u32> for Namespaces {
+impl core::ops::Index<Id<NamespaceState>> for Namespaces {
     type Output = NamespaceState;
-    fn index(&self, number: u32) -> &NamespaceState {
+    fn index(&self, number: Id<NamespaceState>) -> &NamespaceState {
         &self.slab[number]
     }
 }
 
-impl core::ops::IndexMut<u32> for Namespaces {
-    fn index_mut(&mut self, number: u32) -> &mut NamespaceState {
+impl core::ops::IndexMut<Id<NamespaceState>> for Namespaces {
+    fn index_mut(&mut self, number: Id<NamespaceState>) -> &mut NamespaceState {
         &mut self.slab[number]
     }
 }

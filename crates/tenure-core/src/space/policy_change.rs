@@ -6,11 +6,15 @@ use alloc::vec::Vec;
 
 use super::Space;
 use super::acquire::all_paths;
-use super::idempotency::KEPT_MS;
+use super::namespaces::NamespaceState;
+use super::queue::Waiter;
+use super::sessions::Session;
 use crate::command::{ChangePolicy, ClearPolicy, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::idempotency::KEPT_MS;
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
+use crate::slab::Id;
 use crate::value::{Fence, OwnerId};
 
 /// Number of recent changes that a space distinguishes; older routes are always outdated.
@@ -61,7 +65,7 @@ const MOVED: usize = 64;
 pub(super) struct FrozenRegion {
     pub(super) region: Region,
     /// Waiters that became pending while the region was frozen.
-    pub(super) waiters: BTreeSet<(u64, u32)>,
+    pub(super) waiters: BTreeSet<(u64, Id<Waiter>)>,
 }
 
 /// The fence floor of a region whose paths came from another namespace (R71: tokens never go back).
@@ -170,7 +174,7 @@ impl Space {
     }
 
     /// Defers a waiter whose paths are frozen. Returns whether it did.
-    pub(super) fn park(&mut self, id: u32) -> bool {
+    pub(super) fn park(&mut self, id: Id<Waiter>) -> bool {
         let waiter = &self.waiters[id];
         let Some(change) = self.frozen(all_paths(&waiter.request)) else {
             return false;
@@ -278,7 +282,7 @@ impl Space {
             && *change <= up_to
             && let Some((_, FrozenRegion { region, .. })) = self.routes.frozen.pop_first()
         {
-            let mut waiters: Vec<(u64, u32)> = self
+            let mut waiters: Vec<(u64, Id<Waiter>)> = self
                 .waiters
                 .iter()
                 .filter(|(_, waiter)| all_paths(&waiter.request).any(|path| region.contains(path)))
@@ -300,14 +304,14 @@ impl Space {
     fn unfreeze(&mut self, change: u64) {
         if let Some(frozen) = self.routes.frozen.remove(&change) {
             for (_, id) in frozen.waiters {
-                self.mark_pending(id);
+                self.mark_pending(Some(id));
             }
         }
     }
 
     /// Returns the namespaces that may have paths in a region, sorted by name.
-    fn touching(&self, region: &Region) -> Vec<u32> {
-        let mut found: Vec<u32> = self
+    fn touching(&self, region: &Region) -> Vec<Id<NamespaceState>> {
+        let mut found: Vec<_> = self
             .namespaces
             .iter()
             .filter(|(_, state)| {
@@ -323,7 +327,7 @@ impl Space {
     }
 
     fn report(&self, region: &Region) -> FreezeReport {
-        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
+        let touching: BTreeSet<_> = self.touching(region).into_iter().collect();
         let floors = self.region_floors.values().flatten().filter(|moved| {
             let root = &moved.region.root;
             region.root == *root || region.root.encloses(root) || root.encloses(&region.root)
@@ -367,14 +371,14 @@ impl Space {
     /// Drops the holds and waiters that a change clears; each owner concerned gets one KILLED event
     /// (R131, R133, R138).
     fn clear(&mut self, region: &Region, clear: ClearPolicy) {
-        let touching: BTreeSet<u32> = self.touching(region).into_iter().collect();
-        let mut sessions: Vec<u32> = self
+        let touching: BTreeSet<_> = self.touching(region).into_iter().collect();
+        let mut sessions: Vec<_> = self
             .sessions
             .iter()
             .filter(|(_, session)| touching.contains(&session.namespace))
             .map(|(number, _)| number)
             .collect();
-        let key = |session: &u32| {
+        let key = |session: &Id<Session>| {
             let there = &self.sessions[*session];
             (
                 there.owner.clone(),
@@ -385,13 +389,11 @@ impl Space {
         sessions.sort_by_cached_key(key);
         let mut killed: BTreeSet<OwnerId> = BTreeSet::new();
         for session in sessions {
-            let waiter = self.sessions[session].waiter;
-            let waits_there = self
-                .waiters
-                .get(waiter)
-                .is_some_and(|waiter| all_paths(&waiter.request).any(|path| region.contains(path)));
+            let waits_there = self.sessions[session].waiter.filter(|waiter| {
+                all_paths(&self.waiters[*waiter].request).any(|path| region.contains(path))
+            });
             let owner = self.sessions[session].owner.clone();
-            if waits_there {
+            if let Some(waiter) = waits_there {
                 self.leave(waiter);
                 killed.insert(owner.clone());
             }
@@ -400,7 +402,7 @@ impl Space {
                 let name = self.namespaces[self.sessions[session].namespace]
                     .name
                     .clone();
-                let claims: Vec<(u32, Path)> = self
+                let claims: Vec<(_, Path)> = self
                     .session_claims(session)
                     .map(|claim| (claim, self.tree.path(&name, self.claims[claim].node)))
                     .filter(|(_, path)| region.contains(path))
@@ -422,7 +424,9 @@ impl Space {
     fn forget_moved(&mut self, change: &ChangePolicy) {
         let region = &change.region;
         let names = &self.namespaces;
-        let goes = |number: u32, rest: &str| region.contains(&names[number].name.path(rest));
+        let goes = |number: Id<NamespaceState>, rest: &str| {
+            region.contains(&names[number].name.path(rest))
+        };
         let forgotten = self.capacities.drop_where(goes);
         let floor = change.floor;
         let moved = floor.map(|_| self.marks.drop_where(goes));

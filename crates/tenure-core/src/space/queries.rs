@@ -6,10 +6,10 @@ use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
 
-use super::Space;
 use super::conflict::{AcquireDecision, QueuePosition, Requester, StaleFence, new_requests};
 use super::queue::Waiter;
 use super::sessions::Session;
+use super::{Claim, Space};
 use crate::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
 use crate::deadlock;
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
@@ -20,8 +20,7 @@ use crate::query::{
     Counts, DumpCursor, DumpPage, EventsAfter, Explanation, FenceCheck, HeldLock, Inspection,
     LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
-use crate::slab::NONE;
-use crate::tree::ClaimKind;
+use crate::slab::Id;
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 /// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
@@ -62,7 +61,8 @@ impl Space {
 
     /// Returns the lease with this number, while it lives.
     pub fn numbered_lease(&self, number: LeaseNumber) -> Option<LeaseView<'_>> {
-        self.lease_view(number.0, self.sessions.get(number.0)?)
+        let session = Id::new(number.0)?;
+        self.lease_view(session, self.sessions.get(session)?)
     }
 
     /// Returns the lease for an unlogged renewal, or why it is lost (R90: Renew with domains).
@@ -110,17 +110,17 @@ impl Space {
         let Some(node) = node else {
             return found;
         };
-        let owner = |claim: u32| self.sessions[self.claims[claim].session].owner.clone();
-        for claim in self.claims_at(node, ClaimKind::Write) {
+        let owner = |claim: Id<Claim>| self.sessions[self.claims[claim].session].owner.clone();
+        for claim in self.claims_at(node, Mode::Write) {
             if self.claims[claim].is_permit() {
                 found.permit_holders.push(owner(claim));
             } else {
                 found.writer = Some(owner(claim));
             }
         }
-        let readers: BTreeSet<OwnerId> = [ClaimKind::Read, ClaimKind::Tree]
+        let readers: BTreeSet<OwnerId> = [Mode::Read, Mode::ReadTree]
             .into_iter()
-            .flat_map(|kind| self.claims_at(node, kind))
+            .flat_map(|mode| self.claims_at(node, mode))
             .map(owner)
             .collect();
         found.readers = readers.into_iter().collect();
@@ -158,9 +158,8 @@ impl Space {
         let mut at = start;
         while at < end && found.locks.len() < page && at - start < u64::from(DUMP_LOOKS) {
             // The cast is lossless: `at` is below `end`, a 32-bit number.
-            if self.claims.get(at as u32).is_some() {
-                found.locks.push(self.held_lock(at as u32));
-            }
+            let claim = Id::new(at as u32).filter(|claim| self.claims.get(*claim).is_some());
+            found.locks.extend(claim.map(|claim| self.held_lock(claim)));
             at += 1;
         }
         found.next = (at < end).then_some(DumpCursor(at));
@@ -180,7 +179,7 @@ impl Space {
             .session_of(namespace, owner)
             .and_then(|(namespace, session)| {
                 let node = self.path_position(namespace, path).at?;
-                self.own_claim(session, node, ClaimKind::Write)
+                self.own_claim(session, node, Mode::Write)
             });
         match claim.and_then(|claim| self.claims[claim].fence()) {
             None => FenceCheck::StaleOwner,
@@ -204,26 +203,26 @@ impl Space {
         let Some(node) = self.path_position(namespace, path).at else {
             return false;
         };
-        let holds = |kind: ClaimKind| self.own_claim(session, node, kind);
-        let permit = |claim: u32| self.claims[claim].is_permit();
+        let holds = |mode: Mode| self.own_claim(session, node, mode);
+        let permit = |claim: Id<Claim>| self.claims[claim].is_permit();
         match reason {
             BlockReason::ReadLocked | BlockReason::DescendantReadLocked => {
-                holds(ClaimKind::Read).is_some() || holds(ClaimKind::Tree).is_some()
+                holds(Mode::Read).is_some() || holds(Mode::ReadTree).is_some()
             }
-            BlockReason::SemaphoreFull => holds(ClaimKind::Write).is_some_and(permit),
+            BlockReason::SemaphoreFull => holds(Mode::Write).is_some_and(permit),
             // A tree reader is reported as ANCESTOR_LOCKED, too (E6: shared lock on a subtree); a
             // permit as a write.
             BlockReason::AncestorLocked => {
-                holds(ClaimKind::Write).is_some() || holds(ClaimKind::Tree).is_some()
+                holds(Mode::Write).is_some() || holds(Mode::ReadTree).is_some()
             }
             BlockReason::WriteLocked | BlockReason::DescendantWriteLocked => {
-                holds(ClaimKind::Write).is_some()
+                holds(Mode::Write).is_some()
             }
             BlockReason::Queued => {
                 let waits = self
                     .live_waiter(&self.sessions[session], now)
                     .is_some_and(|waiter| waiter.parts.iter().any(|part| part.node == node));
-                waits || ClaimKind::ALL.iter().any(|kind| holds(*kind).is_some())
+                waits || Mode::ALL.iter().any(|mode| holds(*mode).is_some())
             }
         }
     }
@@ -364,12 +363,13 @@ impl Space {
         let sessions = self.selected_sessions(owner, &Selection::All);
         let waiting = sessions
             .into_iter()
-            .map(|session| &self.sessions[session])
-            .filter(|session| self.live_waiter(session, now).is_some());
+            .filter_map(|session| Some((session, self.sessions[session].waiter?)))
+            .map(|(session, id)| (&self.sessions[session], id))
+            .filter(|(session, _)| self.live_waiter(session, now).is_some());
         waiting
-            .map(|session| {
-                let waiter = &self.waiters[session.waiter];
-                let requester = self.waiter_requester(session.waiter);
+            .map(|(session, id)| {
+                let waiter = &self.waiters[id];
+                let requester = self.waiter_requester(id);
                 let mut owners: Vec<OwnerId> = Vec::new();
                 let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
                 let _ = self.each_blocker(requester, &waiter.request, &mut |claim| {
@@ -489,14 +489,18 @@ impl Space {
             claims: u64::from(self.claims.len()),
             waiters: u64::from(self.waiters.len()),
             marks: u64::from(self.marks.len()),
-            answers: self.answers.table.len() as u64,
+            answers: self.answers.len() as u64,
         }
     }
 
-    fn lease_view<'a>(&'a self, number: u32, session: &'a Session) -> Option<LeaseView<'a>> {
+    fn lease_view<'a>(
+        &'a self,
+        number: Id<Session>,
+        session: &'a Session,
+    ) -> Option<LeaseView<'a>> {
         let lease = session.lease?;
         Some(LeaseView {
-            number: LeaseNumber(number),
+            number: LeaseNumber(number.number()),
             namespace: &self.namespaces[session.namespace].name,
             owner: &session.owner,
             ttl: lease.ttl,
@@ -508,12 +512,11 @@ impl Space {
     }
 
     fn live_waiter(&self, session: &Session, now: u64) -> Option<&Waiter> {
-        self.waiters
-            .get(session.waiter)
-            .filter(|waiter| session.waiter != NONE && waiter.end > now)
+        let waiter = &self.waiters[session.waiter?];
+        (waiter.end > now).then_some(waiter)
     }
 
-    fn held_lock(&self, claim: u32) -> HeldLock {
+    fn held_lock(&self, claim: Id<Claim>) -> HeldLock {
         let claim = &self.claims[claim];
         let session = &self.sessions[claim.session];
         let namespace = &self.namespaces[session.namespace].name;

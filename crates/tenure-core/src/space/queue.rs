@@ -16,27 +16,30 @@
 //! hand-over re-checks one waiter, however many are queued.
 
 use alloc::boxed::Box;
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Space;
-use super::conflict::BlockingClaim;
+use super::conflict::{BlockingClaim, excludes_below};
 use super::idempotency::ScopedKey;
+use super::namespaces::NamespaceState;
+use super::sessions::Session;
 use crate::command::{Acquire, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
 use crate::path::Path;
-use crate::policy::{Algorithm, Mode};
+use crate::policy::{Access, Algorithm, Mode, Position, excludes};
 use crate::segment::below_root;
-use crate::slab::NONE;
-use crate::tree::{ClaimKind, NodeRing, PathPosition};
+use crate::slab::Id;
+use crate::tree::{NodeRing, PathNode, PathPosition, PathQueue, Side};
 use crate::value::{Fence, OwnerId};
+use crate::wait_lists::WaitLink;
 
 /// A queued acquire (R81: queueing has no effect).
 #[derive(Clone, Debug)]
-pub(super) struct Waiter {
+pub(crate) struct Waiter {
     /// Its number in the queue: smaller ones come first.
     pub(super) number: u64,
-    pub(super) session: u32,
+    pub(super) session: Id<Session>,
     pub(super) request: Box<Acquire>,
     /// The fence reserved for it, or the supplied one.
     pub(super) fence: Option<Fence>,
@@ -44,7 +47,7 @@ pub(super) struct Waiter {
     pub(super) end: u64,
     pub(super) parts: Vec<WantedPath>,
     /// Its link in the wait list of its blocker.
-    pub(super) link: u32,
+    pub(super) link: Id<WaitLink>,
     /// The owners that it has asked to release (E2: ask blockers to release).
     pub(super) asked: BTreeSet<OwnerId>,
     /// The remembered answers that refer to it (R105: replays report present truth).
@@ -54,23 +57,20 @@ pub(super) struct Waiter {
 /// One path that a waiter wants to take.
 #[derive(Clone, Debug)]
 pub(super) struct WantedPath {
-    pub(super) node: u32,
-    pub(super) kind: ClaimKind,
-    /// Wait list of the waiters that this path blocks, `NONE` if there is none yet.
-    pub(super) blocks: u32,
+    pub(super) node: Id<PathNode>,
+    pub(super) mode: Mode,
+    /// Wait list of the waiters that this path blocks, if there is one.
+    pub(super) blocks: Option<Id<WaitLink>>,
     /// The same for waiters that ask their blockers (E2): they are re-checked when this path is
     /// granted, because then the blocker is a new claim whose owner must be asked.
-    pub(super) blocks_asking: u32,
+    pub(super) blocks_asking: Option<Id<WaitLink>>,
 }
-
-/// The waiters in one queue by number: each with its id and the number of its paths counted here.
-pub(super) type PathQueue = BTreeMap<u64, (u32, u32)>;
 
 /// An earlier waiter that blocks a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BlockingWaiter {
     pub(super) number: u64,
-    pub(super) waiter: u32,
+    pub(super) waiter: Id<Waiter>,
     pub(super) at: WaiterPosition,
 }
 
@@ -78,25 +78,9 @@ pub(super) struct BlockingWaiter {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum WaiterPosition {
     /// It wants this node (the path's own or one above) in this mode.
-    Here(u32, ClaimKind),
+    Here(Id<PathNode>, Mode),
     /// It wants a path below the path's node, for writing or for reading.
-    Below(u32, QueueSides),
-}
-
-/// The two queues of paths below a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum QueueSides {
-    Write = 0,
-    Read = 1,
-}
-
-impl QueueSides {
-    fn of(kind: ClaimKind) -> QueueSides {
-        match kind {
-            ClaimKind::Write => QueueSides::Write,
-            ClaimKind::Read | ClaimKind::Tree => QueueSides::Read,
-        }
-    }
+    Below(Id<PathNode>, Side),
 }
 
 /// The part of the queue that is ahead of a request (R79).
@@ -108,14 +92,14 @@ pub(super) struct QueueBound {
 }
 
 impl QueueBound {
-    fn latest(self, line: &PathQueue) -> Option<(u64, u32)> {
+    fn latest(self, line: &PathQueue) -> Option<(u64, Id<Waiter>)> {
         line.range(..self.number)
             .rev()
             .find(|(number, _)| **number != self.own)
             .map(|(number, (waiter, _))| (*number, *waiter))
     }
 
-    fn all(self, line: &PathQueue) -> impl Iterator<Item = (u64, u32)> + '_ {
+    fn all(self, line: &PathQueue) -> impl Iterator<Item = (u64, Id<Waiter>)> + '_ {
         line.range(..self.number)
             .filter(move |(number, _)| **number != self.own)
             .map(|(number, (waiter, _))| (*number, *waiter))
@@ -126,8 +110,7 @@ impl QueueBound {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WantedAccess {
     pub(super) path_position: PathPosition,
-    pub(super) kind: ClaimKind,
-    pub(super) algorithm: Algorithm,
+    pub(super) access: Access,
 }
 
 impl Space {
@@ -151,7 +134,7 @@ impl Space {
         &self,
         want: WantedAccess,
         before: QueueBound,
-    ) -> Option<(u64, u32)> {
+    ) -> Option<(u64, Id<Waiter>)> {
         self.lines(want)
             .into_iter()
             .filter_map(|(_, line)| before.all(line).next())
@@ -164,7 +147,7 @@ impl Space {
         want: WantedAccess,
         before: QueueBound,
         limit: usize,
-        found: &mut BTreeSet<(u64, u32)>,
+        found: &mut BTreeSet<(u64, Id<Waiter>)>,
     ) {
         for (_, line) in self.lines(want) {
             // The `limit` smallest of the union are among the `limit` smallest of each queue.
@@ -194,55 +177,27 @@ impl Space {
     /// each other), each with its position.
     fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
-        let recursive = want.algorithm.is_recursive();
-        // Waiters above block by recursive writes, and a write also by tree reads.
-        for above in self.tree.upwards(want.path_position.above) {
-            let Some(extra) = self.tree.extra(above) else {
+        let WantedAccess {
+            path_position,
+            access,
+        } = want;
+        let above = self.tree.upwards(path_position.above);
+        let nodes = above.map(|node| (node, Position::Above));
+        for (node, position) in nodes.chain(path_position.at.map(|node| (node, Position::Same))) {
+            let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
-            if recursive {
-                found.push((
-                    WaiterPosition::Here(above, ClaimKind::Write),
-                    extra.line(ClaimKind::Write),
-                ));
+            for mode in Mode::ALL {
+                // All waiters of a namespace have its algorithm.
+                if excludes(access, Access { mode, ..access }, position).is_some() {
+                    found.push((WaiterPosition::Here(node, mode), extra.line(mode)));
+                }
             }
-            if want.kind.is_write() {
-                found.push((
-                    WaiterPosition::Here(above, ClaimKind::Tree),
-                    extra.line(ClaimKind::Tree),
-                ));
-            }
-        }
-        // At the path itself a write waiter always blocks; read waiters block only a write.
-        if let Some(node) = want.path_position.at
-            && let Some(extra) = self.tree.extra(node)
-        {
-            found.push((
-                WaiterPosition::Here(node, ClaimKind::Write),
-                extra.line(ClaimKind::Write),
-            ));
-            if want.kind.is_write() {
-                found.push((
-                    WaiterPosition::Here(node, ClaimKind::Read),
-                    extra.line(ClaimKind::Read),
-                ));
-                found.push((
-                    WaiterPosition::Here(node, ClaimKind::Tree),
-                    extra.line(ClaimKind::Tree),
-                ));
-            }
-            // Only a tree read or a recursive write reaches below its own path.
-            if want.kind == ClaimKind::Tree || (want.kind.is_write() && recursive) {
-                found.push((
-                    WaiterPosition::Below(node, QueueSides::Write),
-                    &extra.below[0],
-                ));
-            }
-            if want.kind.is_write() && recursive {
-                found.push((
-                    WaiterPosition::Below(node, QueueSides::Read),
-                    &extra.below[1],
-                ));
+            for side in Side::ALL {
+                if position == Position::Same && excludes_below(access, side).is_some() {
+                    let line = &extra.below[side as usize];
+                    found.push((WaiterPosition::Below(node, side), line));
+                }
             }
         }
         found.retain(|(_, line)| !line.is_empty());
@@ -252,9 +207,9 @@ impl Space {
     /// Returns whether an owner's own holds on a path exempt it from yielding to waiters (R79).
     pub(super) fn holds_enough(
         &self,
-        session: Option<u32>,
+        session: Option<Id<Session>>,
         path_position: PathPosition,
-        kind: ClaimKind,
+        mode: Mode,
     ) -> bool {
         let Some(session) = session else {
             return false;
@@ -262,16 +217,13 @@ impl Space {
         if self.sessions[session].claims == 0 {
             return false;
         }
-        let holds = |node: u32, kind: ClaimKind| self.own_claim(session, node, kind);
+        let holds = |node: Id<PathNode>, mode: Mode| self.own_claim(session, node, mode);
         if let Some(node) = path_position.at {
-            let enough = match kind {
-                ClaimKind::Write => holds(node, ClaimKind::Write).is_some(),
-                ClaimKind::Read => ClaimKind::ALL
-                    .iter()
-                    .any(|kind| holds(node, *kind).is_some()),
-                ClaimKind::Tree => {
-                    holds(node, ClaimKind::Write).is_some()
-                        || holds(node, ClaimKind::Tree).is_some()
+            let enough = match mode {
+                Mode::Write => holds(node, Mode::Write).is_some(),
+                Mode::Read => Mode::ALL.iter().any(|mode| holds(node, *mode).is_some()),
+                Mode::ReadTree => {
+                    holds(node, Mode::Write).is_some() || holds(node, Mode::ReadTree).is_some()
                 }
             };
             if enough {
@@ -279,36 +231,36 @@ impl Space {
             }
         }
         self.tree.upwards(path_position.above).any(|above| {
-            holds(above, ClaimKind::Write).is_some_and(|claim| self.claims[claim].covers_below())
-                || (!kind.is_write() && holds(above, ClaimKind::Tree).is_some())
+            holds(above, Mode::Write)
+                .is_some_and(|claim| self.claims[claim].access().covers_below())
+                || (mode != Mode::Write && holds(above, Mode::ReadTree).is_some())
         })
     }
 
     /// Queues a waiter at its paths. The caller parks it.
-    pub(super) fn join(&mut self, session: u32, waiter: Waiter) -> u32 {
-        let (number, end) = (waiter.number, waiter.end);
+    pub(super) fn join(&mut self, session: Id<Session>, waiter: Waiter) -> Id<Waiter> {
+        let (number, end, link) = (waiter.number, waiter.end, waiter.link);
         let namespace = self.sessions[session].namespace;
         let id = self.waiters.insert(waiter);
-        let link = self.links.create(id);
-        self.waiters[id].link = link;
-        self.sessions[session].waiter = id;
+        self.links.assign(link, id);
+        self.sessions[session].waiter = Some(id);
         self.ends.insert((end, number, id));
         let mut parts: Vec<WantedPath> = Vec::new();
         let request = core::mem::take(&mut self.waiters[id].request.requests);
-        let mut seen: BTreeSet<(u32, ClaimKind)> = BTreeSet::new();
+        let mut seen: BTreeSet<(Id<PathNode>, Mode)> = BTreeSet::new();
         for wanted in request
             .iter()
             .filter(|request| request.state == RequestKind::New)
         {
             let node = self.reach(namespace, &wanted.path);
-            let kind = ClaimKind::of(wanted.mode);
-            if seen.insert((node, kind)) {
-                self.enqueue(node, kind, number, id);
+            let mode = wanted.mode;
+            if seen.insert((node, mode)) {
+                self.enqueue(node, mode, number, id);
                 parts.push(WantedPath {
                     node,
-                    kind,
-                    blocks: NONE,
-                    blocks_asking: NONE,
+                    mode,
+                    blocks: None,
+                    blocks_asking: None,
                 });
                 self.settle_capacity(namespace, &wanted.path);
             }
@@ -319,43 +271,43 @@ impl Space {
         id
     }
 
-    fn enqueue(&mut self, node: u32, kind: ClaimKind, number: u64, id: u32) {
-        self.tree.extra_mut(node).here[kind as usize].insert(number, (id, 1));
-        let side = QueueSides::of(kind) as usize;
+    fn enqueue(&mut self, node: Id<PathNode>, mode: Mode, number: u64, id: Id<Waiter>) {
+        self.tree.extra_mut(node).here[mode as usize].insert(number, (id, 1));
+        let side = Side::of(mode) as usize;
         let mut at = self.tree.nodes[node].parent;
-        while at != NONE {
-            let line = &mut self.tree.extra_mut(at).below[side];
+        while let Some(above) = at {
+            let line = &mut self.tree.extra_mut(above).below[side];
             line.entry(number).or_insert((id, 0)).1 += 1;
-            at = self.tree.nodes[at].parent;
+            at = self.tree.nodes[above].parent;
         }
     }
 
     /// Removes one path of a waiter from the queues. Waiters parked on it stay parked.
     fn unqueue(&mut self, part: &WantedPath, number: u64) {
-        self.tree.extra_mut(part.node).here[part.kind as usize].remove(&number);
-        let side = QueueSides::of(part.kind) as usize;
+        self.tree.extra_mut(part.node).here[part.mode as usize].remove(&number);
+        let side = Side::of(part.mode) as usize;
         let mut at = self.tree.nodes[part.node].parent;
-        while at != NONE {
-            let line = &mut self.tree.extra_mut(at).below[side];
+        while let Some(above) = at {
+            let line = &mut self.tree.extra_mut(above).below[side];
             if let Some((_, count)) = line.get_mut(&number) {
                 *count -= 1;
                 if *count == 0 {
                     line.remove(&number);
                 }
             }
-            self.tree.settle_extra(at);
-            at = self.tree.nodes[at].parent;
+            self.tree.settle_extra(above);
+            at = self.tree.nodes[above].parent;
         }
     }
 
     /// Removes a waiter from all indexes and returns it. Other waiters are still parked on its
     /// paths: the caller must dissolve those lists or hand them over to claims.
-    pub(super) fn take_waiter(&mut self, id: u32) -> Option<Waiter> {
+    pub(super) fn take_waiter(&mut self, id: Id<Waiter>) -> Option<Waiter> {
         let waiter = self.waiters.remove(id)?;
         self.links.destroy(waiter.link);
         self.ends.remove(&(waiter.end, waiter.number, id));
         let session = &mut self.sessions[waiter.session];
-        session.waiter = NONE;
+        session.waiter = None;
         let namespace = session.namespace;
         self.namespaces[namespace].waiting_paths -= u32::try_from(waiter.parts.len()).unwrap_or(0);
         for parked in self.routes.frozen.values_mut() {
@@ -369,7 +321,7 @@ impl Space {
 
     /// Removes a waiter without a grant: marks its answers as gone and the waiters parked on it as
     /// pending.
-    pub(super) fn leave(&mut self, id: u32) -> Option<Waiter> {
+    pub(super) fn leave(&mut self, id: Id<Waiter>) -> Option<Waiter> {
         let waiter = self.take_waiter(id)?;
         for key in &waiter.answers {
             self.answers.gone(key);
@@ -397,48 +349,49 @@ impl Space {
     }
 
     /// Marks all waiters of a list as pending and removes the list.
-    pub(super) fn dissolve(&mut self, head: u32) {
-        if head == NONE {
+    pub(super) fn dissolve(&mut self, head: Option<Id<WaitLink>>) {
+        let Some(head) = head else {
             return;
-        }
+        };
         for waiter in self.links.waiters(head) {
             let link = self.waiters[waiter].link;
             self.links.leave(link);
-            self.mark_pending(waiter);
+            self.mark_pending(Some(waiter));
         }
         self.links.destroy(head);
     }
 
     /// Marks all waiters of one list of a node as pending.
-    pub(super) fn flush(&mut self, node: u32, ring: NodeRing) {
-        let head = self
-            .tree
-            .extra(node)
-            .map_or(NONE, |extra| extra.rings[ring as usize]);
-        if head != NONE {
-            self.tree.extra_mut(node).rings[ring as usize] = NONE;
+    pub(super) fn flush(&mut self, node: Id<PathNode>, ring: NodeRing) {
+        let Some(extra) = self.tree.extra(node) else {
+            return;
+        };
+        if extra.rings[ring as usize].is_some() {
+            let head = self.tree.extra_mut(node).rings[ring as usize].take();
             self.dissolve(head);
             self.tree.settle_extra(node);
         }
     }
 
     /// Marks a waiter to be re-checked before this command ends.
-    pub(super) fn mark_pending(&mut self, id: u32) {
-        if let Some(waiter) = self.waiters.get(id) {
+    pub(super) fn mark_pending(&mut self, id: Option<Id<Waiter>>) {
+        if let Some(id) = id
+            && let Some(waiter) = self.waiters.get(id)
+        {
             self.pending.insert((waiter.number, id));
         }
     }
 
     /// Parks a waiter on an earlier one.
-    pub(super) fn park_on_waiter(&mut self, id: u32, ahead: BlockingWaiter) {
+    pub(super) fn park_on_waiter(&mut self, id: Id<Waiter>, ahead: BlockingWaiter) {
         let asks = self.waiters[id].request.wait == WaitMode::QueueAndAsk;
         let part = self.waiters[ahead.waiter]
             .parts
             .iter()
             .position(|part| match ahead.at {
-                WaiterPosition::Here(node, kind) => part.node == node && part.kind == kind,
-                WaiterPosition::Below(node, access) => {
-                    QueueSides::of(part.kind) == access && self.tree.is_below(part.node, node)
+                WaiterPosition::Here(node, mode) => part.node == node && part.mode == mode,
+                WaiterPosition::Below(node, side) => {
+                    Side::of(part.mode) == side && self.tree.is_below(part.node, node)
                 }
             });
         let Some(part) = part else {
@@ -451,33 +404,26 @@ impl Space {
         } else {
             &mut part.blocks
         };
-        if *head == NONE {
-            *head = self.links.create(NONE);
-        }
-        self.links.join(link, *head);
+        let head = *head.get_or_insert_with(|| self.links.create());
+        self.links.join(link, head);
     }
 
     /// Parks a waiter on the claim that blocks it.
-    pub(super) fn park_on_claim(&mut self, id: u32, blocking_claim: BlockingClaim) {
+    pub(super) fn park_on_claim(&mut self, id: Id<Waiter>, blocking_claim: BlockingClaim) {
         let session = Some(self.waiters[id].session);
-        let (node, ring) = match blocking_claim {
-            BlockingClaim::Ancestor {
-                node,
-                kind: ClaimKind::Write,
-            } => (node, NodeRing::Writer),
-            BlockingClaim::Ancestor { node, .. } => (node, NodeRing::Trees),
-            BlockingClaim::Writer { node } | BlockingClaim::Full { node } => {
-                (node, NodeRing::Writer)
+        let node = blocking_claim.node;
+        let ring = match (blocking_claim.position, blocking_claim.mode) {
+            (Position::Above | Position::Same, Mode::Write) => NodeRing::Writer,
+            (Position::Above, Mode::Read | Mode::ReadTree) => NodeRing::Trees,
+            (Position::Same, Mode::Read | Mode::ReadTree) => NodeRing::Readers,
+            (Position::Below, mode) => {
+                let side = Side::of(mode);
+                match (self.own_below(session, node)[side as usize], side) {
+                    (0, Side::Writes) => NodeRing::WritesBelow,
+                    (0, Side::Reads) => NodeRing::ReadsBelow,
+                    _ => NodeRing::AmongOwn,
+                }
             }
-            BlockingClaim::Readers { node } => (node, NodeRing::Readers),
-            BlockingClaim::WritesBelow { node } => match self.own_below(session, node) {
-                (0, _) => (node, NodeRing::WritesBelow),
-                _ => (node, NodeRing::AmongOwn),
-            },
-            BlockingClaim::ReadsBelow { node } => match self.own_below(session, node) {
-                (_, 0) => (node, NodeRing::ReadsBelow),
-                _ => (node, NodeRing::AmongOwn),
-            },
         };
         let link = self.waiters[id].link;
         let head = self.ring(node, ring);
@@ -485,27 +431,20 @@ impl Space {
     }
 
     /// Returns the head of a wait list of a node; creates it if needed.
-    pub(super) fn ring(&mut self, node: u32, ring: NodeRing) -> u32 {
-        let head = self.tree.extra_mut(node).rings[ring as usize];
-        if head != NONE {
-            return head;
-        }
-        let head = self.links.create(NONE);
-        self.tree.extra_mut(node).rings[ring as usize] = head;
-        head
+    pub(super) fn ring(&mut self, node: Id<PathNode>, ring: NodeRing) -> Id<WaitLink> {
+        let head = &mut self.tree.extra_mut(node).rings[ring as usize];
+        *head.get_or_insert_with(|| self.links.create())
     }
 
     /// Returns the node of a path in a namespace; creates it if needed.
-    pub(super) fn reach(&mut self, namespace: u32, path: &Path) -> u32 {
+    pub(super) fn reach(&mut self, namespace: Id<NamespaceState>, path: &Path) -> Id<PathNode> {
         let state = &mut self.namespaces[namespace];
-        if state.root == NONE {
-            state.root = self.tree.plant();
-        }
-        self.tree.reach(state.root, below_root(&state.name, path))
+        let root = *state.root.get_or_insert_with(|| self.tree.plant());
+        self.tree.reach(root, below_root(&state.name, path))
     }
 
     /// Returns the position of a path in its namespace's tree.
-    pub(super) fn path_position(&self, namespace: u32, path: &Path) -> PathPosition {
+    pub(super) fn path_position(&self, namespace: Id<NamespaceState>, path: &Path) -> PathPosition {
         let state = &self.namespaces[namespace];
         self.tree
             .path_position(state.root, below_root(&state.name, path))

@@ -3,19 +3,21 @@
 
 use alloc::vec::Vec;
 
-use super::idempotency::{KeyLookup, KeyedCall, ScopedKey, release_fingerprint};
-use super::{ClaimEnd, Space};
+use super::idempotency::{KeyedCall, ScopedKey, release_fingerprint};
+use super::namespaces::NamespaceState;
+use super::sessions::Session;
+use super::{Claim, ClaimEnd, Space};
 use crate::command::{
     AskRelease, BreakLock, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, RenewLease,
     Selection, Whole, Withdraw,
 };
 use crate::event::EventKind;
+use crate::idempotency::KeyLookup;
 use crate::lease::SHORT_LEASE_MS;
 use crate::outcome::{BreakOutcome, LeaseChange, LeaseNumber, Refusal, Renewed, Withdrawn};
 use crate::path::{Namespace, Path};
 use crate::policy::{Missing, Mode};
-use crate::slab::NONE;
-use crate::tree::ClaimKind;
+use crate::slab::Id;
 use crate::value::{Key, OwnerId};
 
 impl Space {
@@ -81,8 +83,9 @@ impl Space {
         self.sessions[session].set_grant(None);
         for hold in release.holds {
             self.sessions[session].forget_taken(&hold.path, hold.mode);
-            let waiter = self.sessions[session].waiter;
-            if self.waits_for_hold(waiter, &hold) {
+            if let Some(waiter) = self.sessions[session].waiter
+                && self.waits_for_hold(waiter, &hold)
+            {
                 self.leave(waiter);
             }
             self.release_hold(session, hold, ClaimEnd::Released);
@@ -110,12 +113,12 @@ impl Space {
 
     /// Returns whether the owner holds this, or lost it to a break or a policy change and has not
     /// named it since.
-    fn holds_or_lost(&self, session: u32, hold: &Hold) -> bool {
+    fn holds_or_lost(&self, session: Id<Session>, hold: &Hold) -> bool {
         let there = &self.sessions[session];
         let claim = self
             .path_position(there.namespace, &hold.path)
             .at
-            .and_then(|node| self.own_claim(session, node, ClaimKind::of(hold.mode)));
+            .and_then(|node| self.own_claim(session, node, hold.mode));
         let lost = there.taken();
         claim.is_some()
             || lost.is_some_and(|lost| lost.contains_key(&(hold.path.clone(), hold.mode)))
@@ -149,16 +152,16 @@ impl Space {
         let mut namespaces = Vec::new();
         for session in self.selected_sessions(&release.owner, &release.selection) {
             let there = &self.sessions[session];
-            let waiter = there.waiter;
-            let waits = self.waiters.get(waiter).filter(|_| waiter != NONE);
-            let leaves = waits.is_some_and(|waiter| waiter.number <= until);
+            let leaves = there
+                .waiter
+                .filter(|waiter| self.waiters[*waiter].number <= until);
             let ends = there.lease.is_some_and(|lease| lease.born <= until);
-            if !leaves && !ends {
+            if leaves.is_none() && !ends {
                 continue;
             }
             met += 1;
             namespaces.push(there.namespace);
-            if leaves {
+            if let Some(waiter) = leaves {
                 self.leave(waiter);
             }
             if ends {
@@ -235,9 +238,9 @@ impl Space {
         let node = self.path_position(namespace, &hold.path).at;
         let session = self.sessions.find(namespace, &hold.owner);
         let named = session.zip(node).and_then(|(session, node)| {
-            ClaimKind::ALL
+            Mode::ALL
                 .iter()
-                .filter_map(|kind| self.own_claim(session, node, *kind))
+                .filter_map(|mode| self.own_claim(session, node, *mode))
                 .find(|claim| self.claims[*claim].fence() == hold.fence)
         });
         let (Some(claim), Some(session)) = (named, session) else {
@@ -258,9 +261,8 @@ impl Space {
         else {
             return Withdrawn::Gone;
         };
-        let id = self.sessions[session].waiter;
-        if let Some(waiter) = self.waiters.get(id)
-            && waiter.number == withdraw.waiter
+        if let Some(id) = self.sessions[session].waiter
+            && self.waiters[id].number == withdraw.waiter
         {
             self.leave(id);
             self.settle_session(session);
@@ -285,7 +287,7 @@ impl Space {
     /// other paths does not count: an owner that missed the event continues with those and repeats
     /// its queued acquire. A keyed repeat does not count either: its result is a remembered one
     /// (R105: replays report present truth).
-    pub(super) fn take_away(&mut self, claim: u32, path: Path) {
+    pub(super) fn take_away(&mut self, claim: Id<Claim>, path: Path) {
         let Some(there) = self.claims.get(claim) else {
             return;
         };
@@ -303,33 +305,30 @@ impl Space {
     }
 
     /// Returns what a renewal reports about holds ended by force; `None` if there are none.
-    pub(super) fn taken_from(&self, session: u32) -> Option<Missing> {
+    pub(super) fn taken_from(&self, session: Id<Session>) -> Option<Missing> {
         let taken = self.sessions[session].taken()?;
         taken.values().next().copied()
     }
 
     /// Removes all claims of a session.
-    pub(super) fn drop_claims(&mut self, session: u32, ending: ClaimEnd) {
-        loop {
-            match self.sessions[session].first_claim {
-                NONE => return,
-                claim => self.remove_claim(claim, None, ending),
-            }
+    pub(super) fn drop_claims(&mut self, session: Id<Session>, ending: ClaimEnd) {
+        while let Some(claim) = self.sessions[session].first_claim {
+            self.remove_claim(claim, None, ending);
         }
     }
 
     /// Ends the lease of a session without claims, and removes the session if it is empty.
-    pub(super) fn settle_session(&mut self, session: u32) {
+    pub(super) fn settle_session(&mut self, session: Id<Session>) {
         let there = &mut self.sessions[session];
         if there.claims > 0 {
             return;
         }
         if let Some(lease) = there.end_lease() {
             self.long_leases -= u32::from(lease.ttl.millis() > SHORT_LEASE_MS);
-            let lease = LeaseNumber(session);
+            let lease = LeaseNumber(session.number());
             self.out.lease(LeaseChange::Ended { lease });
         }
-        if there.waiter == NONE {
+        if there.waiter.is_none() {
             let namespace = there.namespace;
             self.sessions.remove(session);
             self.namespaces[namespace].sessions -= 1;
@@ -338,21 +337,33 @@ impl Space {
     }
 
     /// Creates a session, which must not exist yet.
-    pub(super) fn open_session(&mut self, namespace: u32, owner: &OwnerId) -> u32 {
+    pub(super) fn open_session(
+        &mut self,
+        namespace: Id<NamespaceState>,
+        owner: &OwnerId,
+    ) -> Id<Session> {
         self.namespaces[namespace].sessions += 1;
         self.namespaces.settle(namespace);
         self.sessions.create(namespace, owner)
     }
 
     /// Finds a namespace by name, and an owner's session in it.
-    pub(super) fn session_of(&self, namespace: &Namespace, owner: &OwnerId) -> Option<(u32, u32)> {
+    pub(super) fn session_of(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+    ) -> Option<(Id<NamespaceState>, Id<Session>)> {
         let namespace = self.namespaces.find(namespace)?;
         Some((namespace, self.sessions.find(namespace, owner)?))
     }
 
     /// Returns an owner's sessions in the selected namespaces, sorted by namespace name.
-    pub(super) fn selected_sessions(&self, owner: &OwnerId, selection: &Selection) -> Vec<u32> {
-        let name = |session: &u32| &self.namespaces[self.sessions[*session].namespace].name;
+    pub(super) fn selected_sessions(
+        &self,
+        owner: &OwnerId,
+        selection: &Selection,
+    ) -> Vec<Id<Session>> {
+        let name = |session: &Id<Session>| &self.namespaces[self.sessions[*session].namespace].name;
         let mut sessions = self.sessions.of_owner(owner);
         sessions.retain(|session| selects(selection, name(session)));
         sessions.sort_by(|one, two| name(one).cmp(name(two)));

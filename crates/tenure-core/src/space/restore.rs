@@ -7,22 +7,23 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::claims::{Claim, ClaimChange};
-use super::idempotency::{IdempotencyEntry, KeyedCall, ScopedKey, StoredAnswer};
+use super::idempotency::{ScopedKey, StoredAnswer};
 use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::policy_change::{AllMoved, FrozenRegion, MovedRegion, RegionFloor};
 use super::queue::Waiter;
 use super::retained::Capacity;
+use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant};
 use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, take_rules, take_snapshot_version};
 use crate::command::Acquire;
 use crate::hash::HashSeed;
+use crate::idempotency::Remembered;
 use crate::lease::SHORT_LEASE_MS;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
-use crate::slab::{NONE, Slab};
-use crate::tree::ClaimKind;
+use crate::slab::{Id, Slab};
 use crate::value::{Fence, OwnerId};
 
 impl Space {
@@ -78,7 +79,10 @@ impl Space {
         Ok(())
     }
 
-    fn take_namespaces(&mut self, input: &mut Reader<'_>) -> Result<Vec<u32>, DecodeError> {
+    fn take_namespaces(
+        &mut self,
+        input: &mut Reader<'_>,
+    ) -> Result<Vec<Id<NamespaceState>>, DecodeError> {
         let count = input.length()?;
         let mut names = Vec::new();
         for _ in 0..count {
@@ -104,12 +108,12 @@ impl Space {
     fn take_sessions(
         &mut self,
         input: &mut Reader<'_>,
-        names: &[u32],
-    ) -> Result<Vec<u32>, DecodeError> {
+        names: &[Id<NamespaceState>],
+    ) -> Result<Vec<Id<Session>>, DecodeError> {
         let count = input.length()?;
         let mut sessions = Vec::new();
         // Claims with their numbers; they are placed after all are decoded.
-        let mut claims: Vec<(u32, Claim)> = Vec::new();
+        let mut claims: Vec<(Id<Claim>, Claim)> = Vec::new();
         for _ in 0..count {
             let namespace = reference(names, place(input)?)?;
             let owner: OwnerId = input.take()?;
@@ -129,10 +133,7 @@ impl Space {
             self.take_claims(input, session, &mut claims)?;
             sessions.push(session);
         }
-        let mut free = Vec::new();
-        for _ in 0..input.length()? {
-            free.push(input.small()?);
-        }
+        let free: Vec<Id<Claim>> = input.take()?;
         self.place_claims(claims, &free)?;
         Ok(sessions)
     }
@@ -140,8 +141,8 @@ impl Space {
     fn take_claims(
         &mut self,
         input: &mut Reader<'_>,
-        session: u32,
-        claims: &mut Vec<(u32, Claim)>,
+        session: Id<Session>,
+        claims: &mut Vec<(Id<Claim>, Claim)>,
     ) -> Result<(), DecodeError> {
         let namespace = self.sessions[session].namespace;
         let count = input.length()?;
@@ -150,9 +151,9 @@ impl Space {
                 "a lease and no claims, or claims and no lease",
             ));
         }
-        let mut last = NONE;
+        let mut last = None;
         for _ in 0..count {
-            let number = input.small()?;
+            let number = input.take()?;
             let path = input.take()?;
             if !self.namespaces[namespace].name.contains(&path) {
                 return Err(DecodeError::Inconsistent("a claim outside its namespace"));
@@ -162,15 +163,15 @@ impl Space {
                 session,
                 terms: PackedClaim::new(input.take()?, input.take()?, input.option()?),
                 since: input.number()?,
-                next: NONE,
+                next: None,
                 previous: last,
             };
             match claims.last_mut() {
-                Some((_, previous)) if last != NONE => previous.next = number,
-                _ => self.sessions[session].first_claim = number,
+                Some((_, previous)) if last.is_some() => previous.next = Some(number),
+                _ => self.sessions[session].first_claim = Some(number),
             }
             claims.push((number, claim));
-            last = number;
+            last = Some(number);
         }
         // The length was checked against the remaining bytes, so it is below 2^32 for any real
         // input.
@@ -180,14 +181,14 @@ impl Space {
 
     fn place_claims(
         &mut self,
-        mut claims: Vec<(u32, Claim)>,
-        free: &[u32],
+        mut claims: Vec<(Id<Claim>, Claim)>,
+        free: &[Id<Claim>],
     ) -> Result<(), DecodeError> {
         claims.sort_by_key(|(number, _)| *number);
         let slots = claims.len() + free.len();
         let mut values = Vec::with_capacity(slots);
         for (number, claim) in claims {
-            let number = number as usize;
+            let number = number.number() as usize;
             if number < values.len() || number >= slots {
                 return Err(DecodeError::Inconsistent("the number of a claim"));
             }
@@ -197,17 +198,17 @@ impl Space {
         values.resize_with(slots, || None);
         self.claims = Slab::restore(values, free)
             .ok_or(DecodeError::Inconsistent("the numbers of the claims"))?;
-        let numbers: Vec<u32> = self.claims.iter().map(|(number, _)| number).collect();
+        let numbers: Vec<_> = self.claims.iter().map(|(number, _)| number).collect();
         for number in numbers {
             let Claim { node, session, .. } = self.claims[number];
-            let kind = self.claims[number].kind();
-            if self.own_claim(session, node, kind).is_some() {
+            let mode = self.claims[number].mode();
+            if self.own_claim(session, node, mode).is_some() {
                 return Err(DecodeError::Inconsistent("a claim twice"));
             }
             self.place(number);
             self.count_above(number, ClaimChange::Up);
         }
-        let many: Vec<u32> = self
+        let many: Vec<_> = self
             .sessions
             .iter()
             .filter(|(_, session)| Space::wants_index(session.claims))
@@ -222,10 +223,10 @@ impl Space {
     fn take_waiters(
         &mut self,
         input: &mut Reader<'_>,
-        sessions: &[u32],
-    ) -> Result<BTreeMap<u64, u32>, DecodeError> {
+        sessions: &[Id<Session>],
+    ) -> Result<BTreeMap<u64, Id<Waiter>>, DecodeError> {
         let count = input.length()?;
-        let mut waiters: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut waiters: BTreeMap<u64, Id<Waiter>> = BTreeMap::new();
         for _ in 0..count {
             let number = input.number()?;
             let session = reference(sessions, place(input)?)?;
@@ -239,7 +240,7 @@ impl Space {
             let ordered = waiters
                 .last_key_value()
                 .is_none_or(|(last, _)| *last < number);
-            if !ordered || number > self.next_waiter || self.sessions[session].waiter != NONE {
+            if !ordered || number > self.next_waiter || self.sessions[session].waiter.is_some() {
                 return Err(DecodeError::Inconsistent("the order of waiters"));
             }
             let namespace = &self.namespaces[self.sessions[session].namespace].name;
@@ -255,7 +256,7 @@ impl Space {
                 since,
                 end,
                 parts: Vec::new(),
-                link: NONE,
+                link: self.links.create(),
                 asked,
                 answers: Vec::new(),
             };
@@ -263,7 +264,7 @@ impl Space {
         }
         for session in sessions {
             let there = &self.sessions[*session];
-            if there.claims == 0 && there.waiter == NONE {
+            if there.claims == 0 && there.waiter.is_none() {
                 return Err(DecodeError::Inconsistent("a session with nothing in it"));
             }
         }
@@ -273,7 +274,7 @@ impl Space {
     fn take_routes(
         &mut self,
         input: &mut Reader<'_>,
-        waiters: &BTreeMap<u64, u32>,
+        waiters: &BTreeMap<u64, Id<Waiter>>,
     ) -> Result<(), DecodeError> {
         self.routes.floor = input.number()?;
         self.routes.newest = input.number()?;
@@ -317,7 +318,11 @@ impl Space {
         Ok(())
     }
 
-    fn take_memory(&mut self, input: &mut Reader<'_>, names: &[u32]) -> Result<(), DecodeError> {
+    fn take_memory(
+        &mut self,
+        input: &mut Reader<'_>,
+        names: &[Id<NamespaceState>],
+    ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
             let namespace = reference(names, place(input)?)?;
             let path = input.take()?;
@@ -355,48 +360,26 @@ impl Space {
     fn take_answers(
         &mut self,
         input: &mut Reader<'_>,
-        waiters: &BTreeMap<u64, u32>,
+        waiters: &BTreeMap<u64, Id<Waiter>>,
     ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
-            let call = match input.byte()? {
-                0 => KeyedCall::Acquire,
-                1 => KeyedCall::Release,
-                found => return Err(DecodeError::Tag { of: "call", found }),
-            };
-            let key = ScopedKey {
-                call,
-                namespace: input.take()?,
-                key: input.take()?,
-            };
+            let key: ScopedKey = input.take()?;
             let fingerprint = input.take()?;
             let end = input.number()?;
-            let answer = match input.byte()? {
-                0 => StoredAnswer::Granted(input.option()?),
-                1 => StoredAnswer::Released,
-                2 => {
-                    let number = input.number()?;
-                    let id = waiters.get(&number);
-                    let id = id.ok_or(DecodeError::Inconsistent("an answer about nobody"))?;
-                    self.waiters[*id].answers.push(key.clone());
-                    StoredAnswer::Waiting(number)
-                }
-                3 => StoredAnswer::Gone,
-                found => {
-                    return Err(DecodeError::Tag {
-                        of: "answer",
-                        found,
-                    });
-                }
-            };
-            let remembered = IdempotencyEntry {
-                fingerprint,
-                answer,
-                end,
-                released: Box::default(),
-            };
-            if self.answers.table.contains_key(&key) {
+            let answer: StoredAnswer = input.take()?;
+            if let StoredAnswer::Waiting(number) = answer {
+                let id = waiters.get(&number);
+                let id = id.ok_or(DecodeError::Inconsistent("an answer about no waiter"))?;
+                self.waiters[*id].answers.push(key.clone());
+            }
+            if self.answers.get(&key).is_some() {
                 return Err(DecodeError::Inconsistent("an answer twice"));
             }
+            let remembered = Remembered {
+                fingerprint,
+                answer: answer.into(),
+                end,
+            };
             self.answers.restore(key, remembered);
         }
         Ok(())
@@ -412,7 +395,11 @@ impl Space {
         Ok(())
     }
 
-    fn take_taken(&mut self, input: &mut Reader<'_>, sessions: &[u32]) -> Result<(), DecodeError> {
+    fn take_taken(
+        &mut self,
+        input: &mut Reader<'_>,
+        sessions: &[Id<Session>],
+    ) -> Result<(), DecodeError> {
         let mut last = None;
         for _ in 0..input.length()? {
             let at = place(input)?;
@@ -440,9 +427,7 @@ impl Space {
                     ));
                 }
                 let node = self.path_position(namespace, &path).at;
-                if node.is_some_and(|node| {
-                    self.own_claim(session, node, ClaimKind::of(mode)).is_some()
-                }) {
+                if node.is_some_and(|node| self.own_claim(session, node, mode).is_some()) {
                     return Err(DecodeError::Inconsistent("a hold both taken and there"));
                 }
                 self.sessions[session].note_taken(path, mode, missing);
@@ -453,8 +438,8 @@ impl Space {
 
     /// Parks every waiter on its blocker. A waiter without a blocker is marked pending for the next
     /// command; a snapshot written by a space contains none.
-    fn park_on_all(&mut self, waiters: &BTreeMap<u64, u32>) {
-        let parked: BTreeSet<u32> = self
+    fn park_on_all(&mut self, waiters: &BTreeMap<u64, Id<Waiter>>) {
+        let parked: BTreeSet<_> = self
             .routes
             .frozen
             .values()
@@ -477,7 +462,7 @@ impl NamespaceState {
     }
 }
 
-fn reference(all: &[u32], place: usize) -> Result<u32, DecodeError> {
+fn reference<T>(all: &[Id<T>], place: usize) -> Result<Id<T>, DecodeError> {
     all.get(place)
         .copied()
         .ok_or(DecodeError::Inconsistent("a reference to nothing"))

@@ -3,10 +3,12 @@
 use core::num::NonZeroU32;
 
 use super::Space;
+use super::namespaces::NamespaceState;
 use crate::namespace_table::parent_name;
 use crate::path::Path;
-use crate::slab::NONE;
-use crate::tree::ClaimKind;
+use crate::policy::Mode;
+use crate::slab::Id;
+use crate::tree::PathNode;
 use crate::value::Fence;
 
 /// How long an unused capacity is kept (R52: when capacity is forgotten).
@@ -23,7 +25,7 @@ pub(super) struct Capacity {
 impl Space {
     /// Retains the fence of a path that is no longer held. Beyond the limit the longest idle one is
     /// folded into its namespace's floor (R72: token retention and floors).
-    pub(super) fn leave_mark(&mut self, namespace: u32, path: &Path, fence: Fence) {
+    pub(super) fn leave_mark(&mut self, namespace: Id<NamespaceState>, path: &Path, fence: Fence) {
         let state = &mut self.namespaces[namespace];
         state.marks += 1;
         // Evict before inserting: one entry beyond the limit would double the table, which never
@@ -48,7 +50,7 @@ impl Space {
     }
 
     /// Removes the retained fence of a path that is held again; its claim stores the fence now.
-    pub(super) fn take_mark(&mut self, namespace: u32, path: &Path) {
+    pub(super) fn take_mark(&mut self, namespace: Id<NamespaceState>, path: &Path) {
         let state = &mut self.namespaces[namespace];
         let name = state.name.rest(path);
         if self.marks.remove(namespace, name).is_some() {
@@ -60,11 +62,11 @@ impl Space {
     /// retained one. Permits have none.
     pub(super) fn stored_fence(
         &self,
-        namespace: u32,
+        namespace: Id<NamespaceState>,
         path: &Path,
-        node: Option<u32>,
+        node: Option<Id<PathNode>>,
     ) -> Option<Fence> {
-        let writer = node.and_then(|node| self.claims_at(node, ClaimKind::Write).next());
+        let writer = node.and_then(|node| self.claims_at(node, Mode::Write).next());
         writer
             .and_then(|claim| self.claims[claim].fence())
             .or_else(|| {
@@ -75,7 +77,7 @@ impl Space {
 
     /// Returns the floor of a path: supplied fences up to it are stale if the path has no stored
     /// one (R71 tokens never go back, R72).
-    pub(super) fn fence_floor(&self, namespace: u32, path: &Path) -> u64 {
+    pub(super) fn fence_floor(&self, namespace: Id<NamespaceState>, path: &Path) -> u64 {
         let floor = self.namespaces[namespace].floor;
         if self.region_floors.is_empty() {
             return floor;
@@ -97,7 +99,7 @@ impl Space {
     /// minting a token). Returns `None` if the numbers are exhausted.
     pub(super) fn mint<'a>(
         &mut self,
-        namespace: u32,
+        namespace: Id<NamespaceState>,
         writes: impl Iterator<Item = &'a Path>,
     ) -> Option<Fence> {
         let mut above = self.namespaces[namespace].high;
@@ -115,7 +117,11 @@ impl Space {
     }
 
     /// Returns a path's capacity, if it is fixed (R51: the first acquire fixes capacity).
-    pub(super) fn capacity(&self, namespace: u32, path: &Path) -> Option<NonZeroU32> {
+    pub(super) fn capacity(
+        &self,
+        namespace: Id<NamespaceState>,
+        path: &Path,
+    ) -> Option<NonZeroU32> {
         let name = self.namespaces[namespace].name.rest(path);
         let capacity = self.capacities.get(namespace, name)?;
         let over = self.capacities.is_idle(namespace, name)
@@ -124,7 +130,12 @@ impl Space {
     }
 
     /// Fixes a path's capacity by a granted request (R51).
-    pub(super) fn fix_capacity(&mut self, namespace: u32, path: &Path, permits: NonZeroU32) {
+    pub(super) fn fix_capacity(
+        &mut self,
+        namespace: Id<NamespaceState>,
+        path: &Path,
+        permits: NonZeroU32,
+    ) {
         if self.capacity(namespace, path).is_none() {
             let name = self.namespaces[namespace].name.rest(path);
             if self.capacities.remove(namespace, name).is_none() {
@@ -141,17 +152,17 @@ impl Space {
     }
 
     /// Marks a capacity as idle if no permit of the path is held or wanted (R52).
-    pub(super) fn settle_capacity(&mut self, namespace: u32, path: &Path) {
+    pub(super) fn settle_capacity(&mut self, namespace: Id<NamespaceState>, path: &Path) {
         let name = self.namespaces[namespace].name.rest(path);
         if self.capacities.get(namespace, name).is_none() {
             return;
         }
         let used = self.path_position(namespace, path).at.is_some_and(|node| {
-            self.count_at(node, ClaimKind::Write) > 0
+            self.count_at(node, Mode::Write) > 0
                 || self
                     .tree
                     .extra(node)
-                    .is_some_and(|extra| !extra.line(ClaimKind::Write).is_empty())
+                    .is_some_and(|extra| !extra.line(Mode::Write).is_empty())
         });
         if used {
             self.capacities.set_used(namespace, name);
@@ -189,13 +200,16 @@ impl Space {
     }
 
     /// Updates a namespace that may have become empty.
-    pub(super) fn settle_namespace(&mut self, namespace: u32) {
+    pub(super) fn settle_namespace(&mut self, namespace: Id<NamespaceState>) {
         let Some(state) = self.namespaces.get_mut(namespace) else {
             return;
         };
-        if state.sessions == 0 && state.root != NONE && self.tree.is_bare(state.root) {
-            self.tree.uproot(state.root);
-            state.root = NONE;
+        if state.sessions == 0
+            && let Some(root) = state.root
+            && self.tree.is_bare(root)
+        {
+            self.tree.uproot(root);
+            state.root = None;
         }
         self.namespaces.settle(namespace);
     }

@@ -8,25 +8,29 @@ use alloc::vec::Vec;
 use hashbrown::{HashMap, HashTable};
 use rustc_hash::FxBuildHasher;
 
+use super::claims::Claim;
+use super::namespaces::NamespaceState;
+use super::queue::Waiter;
 use crate::hash::Hasher;
 use crate::path::Path;
 use crate::policy::{Missing, Mode};
-use crate::slab::{NONE, Slab};
+use crate::slab::{Id, Slab};
+use crate::tree::{PathNode, SideCounts};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
 
 /// The state of one owner in one namespace. There may be one per lock, so rare state is boxed
 /// apart.
 #[derive(Clone, Debug)]
 pub(super) struct Session {
-    pub(super) namespace: u32,
+    pub(super) namespace: Id<NamespaceState>,
     pub(super) owner: OwnerId,
     /// The newest claim, head of the list of the session's claims.
-    pub(super) first_claim: u32,
+    pub(super) first_claim: Option<Id<Claim>>,
     pub(super) claims: u32,
     /// Present while there are claims (R76: one lease per owner and namespace).
     pub(super) lease: Option<Lease>,
-    /// The queued acquire, or `NONE` (R83: one pending entry per namespace).
-    pub(super) waiter: u32,
+    /// The queued acquire (R83: one pending entry per namespace).
+    pub(super) waiter: Option<Id<Waiter>>,
     rare: Option<Box<RareState>>,
 }
 
@@ -52,8 +56,8 @@ struct RareState {
     own_below: Option<Box<OwnBelow>>,
     taken: TakenHolds,
     asked_until: u64,
-    next_of_owner: u32,
-    previous_of_owner: u32,
+    next_of_owner: Option<Id<Session>>,
+    previous_of_owner: Option<Id<Session>>,
 }
 
 /// Holds ended by a break or a policy change, until their owner names them again: by path and mode,
@@ -67,8 +71,8 @@ impl RareState {
         own_below: None,
         taken: TakenHolds::new(),
         asked_until: 0,
-        next_of_owner: NONE,
-        previous_of_owner: NONE,
+        next_of_owner: None,
+        previous_of_owner: None,
     };
 
     fn is_empty(&self) -> bool {
@@ -77,8 +81,8 @@ impl RareState {
             && self.own_below.is_none()
             && self.taken.is_empty()
             && self.asked_until == 0
-            && self.next_of_owner == NONE
-            && self.previous_of_owner == NONE
+            && self.next_of_owner.is_none()
+            && self.previous_of_owner.is_none()
     }
 }
 
@@ -160,21 +164,21 @@ impl Session {
         Some(lease)
     }
 
-    fn next_of_owner(&self) -> u32 {
-        self.rare.as_ref().map_or(NONE, |rare| rare.next_of_owner)
+    fn next_of_owner(&self) -> Option<Id<Session>> {
+        self.rare.as_ref()?.next_of_owner
     }
 
-    fn set_next_of_owner(&mut self, next: u32) {
-        self.change(next != NONE, |rare| rare.next_of_owner = next);
+    fn set_next_of_owner(&mut self, next: Option<Id<Session>>) {
+        self.change(next.is_some(), |rare| rare.next_of_owner = next);
     }
 
-    fn previous_of_owner(&self) -> u32 {
-        let rare = self.rare.as_ref();
-        rare.map_or(NONE, |rare| rare.previous_of_owner)
+    fn previous_of_owner(&self) -> Option<Id<Session>> {
+        self.rare.as_ref()?.previous_of_owner
     }
 
-    fn set_previous_of_owner(&mut self, previous: u32) {
-        self.change(previous != NONE, |rare| rare.previous_of_owner = previous);
+    fn set_previous_of_owner(&mut self, previous: Option<Id<Session>>) {
+        let adds = previous.is_some();
+        self.change(adds, |rare| rare.previous_of_owner = previous);
     }
 
     /// Changes the rare state; allocates it if `adds` is set.
@@ -204,16 +208,19 @@ pub(super) struct StandingGrant {
 }
 
 /// How many claims a session has strictly below a node: writes and reads.
-pub(super) type OwnBelow = HashMap<u32, (u32, u32), FxBuildHasher>;
+pub(super) type OwnBelow = HashMap<Id<PathNode>, SideCounts, FxBuildHasher>;
+
+/// Takes the place of a namespace in the hash of an owner. No namespace has this number.
+const ANY_NAMESPACE: u32 = u32::MAX;
 
 /// All sessions of a space, found by owner and by (namespace, owner).
 #[derive(Clone, Debug)]
 pub(super) struct Sessions {
     slab: Slab<Session>,
     // The first session of each owner, by owner: mostly the only one.
-    owners: HashTable<u32>,
+    owners: HashTable<Id<Session>>,
     // Further sessions, chained behind the first, by namespace and owner.
-    others: HashTable<u32>,
+    others: HashTable<Id<Session>>,
     hasher: Hasher,
 }
 
@@ -227,15 +234,17 @@ impl Sessions {
         }
     }
 
-    pub(super) fn find(&self, namespace: u32, owner: &OwnerId) -> Option<u32> {
+    pub(super) fn find(
+        &self,
+        namespace: Id<NamespaceState>,
+        owner: &OwnerId,
+    ) -> Option<Id<Session>> {
         let number = self.first_of(self.owner_hash(owner), owner)?;
         let first = &self.slab[number];
         if first.namespace == namespace {
             return Some(number);
         }
-        if first.next_of_owner() == NONE {
-            return None;
-        }
+        first.next_of_owner()?;
         self.others
             .find(self.hash(namespace, owner), |other| {
                 let other = &self.slab[*other];
@@ -245,14 +254,14 @@ impl Sessions {
     }
 
     /// Creates a session, which must not exist yet.
-    pub(super) fn create(&mut self, namespace: u32, owner: &OwnerId) -> u32 {
+    pub(super) fn create(&mut self, namespace: Id<NamespaceState>, owner: &OwnerId) -> Id<Session> {
         let number = self.slab.insert(Session {
             namespace,
             owner: owner.clone(),
-            first_claim: NONE,
+            first_claim: None,
             claims: 0,
             lease: None,
-            waiter: NONE,
+            waiter: None,
             rare: None,
         });
         let hash = self.owner_hash(owner);
@@ -260,17 +269,17 @@ impl Sessions {
             // Insert it behind the first one, so that the owners table does not change.
             Some(first) => {
                 let next = self.slab[first].next_of_owner();
-                self.slab[first].set_next_of_owner(number);
-                self.slab[number].set_previous_of_owner(first);
+                self.slab[first].set_next_of_owner(Some(number));
+                self.slab[number].set_previous_of_owner(Some(first));
                 self.slab[number].set_next_of_owner(next);
-                if next != NONE {
-                    self.slab[next].set_previous_of_owner(number);
+                if let Some(next) = next {
+                    self.slab[next].set_previous_of_owner(Some(number));
                 }
                 let hash = self.hash(namespace, owner);
                 let (slab, hasher) = (&self.slab, &self.hasher);
                 self.others.insert_unique(hash, number, |other| {
                     let other = &slab[*other];
-                    hasher.hash(other.namespace, other.owner.as_str().as_bytes())
+                    hasher.hash(other.namespace.number(), other.owner.as_str().as_bytes())
                 });
             }
             None => self.insert_owner(hash, number),
@@ -278,31 +287,36 @@ impl Sessions {
         number
     }
 
-    pub(super) fn remove(&mut self, number: u32) {
+    pub(super) fn remove(&mut self, number: Id<Session>) {
         let Some(session) = self.slab.remove(number) else {
             return;
         };
         let (previous, next) = (session.previous_of_owner(), session.next_of_owner());
-        if previous == NONE {
+        let Some(previous) = previous else {
             let hash = self.owner_hash(&session.owner);
             if let Ok(entry) = self.owners.find_entry(hash, |other| *other == number) {
                 entry.remove();
             }
-            if next != NONE {
+            if let Some(next) = next {
                 self.remove_other(next, self.slab[next].namespace, &session.owner);
-                self.slab[next].set_previous_of_owner(NONE);
+                self.slab[next].set_previous_of_owner(None);
                 self.insert_owner(hash, next);
             }
             return;
-        }
+        };
         self.remove_other(number, session.namespace, &session.owner);
         self.slab[previous].set_next_of_owner(next);
-        if next != NONE {
-            self.slab[next].set_previous_of_owner(previous);
+        if let Some(next) = next {
+            self.slab[next].set_previous_of_owner(Some(previous));
         }
     }
 
-    fn remove_other(&mut self, number: u32, namespace: u32, owner: &OwnerId) {
+    fn remove_other(
+        &mut self,
+        number: Id<Session>,
+        namespace: Id<NamespaceState>,
+        owner: &OwnerId,
+    ) {
         let hash = self.hash(namespace, owner);
         if let Ok(entry) = self.others.find_entry(hash, |other| *other == number) {
             entry.remove();
@@ -322,55 +336,51 @@ impl Sessions {
     }
 
     /// All sessions of an owner, in no particular order.
-    pub(super) fn of_owner(&self, owner: &OwnerId) -> Vec<u32> {
-        let mut found = Vec::new();
-        let mut at = self.first_of(self.owner_hash(owner), owner).unwrap_or(NONE);
-        while at != NONE {
-            found.push(at);
-            at = self.slab[at].next_of_owner();
-        }
-        found
+    pub(super) fn of_owner(&self, owner: &OwnerId) -> Vec<Id<Session>> {
+        let first = self.first_of(self.owner_hash(owner), owner);
+        core::iter::successors(first, |at| self.slab[*at].next_of_owner()).collect()
     }
 
-    pub(super) fn get(&self, number: u32) -> Option<&Session> {
+    pub(super) fn get(&self, number: Id<Session>) -> Option<&Session> {
         self.slab.get(number)
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Session)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Id<Session>, &Session)> {
         self.slab.iter()
     }
 
     fn owner_hash(&self, owner: &OwnerId) -> u64 {
-        self.hash(NONE, owner)
+        self.hasher.hash(ANY_NAMESPACE, owner.as_str().as_bytes())
     }
 
-    fn hash(&self, namespace: u32, owner: &OwnerId) -> u64 {
-        self.hasher.hash(namespace, owner.as_str().as_bytes())
+    fn hash(&self, namespace: Id<NamespaceState>, owner: &OwnerId) -> u64 {
+        self.hasher
+            .hash(namespace.number(), owner.as_str().as_bytes())
     }
 
-    fn first_of(&self, hash: u64, owner: &OwnerId) -> Option<u32> {
+    fn first_of(&self, hash: u64, owner: &OwnerId) -> Option<Id<Session>> {
         self.owners
             .find(hash, |other| self.slab[*other].owner == *owner)
             .copied()
     }
 
-    fn insert_owner(&mut self, hash: u64, number: u32) {
+    fn insert_owner(&mut self, hash: u64, number: Id<Session>) {
         let (slab, hasher) = (&self.slab, &self.hasher);
         self.owners.insert_unique(hash, number, |other| {
-            hasher.hash(NONE, slab[*other].owner.as_str().as_bytes())
+            hasher.hash(ANY_NAMESPACE, slab[*other].owner.as_str().as_bytes())
         });
     }
 }
 
-impl core::ops::Index<u32> for Sessions {
+impl core::ops::Index<Id<Session>> for Sessions {
     type Output = Session;
-    fn index(&self, number: u32) -> &Session {
+    fn index(&self, number: Id<Session>) -> &Session {
         &self.slab[number]
     }
 }
 
-impl core::ops::IndexMut<u32> for Sessions {
-    fn index_mut(&mut self, number: u32) -> &mut Session {
+impl core::ops::IndexMut<Id<Session>> for Sessions {
+    fn index_mut(&mut self, number: Id<Session>) -> &mut Session {
         &mut self.slab[number]
     }
 }
@@ -386,17 +396,20 @@ mod tests {
         let owner = OwnerId::new("amy").unwrap();
         for gone in [[0, 1, 2], [2, 1, 0], [1, 0, 2]] {
             let mut sessions = Sessions::new(Hasher::new(HashSeed(0)));
-            let numbers: Vec<u32> = (0..3).map(|at| sessions.create(at, &owner)).collect();
-            let mut left: BTreeSet<u32> = numbers.iter().copied().collect();
+            let namespace = |at| Id::new(at).unwrap();
+            let numbers: Vec<_> = (0..3)
+                .map(|at| sessions.create(namespace(at), &owner))
+                .collect();
+            let mut left: BTreeSet<_> = numbers.iter().copied().collect();
             for at in gone {
                 sessions.remove(numbers[at]);
                 left.remove(&numbers[at]);
-                let found: BTreeSet<u32> = sessions.of_owner(&owner).into_iter().collect();
+                let found: BTreeSet<_> = sessions.of_owner(&owner).into_iter().collect();
                 assert_eq!(found, left);
                 for at in 0..3 {
                     let number = numbers[at as usize];
                     let there = left.contains(&number).then_some(number);
-                    assert_eq!(sessions.find(at, &owner), there);
+                    assert_eq!(sessions.find(namespace(at), &owner), there);
                 }
             }
         }

@@ -8,12 +8,14 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use super::idempotency::{KeyedCall, StoredAnswer};
+use super::namespaces::NamespaceState;
 use super::policy_change::RegionFloor;
 use super::queue::Waiter;
+use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant, TakenHolds};
 use super::{Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
+use crate::slab::Id;
 use crate::value::OwnerId;
 
 impl Space {
@@ -47,10 +49,10 @@ impl Space {
     }
 
     /// Encodes namespaces by name. References to a namespace are its index in that order.
-    fn put_namespaces(&self, out: &mut Writer) -> BTreeMap<u32, usize> {
-        let mut all: Vec<u32> = self.namespaces.iter().map(|(number, _)| number).collect();
+    fn put_namespaces(&self, out: &mut Writer) -> BTreeMap<Id<NamespaceState>, usize> {
+        let mut all: Vec<_> = self.namespaces.iter().map(|(number, _)| number).collect();
         all.sort_by(|one, two| self.namespaces[*one].name.cmp(&self.namespaces[*two].name));
-        let places: BTreeMap<u32, usize> = all.iter().copied().zip(0..).collect();
+        let places: BTreeMap<_, usize> = all.iter().copied().zip(0..).collect();
         out.length(all.len());
         for number in &all {
             let state = &self.namespaces[*number];
@@ -58,7 +60,7 @@ impl Space {
             out.number(state.high);
             out.number(state.floor);
         }
-        let idle: Vec<u32> = self.namespaces.idle().collect();
+        let idle: Vec<_> = self.namespaces.idle().collect();
         out.length(idle.len());
         for number in idle {
             out.length(places[&number]);
@@ -66,8 +68,12 @@ impl Space {
         places
     }
 
-    fn put_sessions(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) -> BTreeMap<u32, usize> {
-        let mut all: Vec<(usize, &OwnerId, u32)> = self
+    fn put_sessions(
+        &self,
+        out: &mut Writer,
+        names: &BTreeMap<Id<NamespaceState>, usize>,
+    ) -> BTreeMap<Id<Session>, usize> {
+        let mut all: Vec<(usize, &OwnerId, Id<Session>)> = self
             .sessions
             .iter()
             .map(|(number, session)| (names[&session.namespace], &session.owner, number))
@@ -88,7 +94,7 @@ impl Space {
             out.number(u64::from(session.claims));
             for number in self.session_claims(*number) {
                 let claim = &self.claims[number];
-                out.number(u64::from(number));
+                out.put(&number);
                 out.put(&self.tree.path(namespace, claim.node));
                 out.put(&claim.mode());
                 out.put(&claim.algorithm());
@@ -96,18 +102,15 @@ impl Space {
                 out.number(claim.since);
             }
         }
-        let free: Vec<u32> = self.claims.free_numbers().collect();
-        out.length(free.len());
-        for number in free {
-            out.number(u64::from(number));
-        }
+        let free: Vec<_> = self.claims.free_ids().collect();
+        out.put(&free);
         all.into_iter()
             .zip(0..)
             .map(|((_, _, number), place)| (number, place))
             .collect()
     }
 
-    fn put_waiters(&self, out: &mut Writer, sessions: &BTreeMap<u32, usize>) {
+    fn put_waiters(&self, out: &mut Writer, sessions: &BTreeMap<Id<Session>, usize>) {
         let mut all: Vec<&Waiter> = self.waiters.iter().map(|(_, waiter)| waiter).collect();
         all.sort_by_key(|waiter| waiter.number);
         out.length(all.len());
@@ -157,9 +160,9 @@ impl Space {
         }
     }
 
-    fn put_memory(&self, out: &mut Writer, names: &BTreeMap<u32, usize>) {
+    fn put_memory(&self, out: &mut Writer, names: &BTreeMap<Id<NamespaceState>, usize>) {
         out.length(self.marks.len() as usize);
-        let path = |number: u32, rest: &str| self.namespaces[number].name.path(rest);
+        let path = |number: Id<NamespaceState>, rest: &str| self.namespaces[number].name.path(rest);
         for (namespace, rest, fence, _) in self.marks.iter() {
             out.length(names[&namespace]);
             out.put(&path(namespace, rest));
@@ -181,33 +184,16 @@ impl Space {
     }
 
     fn put_answers(&self, out: &mut Writer) {
-        out.length(self.answers.table.len());
+        out.length(self.answers.len());
         for (key, remembered) in self.answers.iter() {
-            out.byte(match key.call {
-                KeyedCall::Acquire => 0,
-                KeyedCall::Release => 1,
-            });
-            out.put(&key.namespace);
-            out.put(&key.key);
+            out.put(key);
             out.put(&remembered.fingerprint);
             out.number(remembered.end);
-            match remembered.answer {
-                StoredAnswer::Granted(fence) => {
-                    out.byte(0);
-                    out.option(fence.as_ref());
-                }
-                StoredAnswer::Released => out.byte(1),
-                StoredAnswer::Waiting(waiter) => {
-                    out.byte(2);
-                    out.number(waiter);
-                }
-                StoredAnswer::Gone => out.byte(3),
-            }
+            out.put(&remembered.answer.answer);
         }
     }
 
-    /// Sessions in the order of their references, holds by path and mode.
-    fn put_taken(&self, out: &mut Writer, sessions: &BTreeMap<u32, usize>) {
+    fn put_taken(&self, out: &mut Writer, sessions: &BTreeMap<Id<Session>, usize>) {
         let mut all: Vec<(usize, &TakenHolds)> = self
             .sessions
             .iter()
@@ -239,7 +225,7 @@ impl Space {
             out.put(&moved.region);
         }
         for (_, remembered) in self.answers.iter() {
-            out.list(&remembered.released);
+            out.list(&remembered.answer.released);
         }
     }
 

@@ -12,11 +12,13 @@ use core::ops::ControlFlow;
 use super::Space;
 use super::acquire::new_and_released;
 use super::conflict::{AcquireDecision, new_requests};
-use super::sessions::StandingGrant;
+use super::queue::Waiter;
+use super::sessions::{Session, StandingGrant};
 use crate::command::WaitMode;
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::event_log::KEPT_MS;
 use crate::policy::Mode;
+use crate::slab::Id;
 use crate::value::{Fence, OwnerId};
 
 /// How long a release request stays marked on a lease (R116: revoke marker).
@@ -38,7 +40,7 @@ impl Space {
     }
 
     /// Re-checks a waiter: grants it, gives it up, or parks it on its present blocker.
-    fn look_at(&mut self, id: u32) {
+    fn look_at(&mut self, id: Id<Waiter>) {
         let link = self.waiters[id].link;
         self.links.leave(link);
         if self.park(id) {
@@ -61,7 +63,7 @@ impl Space {
     }
 
     /// Parks a waiter that was just queued.
-    pub(super) fn park_on(&mut self, id: u32) {
+    pub(super) fn park_on(&mut self, id: Id<Waiter>) {
         let requester = self.waiter_requester(id);
         match self.evaluate(requester, &self.waiters[id].request) {
             AcquireDecision::Behind(ahead) => self.park_on_waiter(id, ahead),
@@ -73,11 +75,11 @@ impl Space {
             AcquireDecision::Free
             | AcquireDecision::FreeButStale
             | AcquireDecision::Lost { .. }
-            | AcquireDecision::Incurable { .. } => self.mark_pending(id),
+            | AcquireDecision::Incurable { .. } => self.mark_pending(Some(id)),
         }
     }
 
-    fn grant_waiter(&mut self, id: u32, fence: Option<Fence>) {
+    fn grant_waiter(&mut self, id: Id<Waiter>, fence: Option<Fence>) {
         let Some(waiter) = self.take_waiter(id) else {
             return;
         };
@@ -122,7 +124,7 @@ impl Space {
 
     /// Removes a waiter that can never be granted and sends KILLED (R88: sweep order and
     /// reservation).
-    fn give_up(&mut self, id: u32) {
+    fn give_up(&mut self, id: Id<Waiter>) {
         let session = self.waiters[id].session;
         self.tell(session, EventKind::Killed);
         self.leave(id);
@@ -130,7 +132,7 @@ impl Space {
     }
 
     /// Mints a new fence for a waiter whose reserved one has become stale (R88).
-    fn newer_fence(&mut self, id: u32) -> Option<Fence> {
+    fn newer_fence(&mut self, id: Id<Waiter>) -> Option<Fence> {
         let waiter = &self.waiters[id];
         let namespace = self.sessions[waiter.session].namespace;
         let writes: Vec<_> = waiter
@@ -153,11 +155,11 @@ impl Space {
     }
 
     /// Asks the owners of the claims that block a waiter to release, each once (E2).
-    pub(super) fn ask_blockers(&mut self, id: u32) {
+    pub(super) fn ask_blockers(&mut self, id: Id<Waiter>) {
         if self.waiters[id].request.wait != WaitMode::QueueAndAsk {
             return;
         }
-        let mut sessions: Vec<u32> = Vec::new();
+        let mut sessions: Vec<Id<Session>> = Vec::new();
         let waiter = &self.waiters[id];
         let _ = self.each_blocker(self.waiter_requester(id), &waiter.request, &mut |claim| {
             let session = self.claims[claim].session;
@@ -180,7 +182,7 @@ impl Space {
     }
 
     /// Marks a lease with a release request (R116).
-    pub(super) fn mark_asked(&mut self, session: u32) {
+    pub(super) fn mark_asked(&mut self, session: Id<Session>) {
         let until = self.time.saturating_add(ASKED_MS);
         let there = &mut self.sessions[session];
         if there.lease.is_some() {
@@ -201,7 +203,7 @@ impl Space {
     }
 
     /// Creates an event for a session's owner; returns its sequence number and id.
-    pub(super) fn tell(&mut self, session: u32, kind: EventKind) -> (u64, u64) {
+    pub(super) fn tell(&mut self, session: Id<Session>, kind: EventKind) -> (u64, u64) {
         let there = &self.sessions[session];
         let owner = there.owner.clone();
         let namespace = self.namespaces[there.namespace].name.clone();
@@ -224,7 +226,7 @@ impl Space {
 
     /// Returns whether a waiter wants this path in this mode as NEW (R99: Release cancels a pending
     /// entry).
-    pub(super) fn waits_for_hold(&self, id: u32, hold: &crate::command::Hold) -> bool {
+    pub(super) fn waits_for_hold(&self, id: Id<Waiter>, hold: &crate::command::Hold) -> bool {
         self.waiters.get(id).is_some_and(|waiter| {
             new_requests(&waiter.request)
                 .any(|request| request.mode == hold.mode && request.path == hold.path)

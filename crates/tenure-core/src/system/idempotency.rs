@@ -1,65 +1,42 @@
-//! Idempotency table of cluster-wide calls: a key is claimed before the call fans out and completed
+//! Remembered answers of cluster-wide calls: a key is claimed before the call fans out and completed
 //! after it (R102–R105).
 
-use alloc::collections::{BTreeMap, VecDeque};
-
 use super::command::{KeyClaim, KeyWork, RepeatedKey, SystemAnswer, SystemCall};
-use crate::space::ANSWER_KEPT_MS;
+use crate::idempotency::{IdempotencyTable, KeyLookup, Remembered};
 use crate::value::Key;
 
 /// A claimed key.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct ClaimedKey {
-    pub(super) fingerprint: u128,
     /// `None` while the call is in progress.
     pub(super) answer: Option<SystemAnswer>,
     /// The work of the call while it is in progress.
     pub(super) work: Option<KeyWork>,
-    pub(super) end: u64,
 }
 
-/// Claimed keys and remembered answers, with their expiry queue.
-#[derive(Clone, Debug)]
-pub(super) struct SystemIdempotency {
-    table: BTreeMap<(SystemCall, Key), ClaimedKey>,
-    // Expiry queue. A key that was claimed or completed again occurs more than once; the last one
-    // counts.
-    ends: VecDeque<(u64, (SystemCall, Key))>,
-    limit: usize,
-}
+/// Claimed keys and remembered answers.
+pub(super) type SystemIdempotency = IdempotencyTable<(SystemCall, Key), ClaimedKey>;
 
 impl SystemIdempotency {
-    pub(super) fn new(limit: u32) -> SystemIdempotency {
-        SystemIdempotency {
-            table: BTreeMap::new(),
-            ends: VecDeque::new(),
-            limit: limit as usize,
-        }
-    }
-
-    /// Looks up a key; `None` if it is fresh and there is room.
-    pub(super) fn look(&self, claim: &KeyClaim, time: u64) -> Option<RepeatedKey> {
-        match self.table.get(&(claim.call, claim.key.clone())) {
-            Some(there) if there.end > time => Some(if there.fingerprint != claim.fingerprint {
-                RepeatedKey::KeyReused
-            } else {
-                match &there.answer {
-                    Some(answer) => RepeatedKey::Answered(answer.clone()),
-                    None => RepeatedKey::Open,
-                }
+    /// Looks up the key of a call; `None` if it is fresh and there is room.
+    pub(super) fn repeated(&self, claim: &KeyClaim, time: u64) -> Option<RepeatedKey> {
+        match self.look(&key_of(claim), claim.fingerprint, time) {
+            KeyLookup::New => None,
+            KeyLookup::Answered(there) => Some(match &there.answer {
+                Some(answer) => RepeatedKey::Answered(answer.clone()),
+                None => RepeatedKey::Open,
             }),
-            Some(_) => None,
-            None if self.table.len() >= self.limit => Some(RepeatedKey::Full),
-            None => None,
+            KeyLookup::Reused => Some(RepeatedKey::KeyReused),
+            KeyLookup::Full => Some(RepeatedKey::Full),
         }
     }
 
     /// Reserves a key for a call that is about to begin.
     pub(super) fn reserve(&mut self, claim: KeyClaim, time: u64) -> Result<(), RepeatedKey> {
-        match self.look(&claim, time) {
+        match self.repeated(&claim, time) {
             Some(repeated) => Err(repeated),
             None => {
-                self.put(claim, None, None, time);
+                self.put(claim, ClaimedKey::default(), time);
                 Ok(())
             }
         }
@@ -67,37 +44,42 @@ impl SystemIdempotency {
 
     /// Returns the work in progress under a key.
     pub(super) fn work(&self, claim: &KeyClaim, time: u64) -> Option<&KeyWork> {
-        let there = self.table.get(&(claim.call, claim.key.clone()))?;
-        let same = there.end > time && there.fingerprint == claim.fingerprint;
-        there.work.as_ref().filter(|_| same)
+        match self.look(&key_of(claim), claim.fingerprint, time) {
+            KeyLookup::Answered(there) => there.work.as_ref(),
+            KeyLookup::New | KeyLookup::Reused | KeyLookup::Full => None,
+        }
     }
 
     /// Stores the work of a call. The key is new or in progress, without work stored so far.
     pub(super) fn begin(&mut self, claim: KeyClaim, work: KeyWork, time: u64) {
-        self.put(claim, None, Some(work), time);
+        let answer = None;
+        let work = Some(work);
+        self.put(claim, ClaimedKey { answer, work }, time);
     }
 
     /// Stores the answer of a call, or drops the claim of a failed one.
     pub(super) fn complete(&mut self, claim: KeyClaim, answer: Option<SystemAnswer>, time: u64) {
-        let key = (claim.call, claim.key.clone());
-        let settled = self.table.get(&key).is_some_and(|there| {
+        let there = self.get(&key_of(&claim));
+        let settled = there.is_some_and(|there| {
             let other = there.fingerprint != claim.fingerprint;
-            there.end > time && (other || there.answer.is_some())
+            there.end > time && (other || there.answer.answer.is_some())
         });
         match answer {
             // The key stands for another request by now, or has an answer. That stays, also if a
             // second attempt at the same call completes later with any result (R102).
             _ if settled => {}
-            Some(answer) => self.put(claim, Some(answer), None, time),
+            Some(answer) => {
+                let claimed = ClaimedKey {
+                    answer: Some(answer),
+                    work: None,
+                };
+                self.put(claim, claimed, time);
+            }
             // Only a claim without stored work is dropped here: a plan stays until it is carried
             // out, and `Finish` of a change decides about its key.
             None => {
-                if self
-                    .table
-                    .get(&key)
-                    .is_some_and(|there| there.work.is_none())
-                {
-                    self.table.remove(&key);
+                if there.is_some_and(|there| there.answer.work.is_none()) {
+                    self.remove(&key_of(&claim));
                 }
             }
         }
@@ -105,72 +87,26 @@ impl SystemIdempotency {
 
     /// Drops the key of a refused change: a repeat is evaluated again (R102).
     pub(super) fn give_up(&mut self, claim: &KeyClaim, change: u64) {
-        let key = (claim.call, claim.key.clone());
-        let is_its = |there: &ClaimedKey| there.work == Some(KeyWork::Change(change));
-        if self.table.get(&key).is_some_and(is_its) {
-            self.table.remove(&key);
+        let key = key_of(claim);
+        let change = KeyWork::Change(change);
+        let is_its = |there: &Remembered<ClaimedKey>| there.answer.work.as_ref() == Some(&change);
+        if self.get(&key).is_some_and(is_its) {
+            self.remove(&key);
         }
     }
 
-    fn put(
-        &mut self,
-        claim: KeyClaim,
-        answer: Option<SystemAnswer>,
-        work: Option<KeyWork>,
-        time: u64,
-    ) {
-        let end = time.saturating_add(ANSWER_KEPT_MS);
+    fn put(&mut self, claim: KeyClaim, claimed: ClaimedKey, time: u64) {
         let key = (claim.call, claim.key);
-        let claimed = ClaimedKey {
-            fingerprint: claim.fingerprint,
-            answer,
-            work,
-            end,
-        };
-        self.restore(key, claimed);
-    }
-
-    /// Restores an answer. Answers must come in the order of their ends.
-    pub(super) fn restore(&mut self, key: (SystemCall, Key), claimed: ClaimedKey) {
-        let again = self
-            .table
-            .get(&key)
-            .is_some_and(|there| there.end == claimed.end);
-        if !again {
-            self.ends.push_back((claimed.end, key.clone()));
-        }
-        self.table.insert(key, claimed);
+        self.remember(key, claim.fingerprint, claimed, time);
     }
 
     /// Restores the work of a call. Returns whether the key exists.
     pub(super) fn set_work(&mut self, key: &(SystemCall, Key), work: KeyWork) -> bool {
-        match self.table.get_mut(key) {
-            Some(there) => {
-                there.work = Some(work);
-                true
-            }
-            None => false,
-        }
+        let there = self.answer_mut(key);
+        there.map(|there| there.work = Some(work)).is_some()
     }
+}
 
-    /// Removes lapsed keys, a few per entry.
-    pub(super) fn forget(&mut self, time: u64) {
-        let mut left = 16;
-        while left > 0 && self.ends.front().is_some_and(|(end, _)| *end <= time) {
-            if let Some((end, key)) = self.ends.pop_front()
-                && self.table.get(&key).is_some_and(|there| there.end == end)
-            {
-                self.table.remove(&key);
-                left -= 1;
-            }
-        }
-    }
-
-    /// Iterates over all answers, in the order of their ends.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&(SystemCall, Key), &ClaimedKey)> {
-        self.ends.iter().filter_map(|(end, key)| {
-            let there = self.table.get(key)?;
-            (there.end == *end).then_some((key, there))
-        })
-    }
+fn key_of(claim: &KeyClaim) -> (SystemCall, Key) {
+    (claim.call, claim.key.clone())
 }

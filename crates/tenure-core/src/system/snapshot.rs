@@ -8,6 +8,7 @@ use super::table_changes::{ChangePhase, PendingChange};
 use crate::codec::{
     DecodeError, Reader, Writer, snapshot_version, take_rules, take_snapshot_version,
 };
+use crate::idempotency::Remembered;
 use crate::namespace_table::{AffectedGroups, NamespaceTable, TableChangeSteps};
 use crate::path::Namespace;
 use crate::policy::Algorithm;
@@ -38,7 +39,7 @@ impl System {
             out.put(call);
             out.put(key);
             out.put(&claimed.fingerprint);
-            out.option(claimed.answer.as_ref());
+            out.put(&claimed.answer.answer);
             out.number(claimed.end);
         }
         out.number(self.events.sequence);
@@ -59,7 +60,7 @@ impl System {
     fn put_work(&self, out: &mut Writer) {
         let answers = self.answers.iter();
         let at_work: Vec<_> = answers
-            .filter_map(|(key, claimed)| Some((key, claimed.work.as_ref()?)))
+            .filter_map(|(key, claimed)| Some((key, claimed.answer.work.as_ref()?)))
             .collect();
         out.length(at_work.len());
         for ((call, key), work) in at_work {
@@ -136,10 +137,12 @@ impl System {
         }
         for _ in 0..input.length()? {
             let key = (input.take()?, input.take()?);
-            let claimed = ClaimedKey {
+            let claimed = Remembered {
                 fingerprint: input.take()?,
-                answer: input.option()?,
-                work: None,
+                answer: ClaimedKey {
+                    answer: input.take()?,
+                    work: None,
+                },
                 end: input.number()?,
             };
             system.answers.restore(key, claimed);

@@ -1,13 +1,14 @@
 //! Encoding of Raft data: entries, hard states, snapshot metadata ([`Base`]) and messages.
 
 use bytes::Bytes;
+use tenure_core::{record, record_enum};
 
-use super::{CodecError, DecodeResult, Reader, Writer};
-use crate::ReplicaId;
+use super::{DecodeError, DecodeResult, Encode, Reader, VERSION, Writer, from_bytes, to_bytes};
 use crate::consensus::{
     Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Message,
     MessageKind, Payload,
 };
+use crate::{GroupId, ReplicaId};
 
 /// The first byte of a membership change on disk. Commands begin with their version, which is
 /// smaller, and an empty entry has no bytes: so the bytes of commands are written as they are.
@@ -21,8 +22,8 @@ pub(crate) fn encode_payload(payload: &Payload) -> Bytes {
         Payload::Membership(change) => {
             let mut writer = Writer::new();
             writer.byte(MEMBERSHIP);
-            writer.raw(&encode_membership_change(change));
-            writer.finish()
+            writer.raw(&to_bytes(change));
+            writer.into_bytes().into()
         }
     }
 }
@@ -30,50 +31,45 @@ pub(crate) fn encode_payload(payload: &Payload) -> Bytes {
 pub(crate) fn payload(bytes: Bytes) -> DecodeResult<Payload> {
     match bytes.first() {
         None => Ok(Payload::Empty),
-        Some(&MEMBERSHIP) => membership_change(&bytes.slice(1..)).map(Payload::Membership),
+        Some(&MEMBERSHIP) => from_bytes(&bytes[1..]).map(Payload::Membership),
         Some(_) => Ok(Payload::Commands(bytes)),
     }
 }
 
 /// A replica with the number 0 is written as release 0.1.0 writes every member: node and incarnation in one
 /// number, which is never zero. Any other begins with a zero, which 0.1.0 refuses to read.
-pub(crate) fn write_member(writer: &mut Writer, member: ReplicaId) {
-    if member.replica != 0 {
-        writer.number(0);
-        writer.number(member.replica);
-    }
-    writer.number(member.pack());
-}
-
-pub(crate) fn read_member(reader: &mut Reader) -> DecodeResult<ReplicaId> {
-    let invalid = CodecError::Invalid("member");
-    match reader.number()? {
-        0 => {
-            let replica = reader.number()?;
-            let member = ReplicaId::unpack(reader.number()?).ok_or(invalid)?;
-            // One identity has one form.
-            (replica != 0)
-                .then_some(member.numbered(replica))
-                .ok_or(invalid)
+impl Encode for ReplicaId {
+    fn put(&self, out: &mut Writer) {
+        if self.replica != 0 {
+            out.number(0);
+            out.number(self.replica);
         }
-        packed => ReplicaId::unpack(packed).ok_or(invalid),
+        out.number(self.pack());
+    }
+    fn take(input: &mut Reader<'_>) -> DecodeResult<ReplicaId> {
+        let member = |packed| ReplicaId::unpack(packed).ok_or(DecodeError::Number);
+        match input.number()? {
+            0 => match (input.number()?, member(input.number()?)?) {
+                // One identity has one form.
+                (0, _) => Err(DecodeError::Number),
+                (replica, member) => Ok(member.numbered(replica)),
+            },
+            packed => member(packed),
+        }
     }
 }
 
-fn write_place(writer: &mut Writer, place: LogPosition) {
-    writer.number(place.term);
-    writer.number(place.index);
-}
-
-fn read_place(reader: &mut Reader) -> DecodeResult<LogPosition> {
-    Ok(LogPosition {
-        term: reader.number()?,
-        index: reader.number()?,
-    })
-}
+record! { GroupId(number) }
+record! { LogPosition { term, index } }
+record! { Base { place, membership } }
+record! { Membership { voters, learners, outgoing, learners_next } }
+record! { MembershipChange { steps } }
+record_enum! { MembershipStep as "membership step" {
+    1(member) => Voter(member), 2(member) => Learner(member), 3(member) => Remove(member),
+} }
 
 fn write_entry(writer: &mut Writer, entry: &Entry) {
-    write_place(writer, entry.place);
+    writer.put(&entry.place);
     match &entry.payload {
         Payload::Empty => writer.byte(0),
         Payload::Commands(data) => {
@@ -82,45 +78,27 @@ fn write_entry(writer: &mut Writer, entry: &Entry) {
         }
         Payload::Membership(change) => {
             writer.byte(2);
-            writer.slice(&encode_membership_change(change));
+            writer.slice(&to_bytes(change));
         }
     }
 }
 
-fn read_entry(reader: &mut Reader) -> DecodeResult<Entry> {
-    let place = read_place(reader)?;
+fn read_entry(reader: &mut Reader<'_>, source: &Bytes) -> DecodeResult<Entry> {
+    let place = reader.take()?;
     let payload = match reader.byte()? {
         0 => Payload::Empty,
         // An empty proposal would come back from the library as `Empty`; there is none.
         1 => match reader.slice()? {
-            data if data.is_empty() => return Err(CodecError::Invalid("empty commands")),
-            data => Payload::Commands(data),
+            [] => return Err(DecodeError::Inconsistent("an entry without commands")),
+            data => Payload::Commands(source.slice_ref(data)),
         },
-        2 => Payload::Membership(membership_change(&reader.slice()?)?),
-        other => {
-            return Err(CodecError::Unknown {
-                what: "payload",
-                number: u64::from(other),
-            });
+        2 => Payload::Membership(from_bytes(reader.slice()?)?),
+        found => {
+            let of = "payload";
+            return Err(DecodeError::Tag { of, found });
         }
     };
     Ok(Entry { place, payload })
-}
-
-fn write_entries(writer: &mut Writer, list: &[Entry]) {
-    writer.count(list.len());
-    for entry in list {
-        write_entry(writer, entry);
-    }
-}
-
-fn read_entries(reader: &mut Reader) -> DecodeResult<Vec<Entry>> {
-    let count = reader.count(3)?;
-    let mut list = Vec::with_capacity(count.min(1024));
-    for _ in 0..count {
-        list.push(read_entry(reader)?);
-    }
-    Ok(list)
 }
 
 /// A floor is written in the place of the commit index, in these bits of it: the term above the index. Only
@@ -131,15 +109,9 @@ const FLOOR_INDEX_MOST: u64 = (1 << FLOOR_INDEX_BITS) - 1;
 const FLOOR_TERM_MOST: u64 = (1 << (u64::BITS - FLOOR_INDEX_BITS)) - 1;
 
 pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
-    let mut writer = Writer::with_version();
+    let mut writer = Writer::versioned(64);
     writer.number(state.term);
-    match state.vote {
-        None => writer.byte(0),
-        Some(member) => {
-            writer.byte(1);
-            write_member(&mut writer, member);
-        }
-    }
+    writer.put(&state.vote);
     if state.floor == LogPosition::default() {
         writer.number(state.commit);
     } else {
@@ -150,33 +122,29 @@ pub(crate) fn encode_hard_state(state: &HardState) -> Bytes {
     // Release 0.1.0 refuses what follows. Both appear only after newer rules are on in the group.
     if state.replica != 0 || state.removed {
         writer.number(state.replica);
-        writer.byte(u8::from(state.removed));
+        writer.put(&state.removed);
     }
-    writer.finish()
+    writer.into_bytes().into()
 }
 
 /// Reads a hard state. That of an empty replica goes on to [`floor_of_empty`].
-pub(crate) fn hard_state(bytes: Bytes) -> DecodeResult<HardState> {
-    let mut reader = Reader::versioned(bytes)?;
+pub(crate) fn hard_state(bytes: &[u8]) -> DecodeResult<HardState> {
+    let mut reader = Reader::new(bytes);
+    reader.version(VERSION)?;
     let mut state = HardState {
-        term: reader.number()?,
-        vote: match reader.byte()? {
-            0 => None,
-            1 => Some(read_member(&mut reader)?),
-            _ => return Err(CodecError::Invalid("vote")),
-        },
-        commit: reader.number()?,
+        term: reader.take()?,
+        vote: reader.take()?,
+        commit: reader.take()?,
         ..HardState::default()
     };
     if !reader.is_empty() {
-        state.replica = reader.number()?;
-        state.removed = match reader.byte()? {
-            0 if state.replica != 0 => false,
-            1 => true,
-            _ => return Err(CodecError::Invalid("tombstone")),
-        };
+        state.replica = reader.take()?;
+        state.removed = reader.take()?;
+        if state.replica == 0 && !state.removed {
+            return Err(DecodeError::Inconsistent("a tombstone that is none"));
+        }
     }
-    reader.end()?;
+    reader.finish()?;
     Ok(state)
 }
 
@@ -190,97 +158,6 @@ pub(crate) fn floor_of_empty(state: HardState) -> HardState {
         },
         ..state
     }
-}
-
-fn write_members(writer: &mut Writer, members: &[ReplicaId]) {
-    writer.count(members.len());
-    for member in members {
-        write_member(writer, *member);
-    }
-}
-
-fn read_members(reader: &mut Reader) -> DecodeResult<Vec<ReplicaId>> {
-    let count = reader.count(1)?;
-    (0..count).map(|_| read_member(reader)).collect()
-}
-
-fn write_base(writer: &mut Writer, base: &Base) {
-    write_place(writer, base.place);
-    write_membership(writer, &base.membership);
-}
-
-fn write_membership(writer: &mut Writer, membership: &Membership) {
-    write_members(writer, &membership.voters);
-    write_members(writer, &membership.learners);
-    write_members(writer, &membership.outgoing);
-    write_members(writer, &membership.learners_next);
-}
-
-fn read_base(reader: &mut Reader) -> DecodeResult<Base> {
-    Ok(Base {
-        place: read_place(reader)?,
-        membership: read_membership(reader)?,
-    })
-}
-
-fn read_membership(reader: &mut Reader) -> DecodeResult<Membership> {
-    Ok(Membership {
-        voters: read_members(reader)?,
-        learners: read_members(reader)?,
-        outgoing: read_members(reader)?,
-        learners_next: read_members(reader)?,
-    })
-}
-
-pub(crate) fn encode_membership(membership: &Membership) -> Bytes {
-    let mut writer = Writer::with_version();
-    write_membership(&mut writer, membership);
-    writer.finish()
-}
-
-pub(crate) fn membership(bytes: Bytes) -> DecodeResult<Membership> {
-    let mut reader = Reader::versioned(bytes)?;
-    let membership = read_membership(&mut reader)?;
-    reader.end()?;
-    Ok(membership)
-}
-
-pub(crate) fn encode_membership_change(change: &MembershipChange) -> Bytes {
-    let mut writer = Writer::with_version();
-    writer.count(change.steps.len());
-    for step in &change.steps {
-        let (kind, member) = match *step {
-            MembershipStep::Voter(member) => (1, member),
-            MembershipStep::Learner(member) => (2, member),
-            MembershipStep::Remove(member) => (3, member),
-        };
-        writer.byte(kind);
-        write_member(&mut writer, member);
-    }
-    writer.finish()
-}
-
-pub(crate) fn membership_change(bytes: &Bytes) -> DecodeResult<MembershipChange> {
-    let mut reader = Reader::versioned(bytes.clone())?;
-    let count = reader.count(2)?;
-    let mut steps = Vec::with_capacity(count.min(64));
-    for _ in 0..count {
-        let kind = reader.byte()?;
-        let member = read_member(&mut reader)?;
-        steps.push(match kind {
-            1 => MembershipStep::Voter(member),
-            2 => MembershipStep::Learner(member),
-            3 => MembershipStep::Remove(member),
-            other => {
-                return Err(CodecError::Unknown {
-                    what: "membership step",
-                    number: u64::from(other),
-                });
-            }
-        });
-    }
-    reader.end()?;
-    Ok(MembershipChange { steps })
 }
 
 /// Which of a message's rarer parts follow.
@@ -300,8 +177,8 @@ mod part {
 /// Appends a message to a frame. Heartbeats, of which there are thousands a second, are short.
 pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
     writer.byte(message.kind as u8);
-    write_member(writer, message.from);
-    write_member(writer, message.to);
+    writer.put(&message.from);
+    writer.put(&message.to);
     writer.number(message.term);
     let mut parts = 0;
     for (present, bit) in [
@@ -333,32 +210,31 @@ pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
         }
     }
     if parts & part::ENTRIES != 0 {
-        write_entries(writer, &message.entries);
+        writer.length(message.entries.len());
+        for entry in &message.entries {
+            write_entry(writer, entry);
+        }
     }
     if parts & part::CONTEXT != 0 {
         writer.slice(&message.context);
     }
     if let Some(base) = &message.snapshot {
-        write_base(writer, base);
+        writer.put(base);
     }
 }
 
-pub(crate) fn message(reader: &mut Reader) -> DecodeResult<Message> {
-    let number = reader.byte()?;
-    let known = usize::from(number).checked_sub(1);
+/// Reads a message; `source` is what the reader reads.
+pub(crate) fn message(reader: &mut Reader<'_>, source: &Bytes) -> DecodeResult<Message> {
+    let found = reader.byte()?;
+    let known = usize::from(found).checked_sub(1);
     let kind = known.and_then(|at| MessageKind::ALL.get(at));
-    let kind = *kind.ok_or(CodecError::Unknown {
-        what: "message",
-        number: u64::from(number),
-    })?;
-    let (from, to) = (read_member(reader)?, read_member(reader)?);
+    let of = "message";
+    let kind = *kind.ok_or(DecodeError::Tag { of, found })?;
+    let (from, to) = (reader.take()?, reader.take()?);
     let term = reader.number()?;
     let parts = reader.number()?;
     if parts & !part::ALL != 0 {
-        return Err(CodecError::Unknown {
-            what: "message part",
-            number: parts,
-        });
+        return Err(DecodeError::Inconsistent("an unknown part of a message"));
     }
     let mut rare = |bit| -> DecodeResult<u64> {
         if parts & bit == 0 {
@@ -376,24 +252,25 @@ pub(crate) fn message(reader: &mut Reader) -> DecodeResult<Message> {
     // Indexes near the end of the number range would overflow in the library's arithmetic.
     for number in [term, index, log_term, commit, commit_term, hint] {
         if number > u64::MAX / 4 {
-            return Err(CodecError::Limit(number));
+            return Err(DecodeError::Number);
         }
     }
-    let entries = if parts & part::ENTRIES == 0 {
-        Vec::new()
-    } else {
-        read_entries(reader)?
-    };
-    let context = if parts & part::CONTEXT == 0 {
-        Bytes::new()
-    } else {
-        reader.slice()?
-    };
-    let snapshot = if parts & part::SNAPSHOT == 0 {
-        None
-    } else {
-        Some(Box::new(read_base(reader)?))
-    };
+    let mut entries = Vec::new();
+    if parts & part::ENTRIES != 0 {
+        let count = reader.length()?;
+        entries.reserve(count.min(1024));
+        for _ in 0..count {
+            entries.push(read_entry(reader, source)?);
+        }
+    }
+    let mut context = Bytes::new();
+    if parts & part::CONTEXT != 0 {
+        context = source.slice_ref(reader.slice()?);
+    }
+    let mut snapshot = None;
+    if parts & part::SNAPSHOT != 0 {
+        snapshot = Some(reader.take()?);
+    }
     Ok(Message {
         from,
         to,

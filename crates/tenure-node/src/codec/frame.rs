@@ -9,7 +9,7 @@
 
 use bytes::Bytes;
 
-use super::{CodecError, DecodeResult, Reader, Writer};
+use super::{DecodeError, DecodeResult, Reader, VERSION, Writer};
 use crate::ReplicaId;
 
 /// Frames longer than this are refused. An append is at most half a megabyte, a chunk is smaller.
@@ -30,7 +30,7 @@ impl FrameWriter {
         number: u64,
         room: usize,
     ) -> FrameWriter {
-        let mut writer = Writer::with_room(room);
+        let mut writer = Writer::versioned(room);
         writer.number(sender.pack());
         writer.number(start);
         writer.byte(slot);
@@ -53,7 +53,7 @@ impl FrameWriter {
     }
 
     pub(crate) fn finish(self) -> Bytes {
-        self.writer.finish()
+        self.writer.into_bytes().into()
     }
 }
 
@@ -66,36 +66,42 @@ pub(crate) struct Frame {
     /// Which frame of that process, counted for each slot.
     pub(crate) slot: u8,
     pub(crate) number: u64,
-    reader: Reader,
+    bytes: Bytes,
+    /// What was read of them.
+    end: usize,
 }
 
 impl Frame {
     pub(crate) fn open(bytes: Bytes) -> DecodeResult<Frame> {
         if bytes.len() > MAX_FRAME_BYTES {
-            return Err(CodecError::Limit(bytes.len() as u64));
+            return Err(DecodeError::Number);
         }
-        let mut reader = Reader::versioned(bytes)?;
-        let sender = ReplicaId::unpack(reader.number()?).ok_or(CodecError::Invalid("member"))?;
+        let mut reader = Reader::new(&bytes);
+        reader.version(VERSION)?;
+        let sender = ReplicaId::unpack(reader.number()?).ok_or(DecodeError::Number)?;
         let (start, slot, number) = (reader.number()?, reader.byte()?, reader.number()?);
         if number > u64::MAX / 2 {
-            return Err(CodecError::Limit(number));
+            return Err(DecodeError::Number);
         }
         Ok(Frame {
             sender,
             start,
             slot,
             number,
-            reader,
+            end: bytes.len() - reader.remaining(),
+            bytes,
         })
     }
 
     /// The next item: its kind and content.
-    pub(crate) fn next(&mut self) -> DecodeResult<Option<(u8, Reader)>> {
-        if self.reader.is_empty() {
+    pub(crate) fn next(&mut self) -> DecodeResult<Option<(u8, Bytes)>> {
+        let mut reader = Reader::new(&self.bytes[self.end..]);
+        if reader.is_empty() {
             return Ok(None);
         }
-        let kind = self.reader.byte()?;
-        let content = self.reader.sized()?;
-        Ok(Some((kind, Reader::new(content))))
+        let kind = reader.byte()?;
+        let content = self.bytes.slice_ref(reader.sized()?);
+        self.end = self.bytes.len() - reader.remaining();
+        Ok(Some((kind, content)))
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn entry_out(entry: &eraftpb::Entry) -> Entry {
         eraftpb::EntryType::EntryNormal => Payload::Commands(entry.data.clone()),
         eraftpb::EntryType::EntryConfChange | eraftpb::EntryType::EntryConfChangeV2 => {
             Payload::Membership(
-                codec::membership_change(&entry.context)
+                codec::from_bytes(&entry.context)
                     .expect("we wrote the context of every membership entry ourselves"),
             )
         }
@@ -82,7 +82,7 @@ pub(super) fn membership_entry(change: &MembershipChange) -> eraftpb::Entry {
         .write_to_bytes()
         .expect("writing to memory cannot fail")
         .into();
-    out.context = codec::encode_membership_change(change);
+    out.context = codec::to_bytes(change).into();
     out
 }
 

@@ -112,7 +112,7 @@ impl Membership {
 
     /// Returns the encoding that is written to the log with a base.
     pub fn to_bytes(&self) -> Bytes {
-        codec::encode_membership(self)
+        codec::to_bytes(self).into()
     }
 
     /// Returns every replica that receives the log, each once, in order.

@@ -36,7 +36,7 @@ impl TestDisk {
             self.entries.push(entry);
         }
         if let Some(bytes) = hard_state {
-            self.hard_state = codec::hard_state(bytes).unwrap();
+            self.hard_state = codec::hard_state(&bytes).unwrap();
         }
     }
 
@@ -154,9 +154,10 @@ impl LogLimit {
     fn deliver(&mut self, message: Message) {
         let mut writer = codec::Writer::new();
         codec::encode_message(&mut writer, &message);
-        let mut reader = codec::Reader::new(writer.finish());
-        let decoded = codec::message(&mut reader).unwrap();
-        reader.end().unwrap();
+        let bytes = Bytes::from(writer.into_bytes());
+        let mut reader = codec::Reader::new(&bytes);
+        let decoded = codec::message(&mut reader, &bytes).unwrap();
+        reader.finish().unwrap();
         assert_eq!(decoded, message, "a message must survive the codec");
         let at = message.to.node.number() as usize - 1;
         self.replicas[at].replica.receive(decoded);

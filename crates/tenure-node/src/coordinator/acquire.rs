@@ -69,7 +69,7 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
         Refusal::KeyReused => Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         ),
-        Refusal::AnswersFull => Failure::answers_full(),
+        Refusal::AnswersFull => Failure::AnswersFull,
         Refusal::QueueFull => {
             Failure::ResourceExhausted("the queue of this namespace is full".to_owned())
         }

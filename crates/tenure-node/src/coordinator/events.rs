@@ -22,9 +22,8 @@ use tenure_core::value::OwnerId;
 use super::fanout::{Fanout, FanoutOp, FanoutScope};
 use super::subscriptions::Subscriptions;
 use super::{CallContext, CallEvent, CallKind, CallProgress};
-use crate::codec::{DecodeResult, Reader};
+use crate::codec::{DecodeResult, Reader, Writer, from_bytes};
 use crate::config::Config;
-use crate::coordinator::peer_codec;
 use crate::group_set::GroupSet;
 use crate::node::Node;
 use crate::node::frames_item as item;
@@ -192,8 +191,8 @@ impl Node {
     fn send_follow(&mut self, to: NodeId, groups: &[(GroupId, Option<u64>)]) {
         self.frames().say(to, item::FOLLOW, |out| {
             for (group, seen) in groups {
-                out.number(u64::from(group.0));
-                out.maybe(*seen);
+                out.put(group);
+                out.put(seen);
             }
         });
     }
@@ -275,7 +274,11 @@ impl Node {
         }
     }
 
-    pub(crate) fn receive_follow(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
+    pub(crate) fn receive_follow(
+        &mut self,
+        from: NodeId,
+        content: &mut Reader<'_>,
+    ) -> DecodeResult<()> {
         if content.is_empty() {
             for followers in &mut self.coordinator.events.followers {
                 followers.remove(&from);
@@ -283,8 +286,8 @@ impl Node {
             return Ok(());
         }
         while !content.is_empty() {
-            let id = GroupId(content.small()?);
-            let seen = content.maybe()?;
+            let id = content.take()?;
+            let seen = content.option()?;
             let Some(run) = self.events_since(id, seen) else {
                 continue;
             };
@@ -296,11 +299,16 @@ impl Node {
 
     /// Sends events, in several items where there are many.
     fn send_events(&mut self, to: NodeId, id: GroupId, run: &EventRun) {
+        let encode = |events: &[Event]| {
+            let mut out = Writer::versioned(128);
+            out.list(events);
+            out.into_bytes()
+        };
         let mut parts = Vec::new();
         let mut bytes = 0;
         // Newest first, so that the size limit drops the oldest.
         for part in run.events.rchunks(EVENTS_AT_ONCE) {
-            let encoded = peer_codec::encode_events(part);
+            let encoded = encode(part);
             bytes += encoded.len();
             if bytes > MOST_BYTES {
                 break;
@@ -310,12 +318,12 @@ impl Node {
         }
         match parts.first_mut() {
             Some((last, _)) => *last = run.last,
-            None => parts.push((run.last, peer_codec::encode_events(&[]))),
+            None => parts.push((run.last, encode(&[]))),
         }
         let mut after = run.after;
         for (last, events) in parts.into_iter().rev() {
             self.frames().say(to, item::EVENTS, |out| {
-                out.number(u64::from(id.0));
+                out.put(&id);
                 out.number(run.term);
                 out.number(after);
                 out.number(last);
@@ -325,10 +333,14 @@ impl Node {
         }
     }
 
-    pub(crate) fn receive_events(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
+    pub(crate) fn receive_events(
+        &mut self,
+        from: NodeId,
+        content: &mut Reader<'_>,
+    ) -> DecodeResult<()> {
+        let id = content.take()?;
         let (term, after, last) = (content.number()?, content.number()?, content.number()?);
-        let events = peer_codec::decode_events(&content.rest())?;
+        let events = from_bytes(content.rest())?;
         if id <= self.system() && self.coordinator.events.wanted() {
             let run = EventRun {
                 term,

@@ -31,11 +31,11 @@ use tenure_core::policy::Missing;
 use tenure_core::query::{HeldLock, WaitsFor};
 use tenure_core::space::Space;
 use tenure_core::value::{Fence, Key, OwnerId, Ttl};
+use tenure_core::{record, record_enum};
 
 use super::forward::OpOrigin;
 use super::{AwaitedPart, CallContext, CallEvent};
-use crate::codec::{DecodeResult, Reader};
-use crate::coordinator::peer_codec;
+use crate::codec::{DecodeResult, Encode, Reader, VERSION, Writer, from_bytes, to_bytes};
 use crate::group::LeadershipCheck;
 use crate::group_op::{GroupOp, GroupOpResult};
 use crate::group_set::GroupSet;
@@ -102,6 +102,22 @@ pub(crate) enum FanoutOp {
         holds: Vec<Hold>,
     },
 }
+
+record! { Fanout { owner, selection, what } }
+record_enum! { FanoutOp as "fan-out" {
+    1(ttl) => Renew(ttl),
+    2 => ReleaseAll(ReleaseCause::Owner),
+    3 => ReleaseAll(ReleaseCause::Killed),
+    4 => Ask,
+    5 => Alive,
+    6 => List,
+    7(owners) => WaitsFor { owners },
+    8 => Grants,
+    9 => Highest,
+    // Since rules 2.
+    10 => Plan,
+    11(key, fingerprint, holds) => Released { key, fingerprint, holds },
+} }
 
 impl FanoutOp {
     /// Whether a space without anything of the owner contributes nothing to the answer.
@@ -170,6 +186,44 @@ pub(crate) struct FanoutResult {
     pub(crate) unknown: bool,
     /// Whether the answer of a node is too long. Not part of the encoding.
     pub(crate) too_long: bool,
+}
+
+impl Encode for FanoutResult {
+    fn put(&self, out: &mut Writer) {
+        out.put(&self.groups);
+        out.put(&self.renewed);
+        out.put(&self.asked);
+        out.put(&self.alive);
+        out.put(&self.locks);
+        out.put(&self.edges);
+        out.put(&self.grants);
+        out.put(&self.highest);
+        out.put(&self.unknown);
+        // Answers to operations of rules 2, which release 0.1.0 does not ask for.
+        if !self.planned.is_empty() || !self.released.is_empty() {
+            out.put(&self.planned);
+            out.put(&self.released);
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> DecodeResult<FanoutResult> {
+        let mut result = FanoutResult {
+            groups: input.take()?,
+            renewed: input.take()?,
+            asked: input.take()?,
+            alive: input.take()?,
+            locks: input.take()?,
+            edges: input.take()?,
+            grants: input.take()?,
+            highest: input.take()?,
+            unknown: input.take()?,
+            ..FanoutResult::default()
+        };
+        if !input.is_empty() {
+            result.planned = input.take()?;
+            result.released = input.take()?;
+        }
+        Ok(result)
+    }
 }
 
 /// Used instead of a birth: the lease is alive but was not extended, because Break or a policy
@@ -353,7 +407,9 @@ impl Node {
                 self.frames().say(node, item::FANOUT, |out| {
                     out.number(id);
                     out.number(left);
-                    out.raw(&peer_codec::encode_fanout(&fanout, &groups));
+                    out.byte(VERSION);
+                    out.put(&fanout);
+                    out.put(&groups);
                 });
             }
         }
@@ -363,11 +419,11 @@ impl Node {
     pub(crate) fn receive_fanout(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let id = content.number()?;
         let left = content.number()?;
-        let (fanout, groups) = peer_codec::decode_fanout(&content.rest())?;
+        let (fanout, groups) = from_bytes(content.rest())?;
         self.fanout_here(from, id, fanout, groups, left);
         Ok(())
     }
@@ -375,11 +431,11 @@ impl Node {
     pub(crate) fn receive_fanout_result(
         &mut self,
         from: NodeId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let incarnation = content.number()?;
         let id = content.number()?;
-        let fanout_result = peer_codec::decode_fanout_result(&content.rest())?;
+        let fanout_result = from_bytes(content.rest())?;
         if incarnation == u64::from(self.me.incarnation) {
             self.fanout_result(from, id, fanout_result);
         }
@@ -391,7 +447,7 @@ impl Node {
     pub(crate) fn receive_fanout_page(
         &mut self,
         from: NodeId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let incarnation = content.number()?;
         let id = content.number()?;
@@ -421,10 +477,10 @@ impl Node {
             return Ok(());
         }
         asked.since = now_ms;
-        got.extend_from_slice(&page);
+        got.extend_from_slice(page);
         let next = at + PAGES_UNDER_WAY * PAGE_BYTES as u64;
         if got.len() as u64 >= length {
-            let fanout_result = peer_codec::decode_fanout_result(got)?;
+            let fanout_result = from_bytes(got)?;
             self.fanout_result(from, id, fanout_result);
         } else if next < length {
             self.frames().say(from, item::FANOUT_NEXT, |out| {
@@ -439,11 +495,11 @@ impl Node {
     pub(crate) fn receive_fanout_next(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let id = content.number()?;
         let at = content.number()?;
-        content.end()?;
+        content.finish()?;
         self.send_page(from, id, at);
         Ok(())
     }
@@ -573,10 +629,10 @@ impl Node {
     pub(crate) fn receive_fanout_over(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let id = content.number()?;
-        content.end()?;
+        content.finish()?;
         self.fanout_over(from, id);
         Ok(())
     }
@@ -973,7 +1029,7 @@ impl Node {
             return;
         }
         let (from, id) = (local.from, local.id);
-        let fanout_result = peer_codec::encode_fanout_result(&local.found);
+        let fanout_result = to_bytes(&local.found);
         if fanout_result.len() <= PAGE_BYTES {
             self.frames().say(from.node, item::FANOUT_RESULT, |out| {
                 out.number(u64::from(from.incarnation));
@@ -988,7 +1044,7 @@ impl Node {
                 KeptAnswer {
                     from,
                     id,
-                    bytes: fanout_result,
+                    bytes: fanout_result.into(),
                     until,
                 },
             );

@@ -19,7 +19,8 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::{AwaitedPart, CallEvent};
-use crate::coordinator::{fanout, peer_codec};
+use crate::codec::{DecodeResult, Reader, from_bytes, to_bytes};
+use crate::coordinator::fanout;
 use crate::group_op::{GroupOp, GroupOpResult, OpId};
 use crate::node::Node;
 use crate::node::frames_item as item;
@@ -179,8 +180,7 @@ impl Node {
                 OpOrigin::Peer { .. } | OpOrigin::Fanout(_) | OpOrigin::Upgrade { .. }
             )
         {
-            let leader = self.known_leader(id);
-            self.answered(ticket, GroupOpResult::NotHere { leader });
+            self.answered(ticket, self.not_here(id));
             return;
         }
         match self.known_leader(id) {
@@ -199,8 +199,14 @@ impl Node {
         local.or_else(|| self.peers.leader(id))
     }
 
+    fn not_here(&self, id: GroupId) -> GroupOpResult {
+        // The asking node looks for a node, so the number of the replica is left out.
+        let leader = self.known_leader(id).map(|leader| leader.numbered(0));
+        GroupOpResult::NotHere { leader }
+    }
+
     fn send_op(&mut self, ticket: OpId, group: GroupId, to: NodeId, op: &GroupOp, expires: u64) {
-        let bytes = peer_codec::encode_op(op);
+        let bytes = Bytes::from(to_bytes(op));
         if bytes.len() > LONGEST_ITEM_BYTES {
             self.answered(ticket, GroupOpResult::TooLong);
             return;
@@ -222,7 +228,7 @@ impl Node {
         let left = expires.saturating_sub(self.now_ms());
         self.frames().say(to, item::FORWARD, |out| {
             out.number(ticket.0);
-            out.number(u64::from(group.0));
+            out.put(&group);
             out.number(left);
             out.slice(&op);
         });
@@ -232,13 +238,13 @@ impl Node {
     pub(crate) fn receive_forward(
         &mut self,
         from: ReplicaId,
-        mut content: crate::codec::Reader,
-    ) -> crate::codec::DecodeResult<()> {
+        content: &mut Reader<'_>,
+    ) -> DecodeResult<()> {
         let id = content.number()?;
-        let group = GroupId(content.small()?);
+        let group = content.take()?;
         let left = content.number()?;
-        let op = peer_codec::decode_op(&content.slice()?)?;
-        content.end()?;
+        let op = from_bytes(content.slice()?)?;
+        content.finish()?;
         if group > self.system() {
             return Ok(());
         }
@@ -257,15 +263,15 @@ impl Node {
     pub(crate) fn receive_answer(
         &mut self,
         from: NodeId,
-        mut content: crate::codec::Reader,
-    ) -> crate::codec::DecodeResult<()> {
+        content: &mut Reader<'_>,
+    ) -> DecodeResult<()> {
         let incarnation = content.number()?;
         let ticket = OpId(content.number()?);
         if incarnation != u64::from(self.me.incarnation) {
             return Ok(());
         }
-        let answer = peer_codec::decode_answer(&content.slice()?)?;
-        content.end()?;
+        let answer = from_bytes(content.slice()?)?;
+        content.finish()?;
         let not_here = matches!(answer, GroupOpResult::NotHere { .. });
         if not_here && !self.is_wanted(ticket) {
             return Ok(());
@@ -284,7 +290,7 @@ impl Node {
             let give_up = pending.hops > MAX_HOPS || expires <= self.turn.now_ms;
             let sent = pending.sent.take();
             self.peers.forget_leader(group, from);
-            let op = sent.and_then(|sent| peer_codec::decode_op(&sent.op).ok());
+            let op = sent.and_then(|sent| from_bytes(&sent.op).ok());
             match (give_up, op) {
                 (false, Some(op)) => match leader {
                     Some(leader) if leader.node != from && leader.node != self.me.node => {
@@ -321,10 +327,10 @@ impl Node {
         match pending.origin {
             OpOrigin::Call(awaited) => self.coordinator.tell(awaited, CallEvent::Op(answer)),
             OpOrigin::Peer { from, id } => {
-                let mut answer = peer_codec::encode_answer(&answer);
+                let mut answer = to_bytes(&answer);
                 if answer.len() > LONGEST_ITEM_BYTES {
                     // A frame that is too long would break the connection, which all groups share.
-                    answer = peer_codec::encode_answer(&GroupOpResult::TooLong);
+                    answer = to_bytes(&GroupOpResult::TooLong);
                 }
                 self.frames().say(from.node, item::ANSWER, |out| {
                     out.number(u64::from(from.incarnation));
@@ -351,8 +357,7 @@ impl Node {
         pending.hops += 1;
         let (group, expires) = (pending.group, pending.expires);
         if pending.hops > MAX_HOPS || expires <= now_ms {
-            let leader = self.known_leader(group);
-            self.answered(ticket, GroupOpResult::NotHere { leader });
+            self.answered(ticket, self.not_here(group));
             return;
         }
         self.carry(ticket, group, op, expires);
@@ -420,7 +425,7 @@ impl Node {
         };
         let (group, expires) = (pending.group, pending.expires);
         if let Some(sent) = pending.sent.take()
-            && let Ok(op) = peer_codec::decode_op(&sent.op)
+            && let Ok(op) = from_bytes(&sent.op)
         {
             // No copy of a read has an effect.
             pending.is_repeated |= !matches!(op, GroupOp::Read(_));

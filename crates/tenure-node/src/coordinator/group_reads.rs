@@ -344,15 +344,9 @@ fn asserted(call: &mut ReadCall, part: u32, failed: Option<(u32, FenceCheck)>) -
     let ClientRequest::AssertFencing { paths, .. } = &*call.request else {
         return CallProgress::fail(odd_answer());
     };
-    let answer = match call
-        .failed
-        .and_then(|(at, check)| Some((paths.get(at)?, check)))
-    {
-        Some((path, FenceCheck::StaleFence { .. })) => AssertAnswer::StaleFence(path.clone()),
-        Some((path, FenceCheck::StaleOwner)) => AssertAnswer::StaleOwner(path.clone()),
-        Some((_, FenceCheck::Valid)) | None => AssertAnswer::Valid,
-    };
-    CallProgress::ok(Answer::AssertFencing(answer))
+    let failed = call.failed;
+    let failed = failed.and_then(|(at, check)| Some((paths.get(at)?, check)));
+    CallProgress::ok(Answer::AssertFencing(AssertAnswer::of(failed)))
 }
 
 fn page_of(page: u32) -> u32 {

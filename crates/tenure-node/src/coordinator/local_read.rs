@@ -39,8 +39,8 @@ impl Node {
         }
     }
 
-    /// The first path that fails decides (R73: AssertFencing checks owner and token): later paths
-    /// are not read.
+    /// Checks path by path. Paths behind the first that fails are not read: it decides
+    /// ([`AssertAnswer::of`]).
     fn assert_at_once(
         &mut self,
         owner: &OwnerId,
@@ -53,15 +53,12 @@ impl Node {
             if space.route_outdated(&route, path).is_some() {
                 return None;
             }
-            match space.assert_fencing(&route.namespace, owner, path, fence) {
-                FenceCheck::Valid => {}
-                FenceCheck::StaleOwner => return Some(AssertAnswer::StaleOwner(path.clone())),
-                FenceCheck::StaleFence { .. } => {
-                    return Some(AssertAnswer::StaleFence(path.clone()));
-                }
+            let check = space.assert_fencing(&route.namespace, owner, path, fence);
+            if check != FenceCheck::Valid {
+                return Some(AssertAnswer::of(Some((path, check))));
             }
         }
-        Some(AssertAnswer::Valid)
+        Some(AssertAnswer::of(None))
     }
 
     fn space_at_once(&self, group: GroupId) -> Option<&Space> {

@@ -23,7 +23,8 @@ mod group_reads;
 mod local_read;
 mod membership;
 mod owner_calls;
-mod peer_codec;
+#[cfg(test)]
+mod peer_record_tests;
 mod policy;
 mod release;
 mod replica_removal;
@@ -36,6 +37,7 @@ mod watch;
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 
+use bytes::Bytes;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use tenure_core::namespace_table::NamespaceTable;
@@ -208,7 +210,7 @@ fn with_effects(failure: Failure) -> Failure {
     let why = match failure {
         // Do not advise to retry without the key: only the key connects a retry with the parts
         // already done.
-        _ if failure.wants_no_key() => {
+        Failure::AnswersFull => {
             "too many answers are remembered: other parts were done, repeat the request later"
         }
         Failure::Unavailable { why, .. } => why,
@@ -616,8 +618,9 @@ impl Node {
         &mut self,
         from: ReplicaId,
         kind: u8,
-        content: Reader,
+        source: &Bytes,
     ) -> DecodeResult<()> {
+        let content = &mut Reader::new(source);
         match kind {
             item::FORWARD => self.receive_forward(from, content),
             item::ANSWER => self.receive_answer(from.node, content),
@@ -630,7 +633,7 @@ impl Node {
             item::EVENTS => self.receive_events(from.node, content),
             item::WATCH => self.receive_watch(from, content),
             item::CHANGES => self.receive_changes(from.node, content),
-            item::CHUNK => self.receive_chunk(from, content),
+            item::CHUNK => self.receive_chunk(from, source),
             item::CHUNK_TAKEN => self.receive_chunk_taken(from, content),
             item::REMOVED => self.receive_removed(from, content),
             item::AM_I_MEMBER => self.receive_am_i_member(from, content),

@@ -175,7 +175,7 @@ pub(super) fn repeated(repeated: &RepeatedKey) -> Option<Failure> {
         RepeatedKey::KeyReused => Some(Failure::InvalidArgument(
             "this idempotency key was used for a different request".to_owned(),
         )),
-        RepeatedKey::Full => Some(Failure::answers_full()),
+        RepeatedKey::Full => Some(Failure::AnswersFull),
         RepeatedKey::Answered(_) | RepeatedKey::Open => None,
     }
 }

@@ -28,7 +28,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use crate::codec::{DecodeResult, Reader, read_member, write_member};
+use crate::codec::{DecodeResult, Reader, Writer};
 use crate::consensus::{Consensus, ReplicaNumbering};
 use crate::group::{Group, LeadershipCheck};
 use crate::node::frames_item as item;
@@ -95,8 +95,8 @@ impl Node {
             } else {
                 item::IS_REPLICA_MEMBER
             };
-            let content = |out: &mut crate::codec::Writer| {
-                out.number(u64::from(id.0));
+            let content = |out: &mut Writer| {
+                out.put(&id);
                 out.number(number);
                 if replica != 0 {
                     out.number(replica);
@@ -115,16 +115,16 @@ impl Node {
     pub(crate) fn receive_am_i_member(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
+        let id = content.take()?;
         let question = content.number()?;
         let replica = if content.is_empty() {
             0
         } else {
             content.number()?
         };
-        content.end()?;
+        content.finish()?;
         let from = from.numbered(replica);
         if self.leads_without(id, from) {
             let number = self.coordinator.next_number();
@@ -176,18 +176,18 @@ impl Node {
         self.turn.must_sync = true;
         self.frames()
             .say_after_writes(stranger.node, item::NOT_A_MEMBER, |out| {
-                out.number(u64::from(id.0));
-                write_member(out, stranger);
+                out.put(&id);
+                out.put(&stranger);
                 out.number(question);
                 out.number(index);
             });
     }
 
-    pub(crate) fn receive_not_a_member(&mut self, mut content: Reader) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
-        let (member, question) = (read_member(&mut content)?, content.number()?);
+    pub(crate) fn receive_not_a_member(&mut self, content: &mut Reader<'_>) -> DecodeResult<()> {
+        let id = content.take()?;
+        let (member, question) = (content.take()?, content.number()?);
         let index = content.number()?;
-        content.end()?;
+        content.finish()?;
         let is_meant = self
             .group_ref(id)
             .is_some_and(|group| group.silence.question == Some(question) && group.me == member);
@@ -226,8 +226,8 @@ impl Node {
         };
         let index = group.applied.index;
         self.frames().say(member.node, item::REMOVED, |out| {
-            out.number(u64::from(id.0));
-            write_member(out, member);
+            out.put(&id);
+            out.put(&member);
             out.number(index);
         });
     }
@@ -242,11 +242,11 @@ impl Node {
     pub(crate) fn receive_removed(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
-        let (member, _index) = (read_member(&mut content)?, content.number()?);
-        content.end()?;
+        let id = content.take()?;
+        let (member, _index) = (content.take()?, content.number()?);
+        content.finish()?;
         let is_meant = |group: &Group| group.me == member && !group.leads();
         if self.group_ref(id).is_some_and(is_meant) {
             self.ask_membership(id, &[from.node]);

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::{Bytes, BytesMut};
 
-use crate::codec::{CodecError, DecodeResult, Reader};
+use crate::codec::{DecodeError, DecodeResult, Reader};
 use crate::consensus::{Consensus, EntriesSize, Membership, Message};
 use crate::coordinator::AddressedReplica;
 use crate::node::frames_item as item;
@@ -244,7 +244,7 @@ impl Node {
         self.transfers.outgoing.insert(
             (id, to),
             OutgoingSnapshot {
-                message: out.finish(),
+                message: out.into_bytes().into(),
                 place,
                 data,
                 sent: 0,
@@ -287,38 +287,31 @@ impl Node {
                 queue.pop_front();
             }
             self.frames().bulk(node, item::CHUNK, |out| {
-                out.number(u64::from(id.0));
-                codec::write_member(out, to);
-                out.number(place.term);
-                out.number(place.index);
-                out.count(total);
-                out.count(offset);
+                out.put(&id);
+                out.put(&to);
+                out.put(&place);
+                out.length(total);
+                out.length(offset);
                 out.slice(&chunk);
                 out.raw(&message);
             });
         }
     }
 
-    pub(crate) fn receive_chunk(
-        &mut self,
-        from: ReplicaId,
-        mut content: Reader,
-    ) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
-        let to = codec::read_member(&mut content)?;
-        let place = LogPosition {
-            term: content.number()?,
-            index: content.number()?,
-        };
+    pub(crate) fn receive_chunk(&mut self, from: ReplicaId, source: &Bytes) -> DecodeResult<()> {
+        let mut content = Reader::new(source);
+        let id = content.take()?;
+        let to: ReplicaId = content.take()?;
+        let place: LogPosition = content.take()?;
         let (total, offset) = (content.number()?, content.number()?);
         let chunk = content.slice()?;
-        let message = codec::message(&mut content)?;
+        let message = codec::message(&mut content, source)?;
         if message.to != to || !to.shares_disk(self.me) {
             // For an earlier incarnation of this node.
             return Ok(());
         }
         if id > self.system() || total > MAX_STATE_BYTES {
-            return Err(CodecError::Limit(total));
+            return Err(DecodeError::Number);
         }
         // A snapshot whose membership lacks the replica is older than the replica.
         let knows = |base: &Base| base.place == place && base.membership.everybody().contains(&to);
@@ -327,8 +320,8 @@ impl Node {
         {
             return Ok(());
         }
-        let total = usize::try_from(total).map_err(|_| CodecError::Limit(total))?;
-        let offset = usize::try_from(offset).map_err(|_| CodecError::Limit(offset))?;
+        let total = usize::try_from(total).map_err(|_| DecodeError::Number)?;
+        let offset = usize::try_from(offset).map_err(|_| DecodeError::Number)?;
         if offset == 0 {
             let data = BytesMut::new();
             self.transfers.incoming.insert(
@@ -364,10 +357,9 @@ impl Node {
         // Sent on the main channel: it is small and urgent, and the bulk channel may not be open in
         // this direction.
         self.frames().say(from.node, item::CHUNK_TAKEN, |out| {
-            out.number(u64::from(id.0));
-            out.number(place.term);
-            out.number(place.index);
-            out.count(taken);
+            out.put(&id);
+            out.put(&place);
+            out.length(taken);
             if to.replica != 0 {
                 out.number(to.replica);
             }
@@ -427,13 +419,10 @@ impl Node {
     pub(crate) fn receive_chunk_taken(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
-        let place = LogPosition {
-            term: content.number()?,
-            index: content.number()?,
-        };
+        let id = content.take()?;
+        let place: LogPosition = content.take()?;
         let taken = content.number()?;
         let from = if content.is_empty() {
             from

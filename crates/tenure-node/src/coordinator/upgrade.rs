@@ -51,10 +51,14 @@ impl Node {
         rules.max().unwrap_or(FIRST_RULES)
     }
 
-    pub(crate) fn receive_rules(&mut self, from: NodeId, mut content: Reader) -> DecodeResult<()> {
+    pub(crate) fn receive_rules(
+        &mut self,
+        from: NodeId,
+        content: &mut Reader<'_>,
+    ) -> DecodeResult<()> {
         let number = content.small()?;
         let in_force = content.small()?;
-        content.end()?;
+        content.finish()?;
         self.coordinator.newer_forms |= in_force >= NEWER_FORMS;
         if self.peers.note_rules(from, number) == Announced::First {
             // It has just started, and what was said to it before is lost.

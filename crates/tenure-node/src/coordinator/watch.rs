@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use tenure_core::event::LockChange;
 use tenure_core::path::Namespace;
+use tenure_core::{record, record_enum};
 
-use crate::codec::{CodecError, DecodeResult, Reader};
-use crate::coordinator::peer_codec;
+use crate::codec::{DecodeError, DecodeResult, Reader, from_bytes, to_bytes};
 use crate::node::Node;
 use crate::node::frames_item as item;
 use crate::request::{EffectCertainty, Failure};
@@ -103,6 +103,11 @@ pub(crate) enum WatchMessageKind {
     Over,
 }
 
+record! { WatchMessage { number, group, term, count, kind, changes } }
+record_enum! { WatchMessageKind as "watch message" {
+    0 => Present, 1 => Changed, 2 => Over, 3 => Page,
+} }
+
 /// Returns the approximate encoded size of a change.
 fn bytes_of(change: &LockChange) -> usize {
     let path = change.path.as_ref().map_or(0, |path| path.as_str().len());
@@ -188,17 +193,14 @@ impl Node {
                 if start == WatchStart::Snapshot {
                     self.frames().say(leader, item::WATCH_PAGES, |out| {
                         out.number(number);
-                        out.maybe(None);
+                        out.put(&None::<GroupId>);
                     });
                 }
                 self.frames().say(leader, item::WATCH, |out| {
                     out.number(number);
                     out.byte(u8::from(start == WatchStart::Snapshot));
-                    out.text(prefix.as_str());
-                    out.count(groups.len());
-                    for group in groups {
-                        out.number(u64::from(group.0));
-                    }
+                    out.put(&prefix);
+                    out.put(&groups);
                 });
             }
         }
@@ -207,7 +209,7 @@ impl Node {
     pub(crate) fn receive_watch(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let number = content.number()?;
         let start = match content.byte()? {
@@ -218,18 +220,14 @@ impl Node {
                 self.coordinator.watches.paged.remove(&(from, number));
                 return Ok(());
             }
-            other => {
-                return Err(CodecError::Unknown {
-                    what: "watch start",
-                    number: u64::from(other),
-                });
+            found => {
+                let of = "watch start";
+                return Err(DecodeError::Tag { of, found });
             }
         };
-        let prefix =
-            Namespace::parse(&content.text()?).map_err(|_| CodecError::Invalid("prefix"))?;
-        let count = content.count(1)?;
-        for _ in 0..count {
-            let group = GroupId(content.small()?);
+        let prefix: Namespace = content.take()?;
+        let groups: Vec<GroupId> = content.take()?;
+        for group in groups {
             self.serve_watch(from, number, group, &prefix, start);
         }
         Ok(())
@@ -328,17 +326,14 @@ impl Node {
     pub(crate) fn receive_watch_pages(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let number = content.number()?;
-        match content.maybe()? {
+        match content.option()? {
             None => {
                 self.coordinator.watches.paged.insert((from, number));
             }
-            Some(group) => {
-                let group = u32::try_from(group).map_err(|_| CodecError::Limit(group))?;
-                self.say_page((from, number), GroupId(group));
-            }
+            Some(group) => self.say_page((from, number), group),
         }
         Ok(())
     }
@@ -369,10 +364,9 @@ impl Node {
         if to == self.me {
             self.hear_watch(to.node, word);
         } else {
-            let word = peer_codec::encode_word(&word);
             self.frames().say(to.node, item::CHANGES, |out| {
                 out.number(u64::from(to.incarnation));
-                out.raw(&word);
+                out.raw(&to_bytes(&word));
             });
         }
     }
@@ -380,10 +374,10 @@ impl Node {
     pub(crate) fn receive_changes(
         &mut self,
         from: NodeId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let incarnation = content.number()?;
-        let word = peer_codec::decode_word(&content.rest())?;
+        let word = from_bytes(content.rest())?;
         if incarnation == u64::from(self.me.incarnation) {
             self.hear_watch(from, word);
         }
@@ -399,7 +393,7 @@ impl Node {
         }
         self.frames().say(leader, item::WATCH_PAGES, |out| {
             out.number(number);
-            out.maybe(Some(u64::from(group.0)));
+            out.put(&Some(group));
         });
     }
 

@@ -184,7 +184,7 @@ impl Node {
             match frame.next() {
                 Ok(None) => return,
                 Ok(Some((kind, content))) => {
-                    if self.receive_item(frame.sender, kind, content).is_err() {
+                    if self.receive_item(frame.sender, kind, &content).is_err() {
                         self.peers.unreadable += 1;
                     }
                 }
@@ -196,25 +196,27 @@ impl Node {
         }
     }
 
-    fn receive_item(&mut self, from: ReplicaId, kind: u8, mut content: Reader) -> DecodeResult<()> {
+    fn receive_item(&mut self, from: ReplicaId, kind: u8, source: &Bytes) -> DecodeResult<()> {
+        let mut content = Reader::new(source);
         match kind {
-            item::MESSAGE => self.receive_message(from, &mut content),
+            item::MESSAGE => self.receive_message(from, source),
             item::LEADS => {
                 while !content.is_empty() {
-                    let group = GroupId(content.small()?);
+                    let group = content.take()?;
                     let term = content.number()?;
                     self.peers.note_leader(group, term, from);
                     self.leader_changed(group);
                 }
                 Ok(())
             }
-            _ => self.receive_coordinator_item(from, kind, content),
+            _ => self.receive_coordinator_item(from, kind, source),
         }
     }
 
-    fn receive_message(&mut self, from: ReplicaId, content: &mut Reader) -> DecodeResult<()> {
-        let id = GroupId(content.small()?);
-        let message = codec::message(content)?;
+    fn receive_message(&mut self, from: ReplicaId, source: &Bytes) -> DecodeResult<()> {
+        let mut content = Reader::new(source);
+        let id = content.take()?;
+        let message = codec::message(&mut content, source)?;
         // A message for an earlier incarnation of this node must not reach the present one.
         let is_for_us = message.to.shares_disk(self.me) && message.from.shares_disk(from);
         if !is_for_us || id > self.system() {
@@ -338,7 +340,7 @@ impl Node {
     pub(crate) fn announce(&mut self, to: NodeId, led: &[(GroupId, u64)]) {
         self.frames().say(to, item::LEADS, |out| {
             for (group, term) in led {
-                out.number(u64::from(group.0));
+                out.put(group);
                 out.number(*term);
             }
         });

@@ -199,7 +199,7 @@ impl Node {
     pub(crate) fn receive_slow_disk(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
         let age = content.number()?;
         let now_ms = self.now_ms();
@@ -215,7 +215,7 @@ impl Node {
         let suspected_ago = suspected.map(|at| now_ms.saturating_sub(at));
         self.frames().say(from.node, item::DISK, |out| {
             out.number(own);
-            out.maybe(suspected_ago);
+            out.put(&suspected_ago);
         });
         Ok(())
     }
@@ -224,9 +224,9 @@ impl Node {
     pub(crate) fn receive_disk(
         &mut self,
         from: ReplicaId,
-        mut content: Reader,
+        content: &mut Reader<'_>,
     ) -> DecodeResult<()> {
-        let (_age, suspected_ago) = (content.number()?, content.maybe()?);
+        let (_age, suspected_ago) = (content.number()?, content.option()?);
         let now_ms = self.now_ms();
         let slow_at = suspected_ago.map(|ago| now_ms.saturating_sub(ago));
         self.heard_of_disk(from.node, slow_at);

@@ -658,7 +658,7 @@ impl LockClient {
             Err(failure) => {
                 // The key can be dropped only if no earlier attempt under it is under way.
                 let is_first = session.tries == 0 && ask.first_sent == ask.sent;
-                if failure.wants_no_key() && is_first {
+                if *failure == Failure::AnswersFull && is_first {
                     session.key = None;
                     session.keyless = true;
                     session.tries += 1;

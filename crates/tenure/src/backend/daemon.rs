@@ -266,7 +266,9 @@ fn failed(place: &Address, trouble: CallFailure) -> Error {
         CallFailure::Refused(Code::FailedPrecondition, what) => {
             Error::refused(place, Class::NotHeld, what)
         }
-        CallFailure::Refused(_, what) => Error::refused(place, Class::Io, what),
+        CallFailure::Refused(_, what) | CallFailure::RefusedKey(what) => {
+            Error::refused(place, Class::Io, what)
+        }
     }
 }
 

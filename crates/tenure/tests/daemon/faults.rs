@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tenure::blocking::{Guard, wait};
 use tenure::{Endpoint, Error, Lease, LostCause};
+use tenure_wire::v1::ErrorDetail;
 
 use crate::LONG;
 use crate::support::relay::{Relay, Traffic};
@@ -379,7 +380,7 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
         .unwrap();
     let filling = fill_answers(&daemon.node, REMEMBERED + 1);
     let refused = tokio::runtime::Runtime::new().unwrap().block_on(filling);
-    assert!(refused.contains("without a key"), "{refused}");
+    assert_eq!(refused, Some(ErrorDetail::RetryWithoutKey));
     let guard = tenure.lock_blocking("t:/a/new").unwrap().acquire().unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
@@ -390,8 +391,8 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
 }
 
 /// Sends so many releases without effect, each with its own key, in the namespace `t:/a`. Returns
-/// the error of the last one.
-async fn fill_answers(node: &Endpoint, times: u64) -> String {
+/// the detail of the error of the last one.
+async fn fill_answers(node: &Endpoint, times: u64) -> Option<ErrorDetail> {
     use tenure_wire::v1::{self, session_request::Op, session_response::Result as Answer};
     let channel = tonic::transport::Endpoint::from_shared(format!("http://{node}")).unwrap();
     let channel = channel.connect().await.unwrap();
@@ -421,10 +422,10 @@ async fn fill_answers(node: &Endpoint, times: u64) -> String {
         for _ in 0..count {
             match answers.message().await.unwrap().unwrap().result {
                 Some(Answer::Release(_)) => {}
-                Some(Answer::Error(error)) => refused = Some(error.message),
+                Some(Answer::Error(error)) => refused = Some(error.detail()),
                 other => panic!("{other:?}"),
             }
         }
     }
-    refused.unwrap_or_default()
+    refused
 }

@@ -177,7 +177,7 @@ impl AcquireAttempt {
                 Err(trouble) => {
                     // A refused request has no effect. But an earlier request of this attempt may
                     // have one.
-                    if let (1, CallFailure::Refused(..)) = (acquires, &trouble) {
+                    if acquires == 1 && !matches!(trouble, CallFailure::Unreachable(_)) {
                         self.unseen = UnseenOutcome::Nothing;
                     }
                     return Err(failed(&self.request.place, trouble));

@@ -59,10 +59,10 @@ pub(super) enum CallFailure {
     Unreachable(String),
     /// The daemon refused the call, and would refuse a repeat.
     Refused(Code, String),
+    /// The daemon refused the call because it cannot remember its answer, and would accept it
+    /// without its key.
+    RefusedKey(String),
 }
-
-/// Part of the message by which a daemon says that it accepts the operation without a key.
-const WANTS_NO_KEY: &str = "or without a key";
 
 /// Removes the idempotency key. The result must not be retried.
 fn without_key(mut op: Op) -> Op {
@@ -118,15 +118,17 @@ impl DaemonClient {
                 // The daemon cannot store more answers (R102): try once without a key. A second try
                 // could apply the operation twice. If an earlier try may still be on its way, the
                 // key must stay.
-                Err(CallFailure::Refused(Code::Unavailable, what))
-                    if is_first && what.contains(WANTS_NO_KEY) =>
-                {
+                Err(CallFailure::RefusedKey(_)) if is_first => {
                     return self.ask_once(without_key(op), each_try).await;
                 }
                 Err(CallFailure::Refused(code, what)) if !passes(code) => {
                     return Err(CallFailure::Refused(code, what));
                 }
-                Err(CallFailure::Refused(_, what) | CallFailure::Unreachable(what)) => what,
+                Err(
+                    CallFailure::Refused(_, what)
+                    | CallFailure::RefusedKey(what)
+                    | CallFailure::Unreachable(what),
+                ) => what,
             };
             if Lease::now() + pause >= until {
                 return Err(CallFailure::Unreachable(trouble));
@@ -151,6 +153,12 @@ impl DaemonClient {
                     self.turn_away_from(&link).await;
                 }
                 Err(CallFailure::Refused(code, what))
+            }
+            Err(NoAnswer::RefusedKey(what)) => {
+                if self.0.nodes.len() > 1 {
+                    self.turn_away_from(&link).await;
+                }
+                Err(CallFailure::RefusedKey(what))
             }
         }
     }
@@ -237,6 +245,7 @@ impl DaemonClient {
                 Err(CallFailure::Unreachable(what))
             }
             NoAnswer::Refused(code, what) => Err(CallFailure::Refused(code, what)),
+            NoAnswer::RefusedKey(what) => Err(CallFailure::RefusedKey(what)),
         }
     }
 
@@ -274,6 +283,7 @@ impl DaemonClient {
                 }
                 // A refusal (credentials) would be the same on all nodes.
                 Err(NoAnswer::Refused(code, what)) => return Err(CallFailure::Refused(code, what)),
+                Err(NoAnswer::RefusedKey(what)) => return Err(CallFailure::RefusedKey(what)),
                 Err(NoAnswer::Broken(what)) => {
                     linked.node = linked.node.wrapping_add(1);
                     troubles.push(what);

@@ -121,6 +121,8 @@ pub(super) enum NoAnswer {
     Broken(String),
     /// The node refused the operation.
     Refused(Code, String),
+    /// The node refused the operation, but accepts it without its idempotency key.
+    RefusedKey(String),
 }
 
 impl Connection {
@@ -205,6 +207,11 @@ impl Connection {
             answer.await.ok()
         };
         match tokio::time::timeout(time, exchange).await {
+            Ok(Some(Answer::Error(error)))
+                if error.detail() == v1::ErrorDetail::RetryWithoutKey =>
+            {
+                Err(NoAnswer::RefusedKey(error.message))
+            }
             Ok(Some(Answer::Error(error))) => {
                 let code = Code::from(i32::try_from(error.code).unwrap_or(2));
                 Err(NoAnswer::Refused(code, error.message))
