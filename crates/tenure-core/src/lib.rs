@@ -34,8 +34,6 @@ mod hash;
 mod idempotency;
 mod idle_table;
 pub mod lease;
-#[cfg(feature = "model")]
-pub mod model;
 pub mod namespace_table;
 pub mod outcome;
 pub mod path;

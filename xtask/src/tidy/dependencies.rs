@@ -13,7 +13,17 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-log", &[]),
     // Only `durable.rs` uses the log: it maps write batches to its items.
     ("tenure-node", &["tenure-core", "tenure-log"]),
-    ("tenure-sim", &["tenure-node", "tenure-log", "tenure-core"]),
+    // The naive model: it shares values with the space, no rule.
+    ("tenure-reference", &["tenure-core"]),
+    (
+        "tenure-sim",
+        &[
+            "tenure-node",
+            "tenure-log",
+            "tenure-core",
+            "tenure-reference",
+        ],
+    ),
     // The models of calls over several groups run the state machine itself.
     ("tenure-models", &["tenure-core"]),
     (
@@ -59,6 +69,8 @@ const ARROWS: &[(&str, &[&str])] = &[
 
 /// Additional dependencies of benchmarks and tests.
 const FOR_TESTS: &[(&str, &[&str])] = &[
+    // Property tests compare the space with the naive model.
+    ("tenure-core", &["tenure-reference"]),
     // The conformance suite runs against a real daemon.
     ("tenure", &["tenure-server"]),
     // Black-box tests use the wire protocol.

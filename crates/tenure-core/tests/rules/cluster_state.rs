@@ -4,11 +4,11 @@
 use std::num::NonZeroU32;
 
 use tenure_core::command::*;
-use tenure_core::model::Model;
 use tenure_core::outcome::{FreezeReport, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
+use tenure_reference::Model;
 
 use crate::step::{AcquireStep, Step, Supplied, TargetPath};
 use crate::table::Table;

@@ -8,12 +8,12 @@ use std::collections::BTreeMap;
 
 use tenure_core::command::{Command, Selection};
 use tenure_core::event::{ChangeKind, Event, EventKind, LockChange};
-use tenure_core::model::Model;
 use tenure_core::outcome::{AcquireOutcome, Outcome, Withdrawn};
 use tenure_core::path::Namespace;
 use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::Stamp;
+use tenure_reference::Model;
 
 use crate::cluster_state::{ClusterState, owner_id};
 use crate::random::{Mismatch, quietly, report, story};

@@ -1,9 +1,9 @@
 //! Every cell of the conflict matrix (R43 conflicts between different algorithms, R45 order of
 //! conflict reasons, E6 shared lock on a subtree), for every algorithm that the cell represents.
 
-use tenure_core::model::conflict as model;
 use tenure_core::path::Path;
 use tenure_core::policy::{Access, Algorithm, Mode, Position, Reason, excludes};
+use tenure_reference::conflict as model;
 
 use crate::scenario::Scenario;
 

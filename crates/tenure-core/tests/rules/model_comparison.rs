@@ -8,13 +8,13 @@ use std::collections::BTreeMap;
 
 use tenure_core::command::{Command, Selection};
 use tenure_core::event::{Event, EventKind, LockChange};
-use tenure_core::model::Model;
 use tenure_core::outcome::{Applied, LeaseChange, LeaseNumber};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{BlockReason, Mode};
 use tenure_core::query::{EventsAfter, HeldLock, LeaseView};
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence, OwnerId, Stamp, Ttl};
+use tenure_reference::Model;
 
 use crate::cluster_state::ClusterState;
 use crate::step::Step;

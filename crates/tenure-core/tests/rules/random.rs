@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure_core::command::WaitMode;
-use tenure_core::model::Model;
 use tenure_core::outcome::Applied;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::query::HeldLock;
 use tenure_core::value::{OwnerId, Stamp};
+use tenure_reference::Model;
 
 use crate::cluster_state::{ClusterState, owner_id};
 use crate::model_comparison::ModelPair;

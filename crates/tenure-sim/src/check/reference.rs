@@ -18,7 +18,6 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use tenure_core::command::Command;
 use tenure_core::event::{Event, EventIdStride};
-use tenure_core::model::Model;
 use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::Applied;
 use tenure_core::policy::Algorithm;
@@ -29,6 +28,7 @@ use tenure_node::{
     GroupId, LogPosition, LogView, LogWrite, LoggedCommand, Node, Payload, Snapshot, WriteBatch,
     read_entry,
 };
+use tenure_reference::Model;
 use xxhash_rust::xxh3::xxh3_64;
 
 use super::consensus::{InvariantNames, NodeDisk};

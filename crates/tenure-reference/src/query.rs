@@ -2,23 +2,22 @@
 //! conflict, R118 IsOwnerAlive includes waiters, R122 events are always delivered, R141–R143, E5
 //! refuse on deadlock, E7 Explain a lock request, E8 Watch lock changes).
 
-use alloc::vec;
-use alloc::vec::Vec;
 use core::num::NonZeroU32;
+use std::vec;
 
 use super::acquire::{ModelDecision, StaleFence};
 use super::conflict::WantedAccess;
 use super::{Model, Waiter, selects};
-use crate::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
-use crate::deadlock::WaitPosition;
-use crate::event::{ChangeKind, Event, LockChange};
-use crate::outcome::LeaseNumber;
-use crate::path::{Namespace, Path};
-use crate::policy::{BlockReason, Mode};
-use crate::query::{
+use tenure_core::command::{Acquire, Request, RequestKind, Route, Selection, WaitMode};
+use tenure_core::deadlock::WaitPosition;
+use tenure_core::event::{ChangeKind, Event, LockChange};
+use tenure_core::outcome::LeaseNumber;
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{BlockReason, Mode};
+use tenure_core::query::{
     Explanation, FenceCheck, HeldLock, Inspection, LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
-use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
+use tenure_core::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 impl Model {
     /// Returns the model as a reader at `now` sees it: without everything that has ended by then.

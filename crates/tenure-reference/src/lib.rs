@@ -13,23 +13,21 @@ mod acquire;
 pub mod conflict;
 mod query;
 
-use alloc::boxed::Box;
-use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
-use crate::command::{
+use tenure_core::command::{
     Acquire, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain, Expire, Freeze,
     Hold, Region, Release, ReleaseAll, ReleaseCause, RenewLease, RequestKind, Selection, Thaw,
     Withdraw,
 };
-use crate::event::{ChangeKind, Event, EventKind, LockChange};
-use crate::outcome::{
+use tenure_core::event::{ChangeKind, Event, EventKind, LockChange};
+use tenure_core::outcome::{
     Applied, BreakOutcome, FreezeReport, LeaseChange, LeaseNumber, Outcome, Refusal, Renewed,
     Withdrawn,
 };
-use crate::path::{Namespace, Path};
-use crate::policy::{Algorithm, Missing, Mode};
-use crate::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, Missing, Mode};
+use tenure_core::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
 
 use conflict::WantedAccess;
 
@@ -1054,7 +1052,7 @@ impl Model {
 }
 
 impl Waiter {
-    fn new_requests(&self) -> impl Iterator<Item = &crate::command::Request> + Clone {
+    fn new_requests(&self) -> impl Iterator<Item = &tenure_core::command::Request> + Clone {
         self.acquire
             .requests
             .iter()

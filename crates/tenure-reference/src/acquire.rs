@@ -1,21 +1,19 @@
 //! Acquire and queue of the model: conflict check, queueing, grants (R40–R89, E1 try without
 //! waiting, E2 ask blockers to release, E4 blocker and queue position).
 
-use alloc::boxed::Box;
-use alloc::collections::BTreeSet;
-use alloc::vec::Vec;
+use std::collections::BTreeSet;
 
 use super::conflict::{self, WantedAccess};
 use super::{
     ASKED_AT_ONCE, Capacity, Claim, Counter, HoldEnd, KEPT_MS, Model, ModelRemembered, StoredFence,
     Waiter, without_route,
 };
-use crate::command::{Acquire, Command, Request, RequestKind, WaitMode};
-use crate::event::{ChangeKind, EventKind};
-use crate::outcome::{AcquireOutcome, Blocker, Conflict, Queued, Refusal};
-use crate::path::{Namespace, Path};
-use crate::policy::{Algorithm, Missing, Mode, Reason};
-use crate::value::{Fence, OwnerId};
+use tenure_core::command::{Acquire, Command, Request, RequestKind, WaitMode};
+use tenure_core::event::{ChangeKind, EventKind};
+use tenure_core::outcome::{AcquireOutcome, Blocker, Conflict, Queued, Refusal};
+use tenure_core::path::{Namespace, Path};
+use tenure_core::policy::{Algorithm, Missing, Mode, Reason};
+use tenure_core::value::{Fence, OwnerId};
 
 /// The result of checking an acquire.
 pub(super) enum ModelDecision {

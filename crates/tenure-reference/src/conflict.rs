@@ -3,9 +3,9 @@
 //! Written cell by cell from the matrix above R43 (conflicts between different algorithms) and from
 //! E6 (shared lock on a subtree). Not optimized.
 
-use crate::command::Request;
-use crate::path::Path;
-use crate::policy::{Algorithm, Mode, Reason};
+use tenure_core::command::Request;
+use tenure_core::path::Path;
+use tenure_core::policy::{Algorithm, Mode, Reason};
 
 /// The position of one path relative to another.
 #[derive(Clone, Copy, PartialEq, Eq)]
