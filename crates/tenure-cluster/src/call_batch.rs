@@ -23,7 +23,7 @@ use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 
 use crate::driver::Runner;
 use crate::handle::gone;
-use crate::job::{Job, ReplyTo};
+use crate::job::{Job, Reply, ReplyTo};
 use crate::stream::{self, StreamEnd, StreamSender};
 use crate::sync::lock;
 
@@ -236,11 +236,11 @@ pub(crate) struct TaggedReply {
 
 impl TaggedReply {
     /// Delivers the result. Returns the waker of the task that waits.
-    pub(crate) fn send(
-        mut self,
-        answer: Result<Answer, Failure>,
-        request: Option<Box<ClientRequest>>,
-    ) -> Option<Waker> {
+    pub(crate) fn send(mut self, reply: Reply) -> Option<Waker> {
+        self.put(reply)
+    }
+
+    fn put(&mut self, Reply { answer, request }: Reply) -> Option<Waker> {
         let tag = self.tag;
         self.completion_queue.take()?.put(Completion::Answer {
             tag,
@@ -259,15 +259,11 @@ impl TaggedReply {
 
 impl Drop for TaggedReply {
     fn drop(&mut self) {
-        let Some(completion_queue) = self.completion_queue.take() else {
-            return;
-        };
-        let heard = Completion::Answer {
-            tag: self.tag,
+        let waker = self.put(Reply {
             answer: Err(gone()),
             request: None,
-        };
-        if let Some(waker) = completion_queue.put(heard) {
+        });
+        if let Some(waker) = waker {
             waker.wake();
         }
     }

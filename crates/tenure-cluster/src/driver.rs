@@ -29,7 +29,7 @@ use tokio::sync::watch;
 
 use crate::background::BackgroundJob;
 use crate::handle::StopReason;
-use crate::job::{Job, LedState, ReplyTo};
+use crate::job::{Job, LedState, Reply, ReplyTo};
 use crate::log_writer::{HeldFrame, LogJob, MetaRecord};
 use crate::metrics::{LogGauges, NodeMetrics};
 use crate::node_runner::{NextStep, NodeRunner, Step};
@@ -447,7 +447,7 @@ impl Driver {
                 request,
             } => {
                 if let Some(reply) = self.replies.remove(&id.0) {
-                    self.wakers.extend(reply.send(answer, request));
+                    self.wakers.extend(reply.send(Reply { answer, request }));
                 }
             }
             Output::Event { id, event } => {

@@ -142,7 +142,7 @@ impl Handle {
         async move {
             answer
                 .await
-                .map_or_else(|| Err(gone()), |(answer, _)| answer)
+                .map_or_else(|| Err(gone()), |reply| reply.answer)
         }
     }
 

@@ -77,10 +77,18 @@ pub(crate) struct LedState {
     pub(crate) state: Bytes,
 }
 
+/// The result of a call.
+pub(crate) struct Reply {
+    pub(crate) answer: Result<Answer, Failure>,
+    /// The request travels back, because the allocator frees memory fastest on the thread that
+    /// allocated it.
+    pub(crate) request: Option<Box<ClientRequest>>,
+}
+
 /// Destination of an answer. Dropping it without an answer reports that the node has stopped.
 pub(crate) enum ReplyTo {
     /// A caller that waits for this one answer.
-    One(Sender<(Result<Answer, Failure>, Option<Box<ClientRequest>>)>),
+    One(Sender<Reply>),
     /// The completion queue of a call batch.
     Tagged(TaggedReply),
 }
@@ -94,16 +102,12 @@ impl ReplyTo {
         }
     }
 
-    /// Delivers the answer and gives the request back for reuse. Returns the waker of the task that
-    /// waits; the caller wakes it at the end of the turn.
-    pub(crate) fn send(
-        self,
-        answer: Result<Answer, Failure>,
-        request: Option<Box<ClientRequest>>,
-    ) -> Option<Waker> {
+    /// Delivers the result. Returns the waker of the task that waits; the caller wakes it at the end
+    /// of the turn.
+    pub(crate) fn send(self, reply: Reply) -> Option<Waker> {
         match self {
-            ReplyTo::One(one) => one.send((answer, request)),
-            ReplyTo::Tagged(tagged) => tagged.send(answer, request),
+            ReplyTo::One(one) => one.send(reply),
+            ReplyTo::Tagged(tagged) => tagged.send(reply),
         }
     }
 }

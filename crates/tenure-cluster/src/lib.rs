@@ -42,6 +42,13 @@ mod reply_channel;
 mod status_report;
 mod stream;
 mod sync;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod test_support;
+
+// The test support names this crate as the tests outside of it do.
+#[cfg(test)]
+extern crate self as tenure_cluster;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
