@@ -22,8 +22,9 @@ use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 
 use crate::driver::Runner;
-use crate::handle::gone;
+use crate::handle::{gone, is_deferred};
 use crate::job::{Job, Reply, ReplyTo};
+use crate::node_runner::Served;
 use crate::stream::{self, StreamEnd, StreamSender};
 use crate::sync::lock;
 
@@ -124,7 +125,10 @@ impl CallBatch {
         if self.jobs.is_empty() {
             return;
         }
-        self.runner.submit(&mut self.jobs);
+        let served = self.runner.submit_unless_busy(&mut self.jobs);
+        if served == Served::No && !is_deferred(&self.runner) {
+            self.runner.wake();
+        }
     }
 
     /// Takes a turn on this thread, if possible at once, and passes a read-only view of the node to

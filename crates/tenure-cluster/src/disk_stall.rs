@@ -1,10 +1,12 @@
 //! Failpoint for a hung disk, with tests: the log thread blocks before an fsync while a test lists
 //! its directory in `HELD`.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::command::{Request, RequestKind, WaitMode};
 use tenure_core::policy::Mode;
@@ -142,5 +144,54 @@ async fn more_than_the_log_takes_at_once_is_written() {
         assert!(matches!(answer, Ok(Answer::Acquire(_))), "{answer:?}");
     }
     assert_eq!(handle.stopped(), None);
+    stop([node]).await;
+}
+
+/// While the node is busy, calls inside `defer_wake_unless_busy` ask for one wake-up at its end,
+/// however they are submitted.
+#[tokio::test]
+async fn calls_to_a_busy_node_share_one_wake_up() {
+    const LONG: Duration = Duration::from_secs(60);
+    let data = tempfile::tempdir().unwrap();
+    let node = start_lone(data.path(), 4);
+    let handle = node.handle();
+    acquire(handle, "first:/a".to_owned()).await.unwrap();
+    // These calls wait for the disk, so the node is busy.
+    let hanging = StalledDisk::begin(data.path());
+    let paths = (0..8).map(|number| format!("t{number}:/a"));
+    let held: Vec<_> = paths
+        .map(|path| handle.call(request(std::iter::once(path)), LONG))
+        .collect();
+    let mut batch = handle.calls(1);
+    let health = || Box::new(ClientRequest::Health);
+    for is_batch in [false, true] {
+        let begun = Instant::now();
+        let requested = Cell::new(0);
+        while requested.get() == 0 {
+            assert!(begun.elapsed() < LONG, "no wake-up was requested");
+            let submit = || {
+                if is_batch {
+                    batch.push(0, health(), LONG);
+                    batch.flush();
+                    None
+                } else {
+                    Some(handle.call(health(), LONG))
+                }
+            };
+            let requests = || requested.set(requested.get() + 1);
+            let single = handle.defer_wake_unless_busy(submit, requests);
+            handle.serve();
+            // Health may fail because of the disk; the test is about the answer's arrival.
+            match single {
+                Some(call) => drop(call.await),
+                None => poll_fn(|cx| batch.poll(cx, &mut Vec::new())).await,
+            }
+        }
+        assert_eq!(requested.get(), 1);
+    }
+    drop(hanging);
+    for call in held {
+        assert!(call.await.is_ok());
+    }
     stop([node]).await;
 }

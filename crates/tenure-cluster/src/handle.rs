@@ -19,6 +19,7 @@ use crate::call_batch::CallBatch;
 use crate::driver::Runner;
 use crate::job::{Job, LedState, ReplyTo};
 use crate::metrics::NodeMetrics;
+use crate::node_runner::Served;
 use crate::peers::{self, ClusterMembership, ClusterView, NodeInfo};
 use crate::reply_channel;
 use crate::status_report::{ClusterReport, NodeReport};
@@ -59,6 +60,16 @@ thread_local! {
     static DEFERRED: Cell<Option<(*const Runner, bool)>> = const { Cell::new(None) };
 }
 
+/// Returns whether this thread defers the wake-ups of the node. Then one follows at the end of the
+/// deferral.
+pub(crate) fn is_deferred(runner: &Arc<Runner>) -> bool {
+    let is_ours = matches!(DEFERRED.get(), Some((ours, _)) if ours == Arc::as_ptr(runner));
+    if is_ours {
+        DEFERRED.set(Some((Arc::as_ptr(runner), true)));
+    }
+    is_ours
+}
+
 /// Guard of [`Handle::defer_wake`]: performs the deferred wake-up on drop, also after a panic.
 struct DeferredWakeUp<F: Fn()> {
     wake: F,
@@ -96,7 +107,7 @@ impl Handle {
     /// `busy` must arrange that [`serve`](Handle::serve) is called soon.
     pub fn defer_wake_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
         self.defer(work, || {
-            if !self.runner.serve_unless_busy() {
+            if self.runner.serve_unless_busy() == Served::No {
                 busy();
             }
         })
@@ -111,12 +122,10 @@ impl Handle {
     /// Enqueues a job and wakes the node, at the end of [`defer_wake`](Handle::defer_wake) if this
     /// thread is inside of it.
     fn push(&self, job: Job) {
-        match DEFERRED.get() {
-            Some((runner, _)) if runner == Arc::as_ptr(&self.runner) => {
-                DEFERRED.set(Some((runner, true)));
-                self.runner.enqueue(job);
-            }
-            _ => self.runner.push(job),
+        if is_deferred(&self.runner) {
+            self.runner.enqueue(job);
+        } else {
+            self.runner.push(job);
         }
     }
 

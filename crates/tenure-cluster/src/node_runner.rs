@@ -74,7 +74,17 @@ pub(crate) enum NextStep {
     Never,
 }
 
-/// Frames of which kind are enqueued.
+/// Whether the queued jobs are stepped without a further call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Served {
+    Yes,
+    /// The node is busy: the caller must see to it that [`NodeRunner::serve`] or
+    /// [`NodeRunner::wake`] is called.
+    No,
+}
+
+/// Kind of an enqueued frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
     Short,
@@ -291,17 +301,17 @@ impl<S: Step> NodeRunner<S> {
         Some(monitor)
     }
 
-    /// Enqueues several jobs in order, and lets the node handle them like
-    /// [`serve`](NodeRunner::serve).
-    pub(crate) fn submit(&self, jobs: &mut Vec<S::Job>) {
+    /// Enqueues several jobs in order and lets the node handle them like
+    /// [`serve_unless_busy`](NodeRunner::serve_unless_busy).
+    pub(crate) fn submit_unless_busy(&self, jobs: &mut Vec<S::Job>) -> Served {
         let mut monitor = lock(&self.monitor);
         if let ThreadState::Ended = monitor.thread {
             drop(monitor);
             jobs.clear();
-            return;
+            return Served::Yes;
         }
         monitor.jobs.append(jobs);
-        self.locked_serve(monitor);
+        self.locked_serve_unless_busy(monitor)
     }
 
     /// Returns the number of frame bytes that wait.
@@ -320,34 +330,32 @@ impl<S: Step> NodeRunner<S> {
     /// Lets the node handle the queued jobs: steps it on this thread, or wakes the node thread if
     /// the node is busy.
     pub(crate) fn serve(&self) {
-        self.locked_serve(lock(&self.monitor));
+        if self.serve_unless_busy() == Served::No {
+            self.wake();
+        }
     }
 
-    /// Like [`serve`](NodeRunner::serve), but does nothing and returns `false` if the node is busy.
-    pub(crate) fn serve_unless_busy(&self) -> bool {
-        let monitor = lock(&self.monitor);
-        let is_idle = !monitor.is_busy();
-        if is_idle {
-            self.locked_serve(monitor);
-        }
-        is_idle
+    /// Lets the node handle the queued jobs on this thread. Leaves them in the queue if the node is
+    /// busy: more calls can join them before the caller wakes the node.
+    pub(crate) fn serve_unless_busy(&self) -> Served {
+        self.locked_serve_unless_busy(lock(&self.monitor))
     }
 
-    fn locked_serve(&self, monitor: MutexGuard<'_, Monitor<S>>) {
-        if monitor.jobs.is_empty() {
-            return;
-        }
+    fn locked_serve_unless_busy(&self, monitor: MutexGuard<'_, Monitor<S>>) -> Served {
         if monitor.is_busy() {
-            self.hand_over(monitor);
-        } else {
-            self.locked_step(monitor, |_| {});
+            return Served::No;
         }
+        self.locked_step_queued(monitor);
+        Served::Yes
     }
 
     /// Steps the node on this thread if jobs are queued and no other thread steps it, also if it is
     /// busy. Only for threads that may be blocked for the length of a short step.
     pub(crate) fn step_inline(&self) {
-        let monitor = lock(&self.monitor);
+        self.locked_step_queued(lock(&self.monitor));
+    }
+
+    fn locked_step_queued(&self, monitor: MutexGuard<'_, Monitor<S>>) {
         if !monitor.jobs.is_empty() {
             self.locked_step(monitor, |_| {});
         }

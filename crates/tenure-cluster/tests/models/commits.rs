@@ -195,7 +195,8 @@ fn frames_follow_their_writes(planted: Planted) {
         })
     };
     for _ in 0..WRITES {
-        runner.submit(&mut vec![Job::Write]);
+        runner.enqueue(Job::Write);
+        runner.serve();
     }
     node_thread.join().unwrap();
     log_thread.join().unwrap();

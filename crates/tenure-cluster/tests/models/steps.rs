@@ -8,7 +8,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 
-use crate::node_runner::{FrameKind, NextStep, NodeRunner, Step};
+use crate::node_runner::{FrameKind, NextStep, NodeRunner, Served, Step};
 use crate::reply_channel::{self, Receiver, Sender};
 use crate::sync::{Fault, WakeTime, plant};
 use crate::{check, must_find};
@@ -208,10 +208,8 @@ fn hand_in(runner: &Runner, job: Job) {
             runner.enqueue(job);
             runner.wake();
         }
-        4 => runner.submit(&mut vec![job]),
-        5 => {
-            runner.enqueue(job);
-            if !runner.serve_unless_busy() {
+        4 | 5 => {
+            if runner.submit_unless_busy(&mut vec![job]) == Served::No {
                 thread::yield_now();
                 runner.serve();
             }
