@@ -49,7 +49,7 @@ const TOY: Toy = Toy {
 enum Job {
     /// Answered in its step.
     Work(usize, usize, Sender<usize>),
-    /// Answered in the step after its own, which is due at once.
+    /// Answered in the step after its own, which is due at once, or soon in a model with timeouts.
     Twice(usize, usize, Sender<usize>),
     /// The step panics.
     Break,
@@ -124,10 +124,10 @@ impl Step for Node {
         if ends && !self.toy.forgets_its_end {
             return NextStep::Never;
         }
-        let due = if self.again.is_empty() || self.toy.hides_deadline {
-            self.toy.due
-        } else {
-            WakeTime::Now
+        let is_late = self.again.is_empty() || self.toy.hides_deadline;
+        let due = match self.toy.due {
+            WakeTime::Never if !is_late => WakeTime::Now,
+            due => due,
         };
         let calls = thread_rng().gen_range(0..self.toy.most_calls);
         NextStep::Due { due, calls }
