@@ -323,3 +323,99 @@ impl Handle {
         reason.as_ref().map(|reason| reason.why.clone())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread::{self, ThreadId};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::sync::{Mutex, lock};
+    use crate::test_support;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Records the thread on which it was woken.
+    #[derive(Default)]
+    struct WakingThread(Mutex<Option<ThreadId>>);
+
+    impl Wake for WakingThread {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.0) = Some(thread::current().id());
+        }
+    }
+
+    fn health(handle: &Handle) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        handle.call(Box::new(ClientRequest::Health), LONG)
+    }
+
+    /// If the node thread sleeps, the caller steps the node, and its answer is ready when the
+    /// deferral ends. Calls to another node are not deferred.
+    #[test]
+    fn a_caller_steps_a_node_whose_thread_sleeps() {
+        let data = tempfile::tempdir().unwrap();
+        let [node, other] =
+            ["node", "other"].map(|name| test_support::start_lone(&data.path().join(name), 4));
+        let handle = node.handle();
+        let is_stepped_inline = || {
+            let woken = Arc::new(WakingThread::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let mut answer = handle.defer_wake(|| {
+                let mut answer = Box::pin(health(handle));
+                assert!(answer.as_mut().poll(&mut cx).is_pending());
+                wait(Box::pin(health(other.handle())));
+                answer
+            });
+            let is_ready = matches!(answer.as_mut().poll(&mut cx), Poll::Ready(Ok(_)));
+            if !is_ready {
+                // The node must be done before the next attempt, or its thread would never sleep.
+                wait(answer);
+            }
+            is_ready && *lock(&woken.0) == Some(thread::current().id())
+        };
+        // The node thread does not sleep right after the start.
+        let begun = Instant::now();
+        while !is_stepped_inline() {
+            assert!(begun.elapsed() < LONG, "no call was stepped inline");
+            thread::yield_now();
+        }
+        node.stop();
+        other.stop();
+    }
+
+    fn wait(mut answer: Pin<Box<impl Future<Output = Result<Answer, Failure>>>>) {
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(answer) = answer.as_mut().poll(&mut cx) {
+                assert!(answer.is_ok(), "{answer:?}");
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Every way to ask a node that has ended returns at once.
+    #[tokio::test]
+    async fn a_node_that_has_ended_answers_at_once() {
+        let data = tempfile::tempdir().unwrap();
+        let node = test_support::start_lone(data.path(), 4);
+        let handle = node.handle().clone();
+        let mut batch = handle.calls(1);
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+        assert!(handle.stopped().is_some());
+        assert_eq!(health(&handle).await, Err(gone()));
+        assert_eq!(handle.defer_wake(|| health(&handle)).await, Err(gone()));
+        batch.push(7, Box::new(ClientRequest::Health), LONG);
+        batch.flush();
+        let mut answers = Vec::new();
+        std::future::poll_fn(|cx| batch.poll(cx, &mut answers)).await;
+        assert_eq!(answers.len(), 1);
+        assert!(handle.vitals().await.is_none() && handle.status().await.is_none());
+        handle.reached().await;
+    }
+}
