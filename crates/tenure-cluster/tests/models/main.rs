@@ -26,7 +26,7 @@ mod steps;
 use std::panic::{self, AssertUnwindSafe};
 
 /// Number of executions of each model.
-const EXECUTIONS: usize = 3_000;
+const EXECUTIONS: usize = 1_000;
 
 /// Checks a model that must hold.
 fn check(model: impl Fn() + Send + Sync + 'static) {
