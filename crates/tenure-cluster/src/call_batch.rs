@@ -24,7 +24,7 @@ use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 use crate::driver::Runner;
 use crate::handle::{gone, is_deferred};
 use crate::job::{Job, Reply, ReplyTo};
-use crate::node_runner::Served;
+use crate::node_runner::{Drive, Driven};
 use crate::stream::{self, StreamEnd, StreamSender};
 use crate::sync::lock;
 
@@ -125,9 +125,10 @@ impl CallBatch {
         if self.jobs.is_empty() {
             return;
         }
-        let served = self.runner.submit_unless_busy(&mut self.jobs);
-        if served == Served::No && !is_deferred(&self.runner) {
-            self.runner.wake();
+        let jobs = self.jobs.drain(..);
+        let driven = self.runner.submit(jobs, Drive::InlineUnlessBusy);
+        if driven == Driven::NotYet && !is_deferred(&self.runner) {
+            self.runner.drive(Drive::Wake);
         }
     }
 

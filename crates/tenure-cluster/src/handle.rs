@@ -19,7 +19,7 @@ use crate::call_batch::CallBatch;
 use crate::driver::Runner;
 use crate::job::{Job, LedState, ReplyTo};
 use crate::metrics::NodeMetrics;
-use crate::node_runner::Served;
+use crate::node_runner::{Drive, Driven};
 use crate::peers::{self, ClusterMembership, ClusterView, NodeInfo};
 use crate::reply_channel;
 use crate::status_report::{ClusterReport, NodeReport};
@@ -100,14 +100,14 @@ impl Handle {
 
     /// Runs `work` on this thread and submits the calls that it makes as one batch at the end.
     pub fn defer_wake<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.defer(work, || self.runner.serve())
+        self.defer(work, || self.serve())
     }
 
     /// Like [`defer_wake`](Handle::defer_wake), but calls `busy` instead of stepping a busy node.
     /// `busy` must arrange that [`serve`](Handle::serve) is called soon.
     pub fn defer_wake_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
         self.defer(work, || {
-            if self.runner.serve_unless_busy() == Served::No {
+            if self.runner.drive(Drive::InlineUnlessBusy) == Driven::NotYet {
                 busy();
             }
         })
@@ -123,7 +123,7 @@ impl Handle {
     /// thread is inside of it.
     fn push(&self, job: Job) {
         if is_deferred(&self.runner) {
-            self.runner.enqueue(job);
+            self.runner.submit([job], Drive::Later);
         } else {
             self.runner.push(job);
         }
@@ -132,7 +132,9 @@ impl Handle {
     /// Makes the node handle the enqueued calls: steps it on this thread, or wakes its thread if it
     /// is busy.
     pub fn serve(&self) {
-        self.runner.serve();
+        if self.runner.drive(Drive::InlineUnlessBusy) == Driven::NotYet {
+            self.runner.drive(Drive::Wake);
+        }
     }
 
     /// Submits a call before this function returns. The future yields the answer, or a failure when

@@ -22,6 +22,7 @@ use crate::commit_queue::CommitQueue;
 use crate::driver::Runner;
 use crate::job::Job;
 use crate::metrics::LogGauges;
+use crate::node_runner::Drive;
 use crate::peers::{FrameWriter, OutboundMessage};
 
 pub use tenure_node::durable::ReplayError;
@@ -200,17 +201,19 @@ impl LogWriter {
             if let Some(mark) = mark {
                 // The node is woken only below.
                 let runner = &self.runner;
-                let notice = |mark| runner.enqueue(Job::Input(Input::Persisted { mark }));
+                let notice = |mark| {
+                    runner.submit([Job::Input(Input::Persisted { mark })], Drive::Later);
+                };
                 self.commits
                     .synced(mark, notice, |frame| frame.send(runner));
             }
             next = writes.try_recv().ok();
-            match (mark, &next) {
-                (None, _) => {}
-                // No job is queued, and perhaps none comes before the node has stepped: step it on
+            if mark.is_some() {
+                // If no job is queued, perhaps none comes before the node has stepped: step it on
                 // this thread.
-                (Some(_), None) => self.runner.step_inline(),
-                (Some(_), Some(_)) => self.runner.wake(),
+                let is_idle = next.is_none();
+                self.runner
+                    .drive(if is_idle { Drive::Inline } else { Drive::Wake });
             }
             self.clean(synced);
             if end {

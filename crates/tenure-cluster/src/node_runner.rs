@@ -74,14 +74,26 @@ pub(crate) enum NextStep {
     Never,
 }
 
-/// Whether the queued jobs are stepped without a further call.
+/// What a thread does about the queued jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use]
-pub(crate) enum Served {
+pub(crate) enum Drive {
+    /// Nothing now: the thread must call [`NodeRunner::drive`] afterwards.
+    Later,
+    /// Wakes the node thread, unless another thread steps the node.
+    Wake,
+    /// Steps the node on this thread, unless another thread steps it. Only for threads that may be
+    /// blocked for the length of a short step.
+    Inline,
+    /// Like `Inline`, or like `Later` if the node is busy, so that more calls join the batch.
+    InlineUnlessBusy,
+}
+
+/// Whether a thread has done its part for the queued jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driven {
     Yes,
-    /// The node is busy: the caller must see to it that [`NodeRunner::serve`] or
-    /// [`NodeRunner::wake`] is called.
-    No,
+    /// The node is busy: [`NodeRunner::drive`] must be called.
+    NotYet,
 }
 
 /// Kind of an enqueued frame.
@@ -259,23 +271,23 @@ impl<S: Step> NodeRunner<S> {
         monitor
     }
 
-    /// Enqueues a job. The caller must then call [`wake`](NodeRunner::wake),
-    /// [`serve`](NodeRunner::serve) or [`step_inline`](NodeRunner::step_inline).
-    pub(crate) fn enqueue(&self, job: S::Job) {
-        drop(self.locked_enqueue(job));
+    /// Enqueues a job and wakes the node thread, unless another thread steps the node.
+    pub(crate) fn push(&self, job: S::Job) {
+        self.submit([job], Drive::Wake);
     }
 
-    /// Enqueues a job and wakes the node thread if no thread steps the node.
-    pub(crate) fn push(&self, job: S::Job) {
-        if let Some(monitor) = self.locked_enqueue(job) {
-            self.hand_over(monitor);
+    /// Enqueues jobs in order. A node that has ended drops them.
+    pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = S::Job>, drive: Drive) -> Driven {
+        match self.locked_enqueue(jobs) {
+            Some(monitor) => self.locked_drive(monitor, drive),
+            None => Driven::Yes,
         }
     }
 
-    /// Enqueues a frame of a peer. Wakes the node thread if callers may not step the node now.
-    /// Returns the number of frame bytes that wait.
-    pub(crate) fn enqueue_frame(&self, job: S::Job, bytes: usize, kind: FrameKind) -> usize {
-        let Some(mut monitor) = self.locked_enqueue(job) else {
+    /// Enqueues a frame of a peer for a later [`drive`](NodeRunner::drive). Wakes the node thread
+    /// if the step may take long. Returns the number of frame bytes that wait.
+    pub(crate) fn submit_frame(&self, job: S::Job, bytes: usize, kind: FrameKind) -> usize {
+        let Some(mut monitor) = self.locked_enqueue([job]) else {
             return 0;
         };
         monitor.frame_bytes += bytes;
@@ -287,31 +299,20 @@ impl<S: Step> NodeRunner<S> {
         waiting
     }
 
-    /// Drops the job and returns `None` if the node has ended.
-    fn locked_enqueue(&self, job: S::Job) -> Option<MutexGuard<'_, Monitor<S>>> {
+    fn locked_enqueue(
+        &self,
+        jobs: impl IntoIterator<Item = S::Job>,
+    ) -> Option<MutexGuard<'_, Monitor<S>>> {
         let mut monitor = lock(&self.monitor);
         if let ThreadState::Ended = monitor.thread {
             // Dropping a job answers its caller, which may run code that enqueues: not under the
             // lock.
             drop(monitor);
-            drop(job);
+            drop(jobs);
             return None;
         }
-        monitor.jobs.push(job);
+        monitor.jobs.extend(jobs);
         Some(monitor)
-    }
-
-    /// Enqueues several jobs in order and lets the node handle them like
-    /// [`serve_unless_busy`](NodeRunner::serve_unless_busy).
-    pub(crate) fn submit_unless_busy(&self, jobs: &mut Vec<S::Job>) -> Served {
-        let mut monitor = lock(&self.monitor);
-        if let ThreadState::Ended = monitor.thread {
-            drop(monitor);
-            jobs.clear();
-            return Served::Yes;
-        }
-        monitor.jobs.append(jobs);
-        self.locked_serve_unless_busy(monitor)
     }
 
     /// Returns the number of frame bytes that wait.
@@ -319,46 +320,20 @@ impl<S: Step> NodeRunner<S> {
         lock(&self.monitor).frame_bytes
     }
 
-    /// Wakes the node thread if jobs are queued and no thread steps the node.
-    pub(crate) fn wake(&self) {
-        let monitor = lock(&self.monitor);
-        if !monitor.jobs.is_empty() {
-            self.hand_over(monitor);
+    /// Lets the node handle the jobs that are queued.
+    pub(crate) fn drive(&self, drive: Drive) -> Driven {
+        self.locked_drive(lock(&self.monitor), drive)
+    }
+
+    fn locked_drive(&self, monitor: MutexGuard<'_, Monitor<S>>, drive: Drive) -> Driven {
+        match drive {
+            _ if monitor.jobs.is_empty() => {}
+            Drive::Later => {}
+            Drive::InlineUnlessBusy if monitor.is_busy() => return Driven::NotYet,
+            Drive::Wake => self.hand_over(monitor),
+            Drive::Inline | Drive::InlineUnlessBusy => self.locked_step(monitor, |_| {}),
         }
-    }
-
-    /// Lets the node handle the queued jobs: steps it on this thread, or wakes the node thread if
-    /// the node is busy.
-    pub(crate) fn serve(&self) {
-        if self.serve_unless_busy() == Served::No {
-            self.wake();
-        }
-    }
-
-    /// Lets the node handle the queued jobs on this thread. Leaves them in the queue if the node is
-    /// busy: more calls can join them before the caller wakes the node.
-    pub(crate) fn serve_unless_busy(&self) -> Served {
-        self.locked_serve_unless_busy(lock(&self.monitor))
-    }
-
-    fn locked_serve_unless_busy(&self, monitor: MutexGuard<'_, Monitor<S>>) -> Served {
-        if monitor.is_busy() {
-            return Served::No;
-        }
-        self.locked_step_queued(monitor);
-        Served::Yes
-    }
-
-    /// Steps the node on this thread if jobs are queued and no other thread steps it, also if it is
-    /// busy. Only for threads that may be blocked for the length of a short step.
-    pub(crate) fn step_inline(&self) {
-        self.locked_step_queued(lock(&self.monitor));
-    }
-
-    fn locked_step_queued(&self, monitor: MutexGuard<'_, Monitor<S>>) {
-        if !monitor.jobs.is_empty() {
-            self.locked_step(monitor, |_| {});
-        }
+        Driven::Yes
     }
 
     /// Steps the node on this thread and then passes it to `look`. Does nothing if the node is busy

@@ -17,7 +17,7 @@ use super::registry::{Admission, RegistryEvent};
 use super::rival_cluster::ClusterClaim;
 use super::tls;
 use crate::job::Job;
-use crate::node_runner::FrameKind;
+use crate::node_runner::{Drive, FrameKind};
 
 /// Maximum number of concurrent handshakes; further connections wait.
 const HANDSHAKES: usize = 64;
@@ -114,7 +114,9 @@ async fn serve(
                 // All received messages were enqueued: the node takes a turn, on this thread if no
                 // other thread steps it and the turn is short. This thread sends the pings of all
                 // connections, so a turn that decodes the state of a large group would break them.
-                || home.runner.step_inline(),
+                || {
+                    home.runner.drive(Drive::Inline);
+                },
             )
             .await
     };
@@ -173,7 +175,7 @@ async fn take(home: &PeersContext, from: NodeId, channel: Channel, outbound: Out
                 Channel::Bulk => FrameKind::Long,
             };
             let (size, frame) = (bytes.len(), Job::Input(Input::Frame { from, bytes }));
-            let mut waiting = home.runner.enqueue_frame(frame, size, kind);
+            let mut waiting = home.runner.submit_frame(frame, size, kind);
             while waiting > MOST_WAITING {
                 sleep(Duration::from_millis(1)).await;
                 waiting = home.runner.frame_bytes();

@@ -13,7 +13,7 @@ use shuttle::sync::mpsc::{Receiver, Sender, channel};
 use shuttle::thread;
 
 use crate::commit_queue::CommitQueue;
-use crate::node_runner::{NextStep, NodeRunner, Step};
+use crate::node_runner::{Drive, NextStep, NodeRunner, Step};
 use crate::sync::WakeTime;
 use crate::{check, must_find};
 
@@ -131,7 +131,9 @@ fn write(
             next = jobs.try_recv().ok();
         }
         let Some(mark) = mark else { continue };
-        let notice = |mark| runner.enqueue(Job::Persisted(mark));
+        let notice = |mark| {
+            runner.submit([Job::Persisted(mark)], Drive::Later);
+        };
         match planted {
             Planted::Nothing => {
                 record.lock().unwrap().durable = mark;
@@ -147,7 +149,7 @@ fn write(
                 notice(mark);
             }
         }
-        runner.step_inline();
+        runner.drive(Drive::Inline);
     }
 }
 
@@ -189,14 +191,12 @@ fn frames_follow_their_writes(planted: Planted) {
                     record.mistakes.push("a frame before its sync");
                 }
                 drop(record);
-                runner.enqueue(Job::Answer(frame));
-                runner.step_inline();
+                runner.submit([Job::Answer(frame)], Drive::Inline);
             }
         })
     };
     for _ in 0..WRITES {
-        runner.enqueue(Job::Write);
-        runner.serve();
+        runner.submit([Job::Write], Drive::InlineUnlessBusy);
     }
     node_thread.join().unwrap();
     log_thread.join().unwrap();

@@ -8,7 +8,7 @@ use shuttle::rand::{Rng, thread_rng};
 use shuttle::sync::atomic::{AtomicUsize, Ordering};
 use shuttle::thread;
 
-use crate::node_runner::{FrameKind, NextStep, NodeRunner, Served, Step};
+use crate::node_runner::{Drive, Driven, FrameKind, NextStep, NodeRunner, Step};
 use crate::reply_channel::{self, Receiver, Sender};
 use crate::sync::{Fault, WakeTime, plant};
 use crate::{check, must_find};
@@ -194,36 +194,34 @@ fn job(producer: usize, number: usize) -> (Job, Receiver<usize>) {
 
 /// Hands a job over in one of the ways in which the threads of a node do.
 fn hand_in(runner: &Runner, job: Job) {
-    match thread_rng().gen_range(0..8) {
-        0 => runner.push(job),
-        1 => {
-            runner.enqueue(job);
-            runner.serve();
-        }
-        2 => {
-            runner.enqueue(job);
-            runner.step_inline();
-        }
+    let drive = match thread_rng().gen_range(0..6) {
+        0 => Drive::Wake,
+        1 => Drive::Inline,
+        2 => Drive::InlineUnlessBusy,
         3 => {
-            runner.enqueue(job);
-            runner.wake();
+            runner.submit([job], Drive::Later);
+            thread::yield_now();
+            return finish(runner, runner.drive(Drive::InlineUnlessBusy));
         }
-        4 | 5 => {
-            if runner.submit_unless_busy(&mut vec![job]) == Served::No {
-                thread::yield_now();
-                runner.serve();
-            }
-        }
-        6 => {
-            runner.enqueue_frame(job, 1, FrameKind::Long);
-            runner.step_inline();
+        4 => {
+            runner.submit_frame(job, 1, FrameKind::Long);
+            return finish(runner, runner.drive(Drive::Inline));
         }
         _ => {
-            runner.enqueue(job);
+            runner.submit([job], Drive::Later);
             runner.step_and_look(|_| thread::yield_now());
-            // A look is not an order to handle the queue.
-            runner.serve();
+            // A look does not oblige the node to handle the queue.
+            return finish(runner, runner.drive(Drive::Inline));
         }
+    };
+    finish(runner, runner.submit([job], drive));
+}
+
+/// Wakes a busy node later, as the server's coalescing task does.
+fn finish(runner: &Runner, driven: Driven) {
+    if driven == Driven::NotYet {
+        thread::yield_now();
+        runner.drive(Drive::Wake);
     }
 }
 
