@@ -7,6 +7,10 @@
 //! One handoff is a release and the grant of the next waiter, which are one entry and one sync. The
 //! benchmark also reports syncs per handoff, which is 1 if the owners that queue again share the
 //! sync of the next release.
+//!
+//! `-- --pairs N` makes N pairs of acquire and release instead, one call at a time, and reports
+//! nothing: it is the load for counting instructions (`valgrind --tool=callgrind`). Two runs with
+//! different N give the instructions of one pair.
 
 #![allow(
     clippy::disallowed_types,
@@ -36,6 +40,11 @@ fn main() {
     let at = words.iter().position(|word| word == "--seconds");
     let seconds = at.and_then(|at| words.get(at + 1)?.parse().ok());
     let seconds = Duration::from_secs(seconds.unwrap_or(3));
+    let at = words.iter().position(|word| word == "--pairs");
+    if let Some(pairs) = at.and_then(|at| words.get(at + 1)?.parse().ok()) {
+        unary_pairs(pairs);
+        return;
+    }
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
@@ -55,10 +64,28 @@ fn main() {
     }
 }
 
-async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
+/// Makes calls like those of a unary client: the next one is sent after the answer of the last one.
+fn unary_pairs(pairs: usize) {
     let directory = tempfile::tempdir().expect("a place for the log");
-    let node = tenure_cluster::start(Options {
-        data_dir: directory.path().to_owned(),
+    let node = start(directory.path());
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .expect("a runtime");
+    let handle = node.handle();
+    runtime.block_on(async {
+        for _ in 0..pairs {
+            for request in [acquire(owner(0)), release(owner(0))] {
+                let call = handle.defer_wake(|| handle.call(Box::new(request), TIMEOUT));
+                call.await.expect("nothing fails in a benchmark");
+            }
+        }
+    });
+    node.stop();
+}
+
+fn start(data_dir: &std::path::Path) -> RunningNode {
+    tenure_cluster::start(Options {
+        data_dir: data_dir.to_owned(),
         node: NodeId::new(1).expect("not zero"),
         name: "bench".to_owned(),
         cluster: ClusterConfig {
@@ -70,7 +97,12 @@ async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
         durable: SyncPolicy::Yes,
         peers: None,
     })
-    .expect("a fresh directory");
+    .expect("a fresh directory")
+}
+
+async fn measure(waiters: usize, seconds: Duration) -> (f64, f64) {
+    let directory = tempfile::tempdir().expect("a place for the log");
+    let node = start(directory.path());
     let handoffs = Arc::new(AtomicU64::new(0));
     let mut sessions = Vec::new();
     for number in 0..SESSIONS {
@@ -160,38 +192,46 @@ impl Session {
     }
 
     fn queue(&mut self, at: usize) {
-        let request = ClientRequest::Acquire(AcquireRequest {
-            owner: self.owners[at].clone(),
-            ttl: Ttl::from_millis(600_000).expect("a valid ttl"),
-            queue_ttl: QueueTtl::from_millis(600_000).expect("a valid time"),
-            requests: vec![Request {
-                path: path(),
-                mode: Mode::Write,
-                state: RequestKind::New,
-                permits: None,
-            }],
-            releases: Vec::new(),
-            fence: None,
-            key: None,
-            wait: WaitMode::Queue,
-            holder: None,
-            deadlock: Deadlock::Ignore,
-        });
+        let request = acquire(self.owners[at].clone());
         self.calls
             .push((at as u64) << 1, Box::new(request), TIMEOUT);
     }
 
     fn give_back(&mut self, at: usize) {
-        let request = ClientRequest::Release(ReleaseRequest {
-            owner: self.owners[at].clone(),
-            holds: vec![Hold {
-                path: path(),
-                mode: Mode::Write,
-            }],
-            edge: WaitEdge::Keep,
-            key: None,
-        });
+        let request = release(self.owners[at].clone());
         self.calls
             .push((at as u64) << 1 | 1, Box::new(request), TIMEOUT);
     }
+}
+
+fn acquire(owner: OwnerId) -> ClientRequest {
+    ClientRequest::Acquire(AcquireRequest {
+        owner,
+        ttl: Ttl::from_millis(600_000).expect("a valid ttl"),
+        queue_ttl: QueueTtl::from_millis(600_000).expect("a valid time"),
+        requests: vec![Request {
+            path: path(),
+            mode: Mode::Write,
+            state: RequestKind::New,
+            permits: None,
+        }],
+        releases: Vec::new(),
+        fence: None,
+        key: None,
+        wait: WaitMode::Queue,
+        holder: None,
+        deadlock: Deadlock::Ignore,
+    })
+}
+
+fn release(owner: OwnerId) -> ClientRequest {
+    ClientRequest::Release(ReleaseRequest {
+        owner,
+        holds: vec![Hold {
+            path: path(),
+            mode: Mode::Write,
+        }],
+        edge: WaitEdge::Keep,
+        key: None,
+    })
 }

@@ -1,12 +1,12 @@
 //! Background I/O thread: slow work that no other thread waits for (snapshots, spare log files).
 
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
 use tenure_log::{RealDisk, Snapshots, SpareJob};
 use tenure_node::{Input, Snapshot};
 
-use crate::inbox::{Inbox, Job};
+use crate::driver::Runner;
+use crate::job::Job;
 use crate::log_writer::{LogJob, save};
 
 /// A job of the background thread.
@@ -21,20 +21,20 @@ pub(crate) enum BackgroundJob {
 pub(crate) fn run(
     background: &Receiver<BackgroundJob>,
     snapshots: &Snapshots<RealDisk>,
-    inbox: &Arc<Inbox>,
+    runner: &Runner,
     log_writer: &Sender<LogJob>,
 ) {
     for job in background {
         match job {
             BackgroundJob::Save(snapshot) => match save(snapshots, &snapshot) {
-                Ok(()) => inbox.push(Job::Input(Input::SnapshotSaved {
+                Ok(()) => runner.push(Job::Input(Input::SnapshotSaved {
                     group: snapshot.group,
                     index: snapshot.index,
                 })),
                 Err(error) => {
                     // A disk that cannot store a snapshot cannot be trusted with the log either.
                     let why = format!("{}: {error}", snapshot.group);
-                    inbox.push(Job::Input(Input::WriteFailed { why }));
+                    runner.push(Job::Input(Input::WriteFailed { why }));
                 }
             },
             BackgroundJob::Spare(job) => {

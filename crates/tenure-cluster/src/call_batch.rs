@@ -1,7 +1,7 @@
 //! Batched calls with a completion queue, for sessions with many calls in flight.
 //!
 //! ```text
-//!   session ──push, push, flush──▶ inbox ──▶ node ──▶ completion queue ──one wake-up──▶ session
+//!   session ──push, push, flush──▶ queue ──▶ node ──▶ completion queue ──one wake-up──▶ session
 //! ```
 //!
 //! A single [`Handle::call`](crate::Handle::call) costs a channel and a wake-up. With hundreds of
@@ -13,7 +13,7 @@
 //! task is woken once however many results follow before it polls again.
 
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -21,10 +21,12 @@ use tenure_core::event::Event;
 use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest, Failure, Input, Node, StreamId};
 
-use crate::handle::{StopState, gone};
-use crate::inbox::{Inbox, Job, ReplyTo};
-use crate::node_runner::NodeRunner;
+use crate::driver::Runner;
+use crate::handle::{gone, is_deferred};
+use crate::job::{Job, Reply, ReplyTo};
+use crate::node_runner::{Drive, Driven};
 use crate::stream::{self, StreamEnd, StreamSender};
+use crate::sync::lock;
 
 /// An item of the completion queue.
 #[derive(Debug)]
@@ -49,9 +51,7 @@ pub enum Completion {
 ///
 /// Dropping it does not cancel calls that the node has taken; their results are discarded.
 pub struct CallBatch {
-    inbox: Arc<Inbox>,
-    runner: Arc<NodeRunner>,
-    stopped: Arc<StopState>,
+    runner: Arc<Runner>,
     completion_queue: Arc<CompletionQueue>,
     /// Pushed, but not flushed.
     jobs: Vec<Job>,
@@ -68,16 +68,9 @@ pub struct CallBatch {
 const OWNERS: usize = 1024;
 
 impl CallBatch {
-    pub(crate) fn new(
-        inbox: Arc<Inbox>,
-        runner: Arc<NodeRunner>,
-        stopped: Arc<StopState>,
-        buffer: usize,
-    ) -> CallBatch {
+    pub(crate) fn new(runner: Arc<Runner>, buffer: usize) -> CallBatch {
         CallBatch {
-            inbox,
             runner,
-            stopped,
             completion_queue: Arc::new(CompletionQueue {
                 state: Mutex::default(),
                 buffer: buffer.max(1),
@@ -132,20 +125,18 @@ impl CallBatch {
         if self.jobs.is_empty() {
             return;
         }
-        self.inbox.leave_all(&mut self.jobs);
-        self.runner.serve();
-        if self.stopped.is_set() {
-            // The node sets `stopped` before it drops the queued jobs. If this load still reads
-            // `false`, the node drops our jobs; if not, we drop them here. Either way dropping a
-            // job answers its call.
-            self.inbox.abandon();
+        let jobs = self.jobs.drain(..);
+        let driven = self.runner.submit(jobs, Drive::InlineUnlessBusy);
+        if driven == Driven::NotYet && !is_deferred(&self.runner) {
+            self.runner.drive(Drive::Wake);
         }
     }
 
     /// Takes a turn on this thread, if possible at once, and passes a read-only view of the node to
     /// `look`. Does nothing if the node is busy. Does not wait for calls in flight.
     pub fn read_view(&self, look: impl FnOnce(ReadView<'_>)) {
-        self.runner.read_view(|node| look(ReadView(node)));
+        self.runner
+            .step_and_look(|driver| look(ReadView(&mut driver.node)));
     }
 
     /// Moves all completions to `heard`. Registers the task's waker and returns `Pending` if there
@@ -173,7 +164,7 @@ impl Drop for CallBatch {
     fn drop(&mut self) {
         self.completion_queue.lock().is_closed = true;
         if self.is_listening {
-            self.inbox.push(Job::Unlisten { id: self.id });
+            self.runner.push(Job::Unlisten { id: self.id });
         }
     }
 }
@@ -207,8 +198,8 @@ struct QueueState {
 }
 
 impl CompletionQueue {
-    fn lock(&self) -> std::sync::MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
+        lock(&self.state)
     }
 
     fn put(&self, heard: Completion) -> Option<Waker> {
@@ -250,11 +241,11 @@ pub(crate) struct TaggedReply {
 
 impl TaggedReply {
     /// Delivers the result. Returns the waker of the task that waits.
-    pub(crate) fn send(
-        mut self,
-        answer: Result<Answer, Failure>,
-        request: Option<Box<ClientRequest>>,
-    ) -> Option<Waker> {
+    pub(crate) fn send(mut self, reply: Reply) -> Option<Waker> {
+        self.put(reply)
+    }
+
+    fn put(&mut self, Reply { answer, request }: Reply) -> Option<Waker> {
         let tag = self.tag;
         self.completion_queue.take()?.put(Completion::Answer {
             tag,
@@ -262,9 +253,7 @@ impl TaggedReply {
             request,
         })
     }
-}
 
-impl TaggedReply {
     /// Returns whether the call batch was dropped.
     pub(crate) fn is_abandoned(&self) -> bool {
         self.completion_queue
@@ -275,15 +264,11 @@ impl TaggedReply {
 
 impl Drop for TaggedReply {
     fn drop(&mut self) {
-        let Some(completion_queue) = self.completion_queue.take() else {
-            return;
-        };
-        let heard = Completion::Answer {
-            tag: self.tag,
+        let waker = self.put(Reply {
             answer: Err(gone()),
             request: None,
-        };
-        if let Some(waker) = completion_queue.put(heard) {
+        });
+        if let Some(waker) = waker {
             waker.wake();
         }
     }

@@ -1,22 +1,20 @@
 //! Failpoint for a hung disk, with tests: the log thread blocks before an fsync while a test lists
 //! its directory in `HELD`.
 
+use std::cell::Cell;
 use std::collections::BTreeSet;
+use std::future::poll_fn;
 use std::path::{Path, PathBuf};
 use std::sync::{Condvar, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tenure_core::command::{Request, RequestKind, WaitMode};
-use tenure_core::policy::{Algorithm, Mode};
+use tenure_core::policy::Mode;
 use tenure_core::value::{OwnerId, QueueTtl, Ttl};
-use tenure_node::{
-    AcquireRequest, Answer, ClientRequest, ClusterConfig, Deadlock, Failure, Limits, NodeId,
-};
+use tenure_node::{AcquireRequest, Answer, ClientRequest, Deadlock, Failure};
 
-use crate::{
-    BootstrapMode, Handle, Options, PeerOptions, PlacementRules, RunningNode, Secret, SyncPolicy,
-    Versions, start,
-};
+use crate::Handle;
+use crate::test_support::{TestCluster, start_lone, stop};
 
 static HELD: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 static CHANGED: Condvar = Condvar::new();
@@ -33,8 +31,8 @@ pub(crate) fn wait(place: &Path) {
 struct StalledDisk(PathBuf);
 
 impl StalledDisk {
-    fn begin(data: &Path, number: u32) -> StalledDisk {
-        let place = data.join(number.to_string()).join("db");
+    fn begin(data_dir: &Path) -> StalledDisk {
+        let place = data_dir.join("db");
         HELD.lock().unwrap().insert(place.clone());
         StalledDisk(place)
     }
@@ -44,48 +42,6 @@ impl Drop for StalledDisk {
     fn drop(&mut self) {
         HELD.lock().unwrap().remove(&self.0);
         CHANGED.notify_all();
-    }
-}
-
-fn options(data: &Path, number: u32, seeds: Vec<String>) -> Options {
-    Options {
-        data_dir: data.join(number.to_string()),
-        node: NodeId::new(number).unwrap(),
-        name: format!("node-{}", number - 1),
-        cluster: ClusterConfig {
-            group_count: 4,
-            prefix_segments: 1,
-            default_algorithm: Algorithm::RecursiveRw,
-        },
-        limits: Limits::default(),
-        durable: SyncPolicy::Yes,
-        peers: Some(PeerOptions {
-            tls: None,
-            token: Secret::new(&[7; 32]),
-            listen: "127.0.0.1:0".parse().unwrap(),
-            advertise: ("127.0.0.1".to_owned(), 0),
-            gossip_listen: "127.0.0.1:0".parse().unwrap(),
-            gossip_advertise: None,
-            begin: if seeds.is_empty() {
-                BootstrapMode::Bootstrap
-            } else {
-                BootstrapMode::Join
-            },
-            seeds,
-            expected_cluster: None,
-            announce_every: Duration::from_millis(200),
-            expected_nodes: 8,
-            max_packet: 1400,
-            public: String::new(),
-            versions: Versions::OURS,
-            rules: PlacementRules {
-                replication_factor: 3,
-                stability_ms: 0,
-                eviction_ms: 60_000,
-                balance_ms: 1_000,
-                at_once: 16,
-            },
-        }),
     }
 }
 
@@ -124,30 +80,13 @@ async fn leads_something(handle: &Handle) -> bool {
 /// reports that it is not healthy, and ends without waiting for the disk.
 #[tokio::test]
 async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
-    let data = tempfile::tempdir().unwrap();
-    let first = start(options(data.path(), 1, Vec::new())).unwrap();
-    first.handle().joined().await.unwrap();
-    let mut nodes = vec![first];
-    for number in 2..=3 {
-        let seeds = vec![nodes[0].addresses().unwrap().1.to_string()];
-        let node = start(options(data.path(), number, seeds)).unwrap();
-        node.handle().joined().await.unwrap();
-        nodes.push(node);
-    }
-    // Every group has three voters, and the first node leads one of them.
-    loop {
-        let cluster_report = nodes[0].handle().cluster_report().await.unwrap();
-        let groups = cluster_report
-            .reports
-            .iter()
-            .flat_map(|report| &report.groups);
-        let settled = groups.filter(|group| group.leads && group.voters.len() == 3);
-        if settled.count() == 5 && leads_something(nodes[0].handle()).await {
-            break;
-        }
+    let place = TestCluster::new(3, 4);
+    let nodes = place.three().await;
+    // The first node leads a group.
+    while !leads_something(nodes[0].handle()).await {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    let hanging = StalledDisk::begin(data.path(), 1);
+    let hanging = StalledDisk::begin(&place.directory(1));
     // Gives every group something to write.
     for number in 0..32 {
         let _ = nodes[1]
@@ -180,11 +119,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
     let why = nodes[0].handle().hung().await;
     assert!(why.contains("disk"), "{why}");
     assert!(HELD.lock().unwrap().contains(&hanging.0));
-    for node in nodes {
-        tokio::task::spawn_blocking(move || RunningNode::stop(node))
-            .await
-            .unwrap();
-    }
+    stop(nodes).await;
     drop(hanging);
 }
 
@@ -193,10 +128,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
 #[tokio::test]
 async fn more_than_the_log_takes_at_once_is_written() {
     let data = tempfile::tempdir().unwrap();
-    let mut options = options(data.path(), 1, Vec::new());
-    options.cluster.group_count = 256;
-    options.peers = None;
-    let node = start(options).unwrap();
+    let node = start_lone(data.path(), 256);
     let handle = node.handle();
     let segment = "x".repeat(3_900);
     let calls: Vec<_> = handle.defer_wake(|| {
@@ -212,7 +144,54 @@ async fn more_than_the_log_takes_at_once_is_written() {
         assert!(matches!(answer, Ok(Answer::Acquire(_))), "{answer:?}");
     }
     assert_eq!(handle.stopped(), None);
-    tokio::task::spawn_blocking(move || node.stop())
-        .await
-        .unwrap();
+    stop([node]).await;
+}
+
+/// While the node is busy, calls inside `defer_wake_unless_busy` ask for one wake-up at its end,
+/// however they are submitted.
+#[tokio::test]
+async fn calls_to_a_busy_node_share_one_wake_up() {
+    const LONG: Duration = Duration::from_secs(60);
+    let data = tempfile::tempdir().unwrap();
+    let node = start_lone(data.path(), 4);
+    let handle = node.handle();
+    acquire(handle, "first:/a".to_owned()).await.unwrap();
+    // These calls wait for the disk, so the node is busy.
+    let hanging = StalledDisk::begin(data.path());
+    let paths = (0..8).map(|number| format!("t{number}:/a"));
+    let held: Vec<_> = paths
+        .map(|path| handle.call(request(std::iter::once(path)), LONG))
+        .collect();
+    let mut batch = handle.calls(1);
+    let health = || Box::new(ClientRequest::Health);
+    for is_batch in [false, true] {
+        let begun = Instant::now();
+        let requested = Cell::new(0);
+        while requested.get() == 0 {
+            assert!(begun.elapsed() < LONG, "no wake-up was requested");
+            let submit = || {
+                if is_batch {
+                    batch.push(0, health(), LONG);
+                    batch.flush();
+                    None
+                } else {
+                    Some(handle.call(health(), LONG))
+                }
+            };
+            let requests = || requested.set(requested.get() + 1);
+            let single = handle.defer_wake_unless_busy(submit, requests);
+            handle.serve();
+            // Health may fail because of the disk; the test is about the answer's arrival.
+            match single {
+                Some(call) => drop(call.await),
+                None => poll_fn(|cx| batch.poll(cx, &mut Vec::new())).await,
+            }
+        }
+        assert_eq!(requested.get(), 1);
+    }
+    drop(hanging);
+    for call in held {
+        assert!(call.await.is_ok());
+    }
+    stop([node]).await;
 }

@@ -2,11 +2,11 @@
 //! carries out the outputs.
 //!
 //! ```text
-//!   inbox ──all jobs──▶ Node::step ──▶ writes ──▶ log thread ──persisted──▶ inbox
+//!   queue ──all jobs──▶ Node::step ──▶ writes ──▶ log thread ──persisted──▶ queue
 //!                                  ├─▶ frames ──▶ frame writers; some after the log thread's sync
 //!                                  ├─▶ answers ──▶ callers
 //!                                  ├─▶ events, changes ──▶ streams
-//!                                  └─▶ snapshots ──▶ background thread ──saved──▶ inbox
+//!                                  └─▶ snapshots ──▶ background thread ──saved──▶ queue
 //! ```
 //!
 //! The node itself reads no clock: each step gets one reading from [`MachineClock`].
@@ -21,16 +21,18 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
 use tenure_node::{
-    Channel, DurableAfter, GroupId, Input, Node, NodeId, Output, RequestId, Role, StepTime,
+    Channel, DurableAfter, GroupId, Input, Mark, Node, NodeId, Output, RequestId, Role, StepTime,
     WriteBatch,
 };
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
 
 use crate::background::BackgroundJob;
-use crate::handle::{NodeEnd, StopState};
-use crate::inbox::{Inbox, Job, LedState, ReplyTo};
+use crate::handle::StopReason;
+use crate::job::{Job, LedState, Reply, ReplyTo};
 use crate::log_writer::{HeldFrame, LogJob, MetaRecord};
 use crate::metrics::{LogGauges, NodeMetrics};
+use crate::node_runner::{NextStep, NodeRunner, Step};
 use crate::peers::{FrameWriter, OutboundMessage, RegistryEvent};
 use crate::rebalancer::Rebalancer;
 use crate::stream::{StreamEnd, StreamFull, StreamSender};
@@ -76,11 +78,13 @@ impl MachineClock {
     }
 }
 
+/// The runner of a real node.
+pub(crate) type Runner = NodeRunner<Driver>;
+
 pub(crate) struct Driver {
     pub(crate) node: Node,
     pub(crate) clock: MachineClock,
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) stopped: Arc<StopState>,
+    pub(crate) stopped: watch::Sender<Option<StopReason>>,
     pub(crate) log_writer: Sender<LogJob>,
     pub(crate) gauges: Arc<LogGauges>,
     pub(crate) background: Sender<BackgroundJob>,
@@ -100,16 +104,12 @@ pub(crate) struct Driver {
     /// Tasks to wake at the end of the turn, when all results of the turn are in place. A task with
     /// several results is then woken once.
     pub(crate) wakers: Vec<Waker>,
-    /// Jobs that did not fit into the last turn, usually none. The vector is kept for its capacity.
-    pub(crate) jobs: Vec<Job>,
     /// Write batch for the log thread. It is kept until the frames that need no sync have been
     /// sent.
     pub(crate) batch: Option<WriteBatch>,
-    pub(crate) held: Vec<HeldFrame>,
+    pub(crate) held: Vec<(Mark, HeldFrame)>,
     /// First inputs of the next step.
     pub(crate) inputs: Vec<Input>,
-    /// When the next turn is due without new jobs.
-    pub(crate) due_ms: u64,
     /// Number of groups that the log lists as suspect: see [`Driver::note_suspects`].
     pub(crate) suspects: usize,
     /// When the next report about suspect groups is due.
@@ -118,33 +118,56 @@ pub(crate) struct Driver {
     pub(crate) over: Option<String>,
 }
 
-impl Driver {
+impl Step for Driver {
+    type Job = Job;
+
     /// Takes the queued jobs, steps the node and carries out its outputs.
-    pub(crate) fn turn(&mut self) {
-        let mut jobs = std::mem::take(&mut self.jobs);
-        if jobs.is_empty() {
-            self.inbox.take(&mut jobs);
-        }
-        let now = count_for_a_turn(&jobs);
-        for job in jobs.drain(..now) {
-            match self.input(job) {
-                NextTurn::Input(input) => self.inputs.push(input),
-                NextTurn::Nothing => {}
+    fn step(&mut self, jobs: &mut Vec<Job>) -> NextStep {
+        for job in jobs.drain(..count_for_a_turn(jobs)) {
+            if let Some(input) = self.input(job) {
+                self.inputs.push(input);
             }
         }
-        // The remaining jobs are the first of the next turn, which is due at once.
-        self.jobs = jobs;
         if self.over.is_some() {
             // The node has ended: calls that came with the order to end are not stepped, so no lock
             // is granted any more.
-            return;
+            return NextStep::Never;
         }
         let now = self.clock.now();
         self.cancel_abandoned(now.monotonic_ms);
         let outputs = self.node.step(now, self.inputs.drain(..));
-        self.finish(outputs);
+        match self.finish(outputs) {
+            // The next turn takes the remaining jobs at once.
+            NextStep::Due { calls, .. } if !jobs.is_empty() => NextStep::Due {
+                due: self.clock.start,
+                calls,
+            },
+            next => next,
+        }
     }
 
+    /// Ends the node: publishes the reason, ends all streams and stops the other threads.
+    fn end(mut self) {
+        let why = self.over.take();
+        let why = why.unwrap_or_else(|| "a turn broke off".to_owned());
+        // The reason is published before any call fails because of it: the replies are dropped when
+        // this function returns, the queued jobs later.
+        self.stopped.send_replace(Some(StopReason {
+            why: why.clone(),
+            is_hung: self.node.has_hung_disk(),
+        }));
+        for listener in self.listeners.values() {
+            listener.end(StreamEnd::Stopped);
+        }
+        let _ = self.log_writer.send(LogJob::End);
+        if let Some(registry) = &self.registry {
+            let _ = registry.send(RegistryEvent::Stop);
+        }
+        tracing::info!(why, "the node has ended");
+    }
+}
+
+impl Driver {
     /// Cancels calls whose callers no longer wait, so that the node stops retrying them.
     fn cancel_abandoned(&mut self, now_ms: u64) {
         if now_ms < self.next_cancel_ms {
@@ -163,8 +186,8 @@ impl Driver {
         }
     }
 
-    /// Carries out the outputs of a step and computes when the next turn is due.
-    pub(crate) fn finish(&mut self, outputs: Vec<Output>) {
+    /// Carries out the outputs of a step. Returns when the next turn is due.
+    pub(crate) fn finish(&mut self, outputs: Vec<Output>) -> NextStep {
         for output in outputs {
             // Writes and frames go first: the log thread syncs while this thread delivers answers
             // and events.
@@ -173,14 +196,13 @@ impl Driver {
             }
             if let Some(why) = self.carry_out(output) {
                 self.over = Some(why);
-                return;
+                return NextStep::Never;
             }
         }
         self.hand_over();
         if self.suspects > 0 {
             self.note_suspects();
         }
-        self.inbox.set_calls(self.replies.len());
         for waker in self.wakers.drain(..) {
             waker.wake();
             // All results of this turn are in place: wake each task once.
@@ -188,7 +210,7 @@ impl Driver {
         let now = self.clock.now();
         if self.is_over(now) {
             self.over = Some("it was told to".to_owned());
-            return;
+            return NextStep::Never;
         }
         let mut sleep = self.node.wake_in().min(LONGEST_SLEEP_MS);
         if let Some(rebalancer) = &mut self.rebalancer {
@@ -196,10 +218,13 @@ impl Driver {
                 .append(&mut rebalancer.turn(&self.node, now.monotonic_ms));
             sleep = sleep.min(rebalancer.wake_in(now.monotonic_ms));
         }
-        if !self.inputs.is_empty() || !self.jobs.is_empty() {
+        if !self.inputs.is_empty() {
             sleep = 0;
         }
-        self.due_ms = now.monotonic_ms + sleep;
+        NextStep::Due {
+            due: self.clock.start + Duration::from_millis(now.monotonic_ms + sleep),
+            calls: self.replies.len(),
+        }
     }
 
     /// Removes replicas that have caught up from the list of suspects, which the log keeps across
@@ -233,36 +258,7 @@ impl Driver {
         }
     }
 
-    /// Returns the time until the next turn is due, if no job arrives.
-    pub(crate) fn rest(&self) -> Duration {
-        let now = self.clock.now().monotonic_ms;
-        Duration::from_millis(self.due_ms.saturating_sub(now))
-    }
-
-    /// Ends the node: sets the stop state, ends all streams and stops the other threads.
-    pub(crate) fn end(self, why: String) {
-        let how = if self.node.has_hung_disk() {
-            NodeEnd::Hung
-        } else {
-            NodeEnd::Otherwise
-        };
-        // The stop state is set before the inbox is emptied. `Handle::call` enqueues first and then
-        // reads the stop state, so each call is either dropped below or sees that the node has
-        // ended.
-        self.stopped.set(why.clone(), how);
-        for listener in self.listeners.values() {
-            listener.end(StreamEnd::Stopped);
-        }
-        let _ = self.log_writer.send(LogJob::End);
-        if let Some(registry) = &self.registry {
-            let _ = registry.send(RegistryEvent::Stop);
-        }
-        // Dropping a queued call answers it.
-        self.inbox.abandon();
-        tracing::info!(why, "the node has ended");
-    }
-
-    fn input(&mut self, job: Job) -> NextTurn {
+    fn input(&mut self, job: Job) -> Option<Input> {
         match job {
             Job::Call {
                 request,
@@ -272,7 +268,7 @@ impl Driver {
                 let id = self.next_request;
                 self.next_request += 1;
                 self.replies.insert(id, reply);
-                NextTurn::Input(Input::Request {
+                Some(Input::Request {
                     id: RequestId(id),
                     request,
                     timeout_ms,
@@ -284,16 +280,16 @@ impl Driver {
                 listener,
             } => {
                 self.listeners.insert(id.0, listener);
-                NextTurn::Input(input)
+                Some(input)
             }
             Job::Unlisten { id } => match self.listeners.remove(&id.0) {
-                Some(StreamSender::Changes(..)) => NextTurn::Input(Input::Unwatch { id }),
-                Some(_) => NextTurn::Input(Input::Unsubscribe { id }),
-                None => NextTurn::Nothing,
+                Some(StreamSender::Changes(..)) => Some(Input::Unwatch { id }),
+                Some(_) => Some(Input::Unsubscribe { id }),
+                None => None,
             },
             Job::Reached(reply) => {
                 let _ = reply.send(());
-                NextTurn::Nothing
+                None
             }
             Job::Vitals(reply) => {
                 // The log thread is not asked: it may hang, and this report must work then.
@@ -303,9 +299,9 @@ impl Driver {
                     log_bytes: self.gauges.bytes.load(Ordering::Relaxed),
                     syncs: self.gauges.syncs.read(),
                 });
-                NextTurn::Nothing
+                None
             }
-            Job::Input(input) => NextTurn::Input(input),
+            Job::Input(input) => Some(input),
             Job::Lost {
                 node,
                 channel,
@@ -316,7 +312,7 @@ impl Driver {
                 if now.is_some_and(|now| now.is(&frame_writer)) {
                     self.lose(node, channel);
                 }
-                NextTurn::Nothing
+                None
             }
             Job::Connected {
                 node,
@@ -325,38 +321,38 @@ impl Driver {
             } => {
                 let before = self.frame_writers.insert((node, channel), frame_writer);
                 self.bulk_lost(node, channel, before.is_some());
-                NextTurn::Nothing
+                None
             }
             Job::Disconnected { node, channel } => {
                 let before = self.frame_writers.remove(&(node, channel));
                 self.bulk_lost(node, channel, before.is_some());
-                NextTurn::Nothing
+                None
             }
             Job::View(view) => {
                 if let Some(rebalancer) = &mut self.rebalancer {
                     rebalancer.plan_round(view);
                 }
-                NextTurn::Nothing
+                None
             }
             Job::Inspect(reply) => {
                 let _ = reply.send(self.node.status());
-                NextTurn::Nothing
+                None
             }
             Job::LedTerm(group, reply) => {
                 let _ = reply.send(self.node.led_term(group));
-                NextTurn::Nothing
+                None
             }
             Job::State(group, reply) => {
                 let _ = reply.send(self.led_state(group));
-                NextTurn::Nothing
+                None
             }
             Job::SystemApplied(reply) => {
                 let _ = reply.send(self.node.system_applied());
-                NextTurn::Nothing
+                None
             }
             Job::Exclude(why) => {
                 self.over.get_or_insert(why);
-                NextTurn::Nothing
+                None
             }
             Job::Stop => {
                 let timeout = if self.registry.is_some() {
@@ -366,7 +362,7 @@ impl Driver {
                 };
                 let timeout = u64::try_from(timeout.as_millis()).unwrap_or(0);
                 self.stop_at_ms = Some(self.clock.now().monotonic_ms + timeout);
-                NextTurn::Input(Input::Drain)
+                Some(Input::Drain)
             }
         }
     }
@@ -451,7 +447,7 @@ impl Driver {
                 request,
             } => {
                 if let Some(reply) = self.replies.remove(&id.0) {
-                    self.wakers.extend(reply.send(answer, request));
+                    self.wakers.extend(reply.send(Reply { answer, request }));
                 }
             }
             Output::Event { id, event } => {
@@ -459,7 +455,7 @@ impl Driver {
                     && let Err(StreamFull) = listener.event(event, &mut self.wakers)
                 {
                     self.listeners.remove(&id.0);
-                    self.inbox.push(Job::Input(Input::Unsubscribe { id }));
+                    self.inputs.push(Input::Unsubscribe { id });
                 }
             }
             Output::Change { id, change } => {
@@ -469,7 +465,7 @@ impl Driver {
                     .is_some_and(|listener| !listener.change(change))
                 {
                     self.listeners.remove(&id.0);
-                    self.inbox.push(Job::Input(Input::Unwatch { id }));
+                    self.inputs.push(Input::Unwatch { id });
                 }
             }
             Output::Closed { id, why } => {
@@ -492,13 +488,13 @@ impl Driver {
                     if let Some(frame_writer) = self.frame_writers.get(&(to, channel)).cloned() {
                         // The log thread sends the frame after the sync itself: one thread switch
                         // fewer for each acknowledgement.
-                        self.held.push(HeldFrame {
-                            after,
+                        let frame = HeldFrame {
                             to,
                             channel,
                             frame_writer,
                             frame,
-                        });
+                        };
+                        self.held.push((after, frame));
                     }
                 }
             },
@@ -527,11 +523,6 @@ fn count_for_a_turn(jobs: &[Job]) -> usize {
     };
     let count = jobs.iter().take_while(fits).count();
     count.max(usize::from(!jobs.is_empty()))
-}
-
-enum NextTurn {
-    Input(Input),
-    Nothing,
 }
 
 #[cfg(test)]

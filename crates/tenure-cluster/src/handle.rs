@@ -1,7 +1,7 @@
 //! Client interface of a running node: calls, subscriptions, watches, status, operator commands.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::cell::Cell;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,9 +16,10 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 
 use crate::call_batch::CallBatch;
-use crate::inbox::{Inbox, Job, LedState, ReplyTo};
+use crate::driver::Runner;
+use crate::job::{Job, LedState, ReplyTo};
 use crate::metrics::NodeMetrics;
-use crate::node_runner::NodeRunner;
+use crate::node_runner::{Drive, Driven};
 use crate::peers::{self, ClusterMembership, ClusterView, NodeInfo};
 use crate::reply_channel;
 use crate::status_report::{ClusterReport, NodeReport};
@@ -27,9 +28,8 @@ use crate::stream::{self, EventStream, StreamSender};
 /// Handle of a running node. Cheap to clone.
 #[derive(Clone)]
 pub struct Handle {
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) runner: Arc<NodeRunner>,
-    pub(crate) stopped: Arc<StopState>,
+    pub(crate) runner: Arc<Runner>,
+    pub(crate) stopped: watch::Sender<Option<StopReason>>,
     pub(crate) registry: Option<UnboundedSender<peers::RegistryEvent>>,
     pub(crate) joined: watch::Sender<ClusterMembership>,
     pub(crate) known: watch::Sender<ClusterView>,
@@ -46,49 +46,41 @@ pub enum Draining {
     No,
 }
 
-/// How a node has ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NodeEnd {
+/// Why a node has ended.
+#[derive(Clone, Debug)]
+pub(crate) struct StopReason {
+    pub(crate) why: String,
     /// The disk hangs. The state of the log is unknown until this process has exited and a new one
     /// has read it.
-    Hung,
-    Otherwise,
+    pub(crate) is_hung: bool,
 }
 
-/// Whether the node has ended, and why.
-#[derive(Default)]
-pub(crate) struct StopState {
-    is_set: AtomicBool,
-    why: Mutex<Option<String>>,
-    hung: watch::Sender<bool>,
+thread_local! {
+    /// The node whose wake-ups this thread defers, and whether one was requested meanwhile.
+    static DEFERRED: Cell<Option<(*const Runner, bool)>> = const { Cell::new(None) };
 }
 
-impl StopState {
-    pub(crate) fn set(&self, why: String, how: NodeEnd) {
-        self.why
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .get_or_insert(why);
-        self.is_set.store(true, Ordering::SeqCst);
-        if how == NodeEnd::Hung {
-            self.hung.send_replace(true);
+/// Returns whether this thread defers the wake-ups of the node. Then one follows at the end of the
+/// deferral.
+pub(crate) fn is_deferred(runner: &Arc<Runner>) -> bool {
+    let is_ours = matches!(DEFERRED.get(), Some((ours, _)) if ours == Arc::as_ptr(runner));
+    if is_ours {
+        DEFERRED.set(Some((Arc::as_ptr(runner), true)));
+    }
+    is_ours
+}
+
+/// Guard of [`Handle::defer_wake`]: performs the deferred wake-up on drop, also after a panic.
+struct DeferredWakeUp<F: Fn()> {
+    wake: F,
+    outer: Option<(*const Runner, bool)>,
+}
+
+impl<F: Fn()> Drop for DeferredWakeUp<F> {
+    fn drop(&mut self) {
+        if let Some((_, true)) = DEFERRED.replace(self.outer) {
+            (self.wake)();
         }
-    }
-
-    /// Returns whether the node has ended. Called for every call, so it takes no lock.
-    pub(crate) fn is_set(&self) -> bool {
-        self.is_set.load(Ordering::SeqCst)
-    }
-
-    pub(crate) fn is_hung(&self) -> bool {
-        *self.hung.borrow()
-    }
-
-    pub(crate) fn get(&self) -> Option<String> {
-        self.why
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
     }
 }
 
@@ -103,31 +95,46 @@ pub(crate) fn gone() -> Failure {
 impl Handle {
     /// Creates a call batch. Its reader may be up to `buffer` events behind.
     pub fn calls(&self, buffer: usize) -> CallBatch {
-        let (inbox, runner) = (Arc::clone(&self.inbox), Arc::clone(&self.runner));
-        CallBatch::new(inbox, runner, Arc::clone(&self.stopped), buffer)
+        CallBatch::new(Arc::clone(&self.runner), buffer)
     }
 
     /// Runs `work` on this thread and submits the calls that it makes as one batch at the end.
     pub fn defer_wake<T>(&self, work: impl FnOnce() -> T) -> T {
-        self.inbox.defer_wake(work, || self.runner.serve())
+        self.defer(work, || self.serve())
     }
 
     /// Like [`defer_wake`](Handle::defer_wake), but calls `busy` instead of stepping a busy node.
     /// `busy` must arrange that [`serve`](Handle::serve) is called soon.
     pub fn defer_wake_unless_busy<T>(&self, work: impl FnOnce() -> T, busy: impl Fn()) -> T {
-        self.inbox.defer_wake(work, || {
-            if self.runner.is_busy() {
+        self.defer(work, || {
+            if self.runner.drive(Drive::InlineUnlessBusy) == Driven::NotYet {
                 busy();
-            } else {
-                self.runner.try_step_inline();
             }
         })
+    }
+
+    fn defer<T>(&self, work: impl FnOnce() -> T, wake: impl Fn()) -> T {
+        let outer = DEFERRED.replace(Some((Arc::as_ptr(&self.runner), false)));
+        let _at_the_end = DeferredWakeUp { wake, outer };
+        work()
+    }
+
+    /// Enqueues a job and wakes the node, at the end of [`defer_wake`](Handle::defer_wake) if this
+    /// thread is inside of it.
+    fn push(&self, job: Job) {
+        if is_deferred(&self.runner) {
+            self.runner.submit([job], Drive::Later);
+        } else {
+            self.runner.push(job);
+        }
     }
 
     /// Makes the node handle the enqueued calls: steps it on this thread, or wakes its thread if it
     /// is busy.
     pub fn serve(&self) {
-        self.runner.serve();
+        if self.runner.drive(Drive::InlineUnlessBusy) == Driven::NotYet {
+            self.runner.drive(Drive::Wake);
+        }
     }
 
     /// Submits a call before this function returns. The future yields the answer, or a failure when
@@ -138,20 +145,15 @@ impl Handle {
         timeout: Duration,
     ) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
         let (reply, answer) = reply_channel::pair();
-        self.inbox.push(Job::Call {
+        self.push(Job::Call {
             request,
             timeout_ms: u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX),
             reply: ReplyTo::One(reply),
         });
-        // The node sets the stop state before it empties its inbox for the last time. The inbox
-        // mutex orders our push and that: either our job is still in the inbox and dropping it
-        // answers the call, or this load reads the stop state.
-        let ended = self.stopped.is_set();
         async move {
-            if ended {
-                return Err(gone());
-            }
-            answer.await
+            answer
+                .await
+                .map_or_else(|| Err(gone()), |reply| reply.answer)
         }
     }
 
@@ -159,8 +161,8 @@ impl Handle {
     /// behind.
     pub fn subscribe(&self, owner: OwnerId, buffer: usize) -> EventStream<Event> {
         let id = stream::number();
-        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
-        self.inbox.push(Job::Listen {
+        let (stream, sender, end) = stream::pair(&self.runner, id, buffer);
+        self.push(Job::Listen {
             id,
             input: Input::Subscribe { id, owner },
             listener: StreamSender::Events(sender, end),
@@ -176,8 +178,8 @@ impl Handle {
         buffer: usize,
     ) -> EventStream<WatchEvent> {
         let id = stream::number();
-        let (stream, sender, end) = stream::pair(&self.inbox, id, buffer);
-        self.inbox.push(Job::Listen {
+        let (stream, sender, end) = stream::pair(&self.runner, id, buffer);
+        self.push(Job::Listen {
             id,
             input: Input::Watch { id, prefix, start },
             listener: StreamSender::Changes(sender, end),
@@ -188,22 +190,13 @@ impl Handle {
     /// Waits until the node has registered all streams that were started before this call. Events
     /// that happened earlier have been delivered to the older streams by then.
     pub async fn reached(&self) {
-        let (reply, reached) = oneshot::channel();
-        self.inbox.push(Job::Reached(reply));
-        if self.stopped.get().is_none() {
-            // A node that ends drops the sender; its streams end as well.
-            let _ = reached.await;
-        }
+        // A node that ends drops the job; its streams end as well.
+        self.ask(Job::Reached).await.unwrap_or_default();
     }
 
     /// Returns the node's metrics. `None`: the node has ended.
     pub async fn vitals(&self) -> Option<NodeMetrics> {
-        let (reply, report) = oneshot::channel();
-        self.inbox.push(Job::Vitals(reply));
-        if self.stopped.get().is_some() {
-            return None;
-        }
-        report.await.ok()
+        self.ask(Job::Vitals).await
     }
 
     /// Waits until the node belongs to a cluster. Returns the reason if it cannot join (R161
@@ -245,12 +238,7 @@ impl Handle {
 
     /// Returns the status of this node's replicas. `None`: the node has ended.
     pub async fn status(&self) -> Option<Status> {
-        let (reply, answer) = oneshot::channel();
-        self.inbox.push(Job::Inspect(reply));
-        if self.stopped.get().is_some() {
-            return None;
-        }
-        answer.await.ok()
+        self.ask(Job::Inspect).await
     }
 
     /// Returns the state of a group in the snapshot format and the index of its last entry. The
@@ -273,10 +261,7 @@ impl Handle {
     /// Sends a query to the node thread. `None`: the node has ended.
     async fn ask<T>(&self, job: impl FnOnce(oneshot::Sender<T>) -> Job) -> Option<T> {
         let (reply, answer) = oneshot::channel();
-        self.inbox.push(job(reply));
-        if self.stopped.get().is_some() {
-            return None;
-        }
+        self.push(job(reply));
         answer.await.ok()
     }
 
@@ -325,8 +310,9 @@ impl Handle {
     /// Waits until the node has ended because of a hung disk and returns the reason. The process
     /// should exit then: a supervisor restarts it, and clients connect to another node.
     pub async fn hung(&self) -> String {
-        let mut hung = self.stopped.hung.subscribe();
-        if hung.wait_for(|hung| *hung).await.is_err() {
+        let mut stopped = self.stopped.subscribe();
+        let is_hung = |reason: &Option<StopReason>| reason.as_ref().is_some_and(|one| one.is_hung);
+        if stopped.wait_for(is_hung).await.is_err() {
             // Not reached: `self` owns the sender.
             std::future::pending::<()>().await;
         }
@@ -335,6 +321,103 @@ impl Handle {
 
     /// Returns why the node has ended. `None`: it runs (R145 (Health needs a working quorum)).
     pub fn stopped(&self) -> Option<String> {
-        self.stopped.get()
+        let reason = self.stopped.borrow();
+        reason.as_ref().map(|reason| reason.why.clone())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::Pin;
+    use std::task::{Context, Poll, Wake, Waker};
+    use std::thread::{self, ThreadId};
+    use std::time::Instant;
+
+    use super::*;
+    use crate::sync::{Mutex, lock};
+    use crate::test_support;
+
+    const LONG: Duration = Duration::from_secs(60);
+
+    /// Records the thread on which it was woken.
+    #[derive(Default)]
+    struct WakingThread(Mutex<Option<ThreadId>>);
+
+    impl Wake for WakingThread {
+        fn wake(self: Arc<Self>) {
+            *lock(&self.0) = Some(thread::current().id());
+        }
+    }
+
+    fn health(handle: &Handle) -> impl Future<Output = Result<Answer, Failure>> + Send + use<> {
+        handle.call(Box::new(ClientRequest::Health), LONG)
+    }
+
+    /// If the node thread sleeps, the caller steps the node, and its answer is ready when the
+    /// deferral ends. Calls to another node are not deferred.
+    #[test]
+    fn a_caller_steps_a_node_whose_thread_sleeps() {
+        let data = tempfile::tempdir().unwrap();
+        let [node, other] =
+            ["node", "other"].map(|name| test_support::start_lone(&data.path().join(name), 4));
+        let handle = node.handle();
+        let is_stepped_inline = || {
+            let woken = Arc::new(WakingThread::default());
+            let waker = Waker::from(Arc::clone(&woken));
+            let mut cx = Context::from_waker(&waker);
+            let mut answer = handle.defer_wake(|| {
+                let mut answer = Box::pin(health(handle));
+                assert!(answer.as_mut().poll(&mut cx).is_pending());
+                wait(Box::pin(health(other.handle())));
+                answer
+            });
+            let is_ready = matches!(answer.as_mut().poll(&mut cx), Poll::Ready(Ok(_)));
+            if !is_ready {
+                // The node must be done before the next attempt, or its thread would never sleep.
+                wait(answer);
+            }
+            is_ready && *lock(&woken.0) == Some(thread::current().id())
+        };
+        // The node thread does not sleep right after the start.
+        let begun = Instant::now();
+        while !is_stepped_inline() {
+            assert!(begun.elapsed() < LONG, "no call was stepped inline");
+            thread::yield_now();
+        }
+        node.stop();
+        other.stop();
+    }
+
+    fn wait(mut answer: Pin<Box<impl Future<Output = Result<Answer, Failure>>>>) {
+        let mut cx = Context::from_waker(Waker::noop());
+        loop {
+            if let Poll::Ready(answer) = answer.as_mut().poll(&mut cx) {
+                assert!(answer.is_ok(), "{answer:?}");
+                return;
+            }
+            thread::yield_now();
+        }
+    }
+
+    /// Every way to ask a node that has ended returns at once.
+    #[tokio::test]
+    async fn a_node_that_has_ended_answers_at_once() {
+        let data = tempfile::tempdir().unwrap();
+        let node = test_support::start_lone(data.path(), 4);
+        let handle = node.handle().clone();
+        let mut batch = handle.calls(1);
+        tokio::task::spawn_blocking(move || node.stop())
+            .await
+            .unwrap();
+        assert!(handle.stopped().is_some());
+        assert_eq!(health(&handle).await, Err(gone()));
+        assert_eq!(handle.defer_wake(|| health(&handle)).await, Err(gone()));
+        batch.push(7, Box::new(ClientRequest::Health), LONG);
+        batch.flush();
+        let mut answers = Vec::new();
+        std::future::poll_fn(|cx| batch.poll(cx, &mut answers)).await;
+        assert_eq!(answers.len(), 1);
+        assert!(handle.vitals().await.is_none() && handle.status().await.is_none());
+        handle.reached().await;
     }
 }

@@ -2,9 +2,9 @@
 //! [`tenure_node::Node`].
 //!
 //! ```text
-//!   transports ──▶ Handle ──▶ inbox ──▶ node thread ──▶ log thread ──▶ disk
+//!   transports ──▶ Handle ──▶ queue ──▶ node thread ──▶ log thread ──▶ disk
 //!                          peers thread ◀──┤ └──────▶ background thread ──▶ snapshots, spare files
-//!                other nodes ◀──▶ └──────────▶ inbox
+//!                other nodes ◀──▶ └──────────▶ queue
 //! ```
 //!
 //! Two short cuts save thread switches. While the node thread sleeps, the thread that enqueues a
@@ -18,6 +18,7 @@ pub mod archive;
 mod background;
 mod bootstrap;
 mod call_batch;
+mod commit_queue;
 mod directory;
 #[cfg(test)]
 mod disk_stall;
@@ -25,7 +26,7 @@ mod driver;
 mod gossip;
 mod handle;
 mod identity;
-mod inbox;
+mod job;
 mod log_writer;
 mod metrics;
 mod next_start;
@@ -40,8 +41,16 @@ mod recorded_compat;
 mod reply_channel;
 mod status_report;
 mod stream;
+mod sync;
+#[cfg(test)]
+#[path = "../tests/support/mod.rs"]
+mod test_support;
 
-use std::collections::{HashMap, VecDeque};
+// The test support names this crate as the tests outside of it do.
+#[cfg(test)]
+extern crate self as tenure_cluster;
+
+use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,10 +63,10 @@ use tenure_node::{ClusterConfig, Config, GroupId, Limits, Mark, Node, NodeId, Re
 use tokio::sync::watch;
 
 use bootstrap::Listeners;
+use commit_queue::CommitQueue;
 use driver::{Driver, MachineClock};
-use handle::StopState;
 use identity::NodeIdentity;
-use inbox::{Inbox, Job};
+use job::Job;
 use log_writer::LogWriter;
 use metrics::LogGauges;
 use next_start::{NextStart, StartAction, StartReason};
@@ -173,7 +182,7 @@ impl RunningNode {
     /// If the disk hangs, `stop` returns without closing the log: a process on a hung disk must be
     /// able to exit.
     pub fn stop(self) {
-        self.handle.inbox.push(Job::Stop);
+        self.handle.runner.push(Job::Stop);
         let mut threads = self.threads.into_iter();
         if let Some(node) = threads.next() {
             // A panic was already reported by the panic hook.
@@ -183,11 +192,13 @@ impl RunningNode {
         // exit without them: every answered call is durable already.
         let begun = Instant::now();
         let mut left: Vec<JoinHandle<()>> = threads.collect();
-        let longest = if self.handle.stopped.is_hung() {
-            Duration::ZERO
-        } else {
-            LONGEST_END
-        };
+        let is_hung = self
+            .handle
+            .stopped
+            .borrow()
+            .as_ref()
+            .is_some_and(|one| one.is_hung);
+        let longest = if is_hung { Duration::ZERO } else { LONGEST_END };
         while !left.is_empty() && begun.elapsed() < longest {
             left.retain(|thread| !thread.is_finished());
             thread::park_timeout(Duration::from_millis(1));
@@ -341,9 +352,8 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     };
     let (node, first) = Node::start(config, recovery, clock.now()).map_err(ReplayError::Records)?;
 
-    let inbox = Arc::new(Inbox::default());
     let gauges = Arc::new(LogGauges::default());
-    let stopped = Arc::new(StopState::default());
+    let stopped = watch::Sender::new(None);
     let (log_writer, writes) = mpsc::channel();
     let (background, todo) = mpsc::channel();
     let registry_events = options
@@ -352,11 +362,10 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         .then(tokio::sync::mpsc::unbounded_channel);
     let rules = options.peers.as_ref().map(|peers| peers.rules.clone());
     let registry = registry_events.as_ref().map(|(sender, _)| sender.clone());
-    let runner = NodeRunner::new(Driver {
+    let mut driver = Driver {
         node,
         clock,
-        inbox: Arc::clone(&inbox),
-        stopped: Arc::clone(&stopped),
+        stopped: stopped.clone(),
         log_writer: log_writer.clone(),
         gauges: Arc::clone(&gauges),
         background: background.clone(),
@@ -369,37 +378,35 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         rebalancer: rules.map(|rules| Rebalancer::new(rules, clock.now().monotonic_ms)),
         registry: registry.clone(),
         stop_at_ms: None,
-        jobs: Vec::new(),
         batch: None,
         held: Vec::new(),
         inputs: Vec::new(),
-        due_ms: 0,
         suspects: suspects.len(),
         suspects_told_ms: clock.now().monotonic_ms + driver::SUSPECTS_TOLD_EVERY_MS,
         over: None,
-    });
+    };
+    let next = driver.finish(first);
+    let runner = Arc::new(NodeRunner::new(driver, next));
     let log_writer_thread = {
         let log_writer = LogWriter {
             log,
             snapshots: snapshots.clone(),
-            inbox: Arc::clone(&inbox),
             runner: Arc::clone(&runner),
             background,
             durable: options.durable,
-            held: VecDeque::new(),
-            synced: Mark(0),
+            commits: CommitQueue::new(Mark(0)),
             turns: 0,
             gauges,
             #[cfg(test)]
             place: place.clone(),
             confirm_at: None,
         };
-        spawn("journal", move || log_writer.run(&writes))?
+        spawn("tenure-log", move || log_writer.run(&writes))?
     };
     let background_thread = {
-        let (inbox, log_writer) = (Arc::clone(&inbox), log_writer.clone());
-        spawn("chores", move || {
-            background::run(&todo, &snapshots, &inbox, &log_writer)
+        let (runner, log_writer) = (Arc::clone(&runner), log_writer.clone());
+        spawn("tenure-background", move || {
+            background::run(&todo, &snapshots, &runner, &log_writer)
         })?
     };
     let mut threads = vec![log_writer_thread, background_thread];
@@ -432,21 +439,19 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
             hints,
             listener: listeners.listener,
             socket: listeners.socket,
-            inbox: Arc::clone(&inbox),
             runner: Arc::clone(&runner),
             log_writer,
             clock,
             joined: joined.clone(),
             known: known.clone(),
         };
-        threads.push(spawn("peers", move || peers::run(start, events))?);
+        threads.push(spawn("tenure-peers", move || peers::run(start, events))?);
     }
     threads.insert(0, {
         let runner = Arc::clone(&runner);
-        spawn("node", move || runner.run(first))?
+        spawn("tenure-node", move || runner.run())?
     });
     let handle = Handle {
-        inbox,
         runner,
         stopped,
         registry,

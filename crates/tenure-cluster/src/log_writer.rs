@@ -6,7 +6,6 @@
 //! Votes and acknowledgements wait here until the entries that they depend on are durable (only
 //! written, with `SyncPolicy::No`); then the log thread sends them.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
@@ -19,9 +18,11 @@ use tenure_node::{Channel, Input, Mark, NodeId, WriteBatch};
 use tokio::sync::oneshot;
 
 use crate::background::BackgroundJob;
-use crate::inbox::{Inbox, Job};
+use crate::commit_queue::CommitQueue;
+use crate::driver::Runner;
+use crate::job::Job;
 use crate::metrics::LogGauges;
-use crate::node_runner::NodeRunner;
+use crate::node_runner::Drive;
 use crate::peers::{FrameWriter, OutboundMessage};
 
 pub use tenure_node::durable::ReplayError;
@@ -45,7 +46,7 @@ const IDLE: Duration = Duration::from_secs(1);
 /// A request to the log thread.
 pub(crate) enum LogJob {
     /// Writes the batch. Sends the frames when the marks that they wait for are durable.
-    Turn(Option<WriteBatch>, Vec<HeldFrame>),
+    Turn(Option<WriteBatch>, Vec<(Mark, HeldFrame)>),
     /// Writes a record about the node itself and reports when it is durable.
     Note(MetaRecord),
     /// The next log file is ready, or could not be created.
@@ -62,27 +63,40 @@ pub(crate) struct MetaRecord {
     pub(crate) done: Option<oneshot::Sender<()>>,
 }
 
-/// A frame that must not be sent before the log is durable up to `after`.
+/// A frame that must not be sent before the log is durable up to a mark.
 pub(crate) struct HeldFrame {
-    pub(crate) after: Mark,
     pub(crate) to: NodeId,
     pub(crate) channel: Channel,
     pub(crate) frame_writer: FrameWriter,
     pub(crate) frame: Bytes,
 }
 
+impl HeldFrame {
+    fn send(self, runner: &Runner) {
+        let HeldFrame {
+            to: node,
+            channel,
+            frame_writer,
+            frame,
+        } = self;
+        if frame_writer.send(OutboundMessage::Frame(frame)).is_err() {
+            runner.push(Job::Lost {
+                node,
+                channel,
+                frame_writer,
+            });
+        }
+    }
+}
+
 pub(crate) struct LogWriter {
     pub(crate) log: FileLog<RealDisk>,
     pub(crate) snapshots: Snapshots<RealDisk>,
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) runner: Arc<Runner>,
     pub(crate) background: Sender<BackgroundJob>,
     /// Whether writes are synced at all (R152 (acknowledged means durable)).
     pub(crate) durable: SyncPolicy,
-    /// Frames that wait for a sync, in ascending order of their marks.
-    pub(crate) held: VecDeque<HeldFrame>,
-    /// The log is durable up to this mark.
-    pub(crate) synced: Mark,
+    pub(crate) commits: CommitQueue<Mark, HeldFrame>,
     /// Number of turns of this thread.
     pub(crate) turns: u64,
     /// Size and sync times of the log, for readers that must not block on this thread.
@@ -111,7 +125,7 @@ impl LogWriter {
         if let Err(error) = self.serve(writes) {
             let why = error.to_string();
             tracing::error!(why, "the log failed: this node stops");
-            self.inbox.push(Job::Input(Input::WriteFailed { why }));
+            self.runner.push(Job::Input(Input::WriteFailed { why }));
         }
     }
 
@@ -134,14 +148,14 @@ impl LogWriter {
             for write in std::iter::once(first).chain(writes.try_iter()) {
                 match write {
                     LogJob::Turn(batch, held) => {
-                        self.held.extend(held);
+                        self.commits.hold(held);
                         if let Some(batch) = batch {
                             self.make_room(&mut items)?;
                             written.gather(&mut self.log, &self.snapshots, &mut items, &batch)?;
                         } else {
                             // The mark may have been synced while these frames were on their way to
                             // this thread.
-                            self.let_go();
+                            self.commits.release(|frame| frame.send(&self.runner));
                         }
                     }
                     LogJob::Note(note) => {
@@ -185,20 +199,21 @@ impl LogWriter {
             }
             let mark = synced.mark();
             if let Some(mark) = mark {
-                // Order matters: the node's inbox must contain `Persisted` before a frame that
-                // depends on the sync leaves. Otherwise a candidate could be elected by the answers
-                // before it knows that its own log is durable. The node is woken only below.
-                self.inbox.leave(Job::Input(Input::Persisted { mark }));
-                self.synced = mark;
-                self.let_go();
+                // The node is woken only below.
+                let runner = &self.runner;
+                let notice = |mark| {
+                    runner.submit([Job::Input(Input::Persisted { mark })], Drive::Later);
+                };
+                self.commits
+                    .synced(mark, notice, |frame| frame.send(runner));
             }
             next = writes.try_recv().ok();
-            match (mark, &next) {
-                (None, _) => {}
-                // No job is queued, and perhaps none comes before the node has stepped: step it on
+            if mark.is_some() {
+                // If no job is queued, perhaps none comes before the node has stepped: step it on
                 // this thread.
-                (Some(_), None) => self.runner.try_step_inline(),
-                (Some(_), Some(_)) => self.inbox.wake(),
+                let is_idle = next.is_none();
+                self.runner
+                    .drive(if is_idle { Drive::Inline } else { Drive::Wake });
             }
             self.clean(synced);
             if end {
@@ -230,26 +245,6 @@ impl LogWriter {
         Ok(writes.recv().ok())
     }
 
-    /// Sends the frames whose marks are durable now.
-    fn let_go(&mut self) {
-        while let Some(held) = self.held.pop_front_if(|held| held.after <= self.synced) {
-            let HeldFrame {
-                to: node,
-                channel,
-                frame_writer,
-                frame,
-                ..
-            } = held;
-            if frame_writer.send(OutboundMessage::Frame(frame)).is_err() {
-                self.inbox.push(Job::Lost {
-                    node,
-                    channel,
-                    frame_writer,
-                });
-            }
-        }
-    }
-
     /// Housekeeping after a sync.
     fn clean(&mut self, synced: Synced) {
         if let Err(error) = synced.clean(&self.snapshots) {
@@ -263,7 +258,7 @@ impl LogWriter {
             // Asks the groups that keep the oldest file in use for a snapshot, so that the file can
             // be reused.
             for group in held_back(&self.log, MOST_FILES) {
-                self.inbox.push(Job::Input(Input::CutLog { group }));
+                self.runner.push(Job::Input(Input::CutLog { group }));
             }
         }
         if let Some(job) = self.log.spare_wanted() {

@@ -1,269 +1,385 @@
-//! Flat combining: the thread that enqueues a job steps the node itself while the node thread
-//! sleeps.
+//! Flat combining: a thread that has work for an idle node steps the node itself. The node thread
+//! steps it at deadlines, under load, and when a step may take long.
 //!
 //! When a lock passes from one holder to the next, each thread switch costs as much as the work
-//! between two switches. Stepping on the calling thread removes one. With `FEW` or more calls in
-//! flight, clients wake the node thread instead, so that batches stay large. Steps that may take
-//! long (much data, see [`Inbox::holds_much`]) stay on the node thread.
+//! between two switches. Stepping on the calling thread removes one. With [`BUSY`] or more calls in
+//! flight, clients wake the node thread instead, so that batches stay large.
 //!
-//! Two things protect the node. [`Inbox`]'s state word elects at most one stepping thread at a
-//! time, and the mutex `place` enforces it: the node thread may wake by timeout during an inline
-//! step, and then it waits or the inline stepper returns. Lock and unlock of `place`
-//! (acquire/release) make the writes of one step visible to the next stepping thread.
+//! # Synchronization
+//!
+//! The runner is a monitor: one mutex protects the queued jobs, the node and the state of the node
+//! thread; one condition variable wakes the node thread. The mutex puts all critical sections into
+//! one order, and each unlock happens-before the next lock.
+//!
+//! - **One step at a time.** The node is a value. A thread takes it out of the monitor, steps it
+//!   and puts it back. Only one thread can have it, and a thread that is late cannot put back the
+//!   node of another one (no ABA). Taking and putting back are critical sections, so each step
+//!   happens-before the next.
+//! - **No lost wake-up.** A thread that leaves the node idle sees an empty queue in the same
+//!   critical section. So a job that is queued at an idle node was enqueued later, and its producer
+//!   sees the idle node: it takes the node or hands it to the node thread. A producer that finds
+//!   the node taken does nothing, because the thread that has the node looks at the queue when it
+//!   puts the node back. The node thread checks for work and starts to wait in one critical
+//!   section, so no notification falls between the two.
+//! - **No missed deadline.** A caller whose step makes the next one due before the node thread
+//!   wakes up hands the node over. If the node thread wakes up while a caller steps, it records
+//!   that it waits for the node, and every caller then hands the node over.
+//! - **No step after the end.** After a step that ends the node, callers hand the node over, and
+//!   the node thread consumes it: there is no value left to step. It then refuses new jobs and
+//!   drops the queued ones in one critical section, so every job is either stepped or dropped.
+//! - **Order.** A thread takes jobs only together with the node, all of them and in order. So jobs
+//!   are stepped in the order of `enqueue`, and outputs, which leave during the step, in the order
+//!   of the steps.
+//!
+//! `tests/models` checks these claims with the model checker `shuttle`.
 
-use std::sync::{Arc, Mutex, PoisonError, TryLockError};
-use std::time::Duration;
+use std::panic::{self, AssertUnwindSafe};
 
-use tenure_node::{Node, Output};
+use crate::sync::{Condvar, Mutex, MutexGuard, WakeTime, has_passed, lock, wait_until};
 
-use crate::driver::Driver;
-use crate::inbox::{Inbox, ThreadWake};
+/// A node with at least this many calls in flight counts as busy: the node thread steps it, because
+/// more calls that can share a batch are likely to follow.
+const BUSY: usize = 8;
 
-/// A node with at least this many calls in flight counts as busy: waiting for more calls makes
-/// batches larger.
-const FEW: usize = 8;
+/// Queued frames of more bytes than this are a long step, which callers leave to the node thread.
+const HEAVY_BYTES: usize = 64 * 1024;
 
-/// Owns the driver and decides which thread steps it. See the module documentation.
-pub(crate) struct NodeRunner {
-    inbox: Arc<Inbox>,
-    place: Mutex<RunnerState>,
+/// Maximum number of steps that a caller takes for the jobs of other threads and its own.
+const MOST_INLINE_STEPS: usize = 2;
+
+/// What a [`NodeRunner`] steps: the driver of the node, or a small machine in the models.
+pub(crate) trait Step {
+    /// An item of the queue.
+    type Job;
+
+    /// Handles the jobs in order. Jobs that are left in `jobs` come first in the next step, which
+    /// must then be due at once.
+    fn step(&mut self, jobs: &mut Vec<Self::Job>) -> NextStep;
+
+    /// Ends the node, on the node thread, after a step that returned [`NextStep::Never`] or
+    /// panicked.
+    fn end(self);
 }
 
-struct RunnerState {
-    /// `None` after the node has ended.
-    driver: Option<Driver>,
-    /// Deadline of the node thread's current sleep, in running time. An inline step that makes an
-    /// earlier turn due must wake the node thread.
-    wakes_ms: u64,
+/// When the next step is due.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NextStep {
+    /// At `due`, or as soon as a job is queued.
+    Due {
+        due: WakeTime,
+        /// Number of calls in flight.
+        calls: usize,
+    },
+    /// The node has ended.
+    Never,
 }
 
-impl NodeRunner {
-    pub(crate) fn new(driver: Driver) -> Arc<NodeRunner> {
-        Arc::new(NodeRunner {
-            inbox: Arc::clone(&driver.inbox),
-            place: Mutex::new(RunnerState {
-                driver: Some(driver),
-                wakes_ms: 0,
+/// What a thread does about the queued jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Drive {
+    /// Nothing now: the thread must call [`NodeRunner::drive`] afterwards.
+    Later,
+    /// Wakes the node thread, unless another thread steps the node.
+    Wake,
+    /// Steps the node on this thread, unless another thread steps it. Only for threads that may be
+    /// blocked for the length of a short step.
+    Inline,
+    /// Like `Inline`, or like `Later` if the node is busy, so that more calls join the batch.
+    InlineUnlessBusy,
+}
+
+/// Whether a thread has done its part for the queued jobs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driven {
+    Yes,
+    /// The node is busy: [`NodeRunner::drive`] must be called.
+    NotYet,
+}
+
+/// Kind of an enqueued frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum FrameKind {
+    Short,
+    /// A part of a snapshot: the step may take long.
+    Long,
+}
+
+/// A node, its queue, and the choice of the thread that steps it. See the module documentation.
+pub(crate) struct NodeRunner<S: Step> {
+    monitor: Mutex<Monitor<S>>,
+    /// Notified when the node is handed to the node thread.
+    handed_over: Condvar,
+}
+
+struct Monitor<S: Step> {
+    jobs: Vec<S::Job>,
+    /// Bytes of the frames in `jobs`.
+    frame_bytes: usize,
+    /// Whether `jobs` contains a long frame.
+    has_long_frame: bool,
+    /// `None`: a thread steps the node, or the node has ended.
+    node: Option<Box<Stepper<S>>>,
+    thread: ThreadState,
+    /// Number of calls in flight after the last step.
+    calls: usize,
+}
+
+struct Stepper<S: Step> {
+    step: S,
+    /// Jobs that the next step handles first. Otherwise empty, and kept for its capacity.
+    jobs: Vec<S::Job>,
+    next: NextStep,
+}
+
+/// State of the node thread.
+#[derive(Clone, Copy)]
+enum ThreadState {
+    /// It steps the node, or was notified and takes the node next.
+    Awake,
+    /// It wakes up at this time. `None`: when the node is handed over.
+    Asleep(Option<WakeTime>),
+    /// It has ended the node.
+    Ended,
+}
+
+impl<S: Step> Monitor<S> {
+    fn is_busy(&self) -> bool {
+        self.calls >= BUSY
+    }
+
+    fn is_heavy(&self) -> bool {
+        self.has_long_frame || self.frame_bytes > HEAVY_BYTES
+    }
+
+    /// Takes the node out, with the queued jobs.
+    fn take(&mut self) -> Option<Box<Stepper<S>>> {
+        let mut node = self.node.take()?;
+        if node.jobs.is_empty() {
+            std::mem::swap(&mut node.jobs, &mut self.jobs);
+            self.frame_bytes = 0;
+            self.has_long_frame = false;
+        }
+        Some(node)
+    }
+
+    /// Takes the node for a caller. `None`: another thread has it or takes it next, or the step may
+    /// take long.
+    fn take_inline(&mut self) -> Option<Box<Stepper<S>>> {
+        let may = matches!(self.thread, ThreadState::Asleep(_)) && !self.is_heavy();
+        if may { self.take() } else { None }
+    }
+
+    fn put_back(&mut self, node: Box<Stepper<S>>) {
+        if let NextStep::Due { calls, .. } = node.next {
+            self.calls = calls;
+        }
+        self.node = Some(node);
+    }
+
+    /// Returns whether the next step is due before the node thread wakes up. The step that ends the
+    /// node is always due.
+    fn is_due_earlier(&self) -> bool {
+        match (self.node.as_ref().map(|node| node.next), self.thread) {
+            (Some(NextStep::Due { due, .. }), ThreadState::Asleep(Some(wakes))) => due < wakes,
+            (Some(_), ThreadState::Asleep(_)) => true,
+            _ => false,
+        }
+    }
+}
+
+impl<S: Step> Stepper<S> {
+    /// Steps the node and then calls `then`, unless the step has ended the node.
+    fn step(&mut self, then: impl FnOnce(&mut S)) {
+        // After a panic the state of the node is unknown, so it is only ended. The panic hook has
+        // reported the panic, and the calling thread can continue.
+        let stepped = panic::catch_unwind(AssertUnwindSafe(|| {
+            let next = self.step.step(&mut self.jobs);
+            if let NextStep::Due { .. } = next {
+                then(&mut self.step);
+            }
+            next
+        }));
+        self.next = stepped.unwrap_or(NextStep::Never);
+    }
+}
+
+impl<S: Step> NodeRunner<S> {
+    /// The first step is due at once, on the node thread.
+    pub(crate) fn new(step: S, next: NextStep) -> NodeRunner<S> {
+        NodeRunner {
+            monitor: Mutex::new(Monitor {
+                jobs: Vec::new(),
+                frame_bytes: 0,
+                has_long_frame: false,
+                node: Some(Box::new(Stepper {
+                    step,
+                    jobs: Vec::new(),
+                    next,
+                })),
+                thread: ThreadState::Awake,
+                calls: 0,
             }),
-        })
-    }
-
-    /// Body of the node thread: steps the node until it ends. `first` are the outputs of the node's
-    /// start.
-    pub(crate) fn run(&self, first: Vec<Output>) {
-        self.inbox.attach();
-        self.begin(first);
-        while let Some(rest) = self.next() {
-            self.inbox.sleep(rest);
-        }
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        let driver = place.driver.take();
-        drop(place);
-        if let Some(mut driver) = driver {
-            let why = driver.over.take();
-            driver.end(why.unwrap_or_else(|| "a turn broke off".to_owned()));
+            handed_over: Condvar::new(),
         }
     }
 
-    fn begin(&self, first: Vec<Output>) {
-        let mut place = self.place.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(driver) = &mut place.driver {
-            driver.finish(first);
+    /// Body of the node thread: steps the node until it ends.
+    pub(crate) fn run(&self) {
+        let mut monitor = lock(&self.monitor);
+        let ended = loop {
+            monitor = self.wait_for_work(monitor);
+            let Some(mut node) = monitor.take() else {
+                continue;
+            };
+            if let NextStep::Never = node.next {
+                break node;
+            }
+            drop(monitor);
+            node.step(|_| {});
+            monitor = lock(&self.monitor);
+            monitor.put_back(node);
+        };
+        drop(monitor);
+        let Stepper { step, jobs, .. } = *ended;
+        step.end();
+        let mut monitor = lock(&self.monitor);
+        monitor.thread = ThreadState::Ended;
+        let queued = std::mem::take(&mut monitor.jobs);
+        drop(monitor);
+        // Dropping a job answers its caller, which may run code that enqueues: not under the lock.
+        drop((jobs, queued));
+    }
+
+    /// Blocks the node thread until jobs are queued, the next step is due, or the node has ended.
+    fn wait_for_work<'a>(
+        &self,
+        mut monitor: MutexGuard<'a, Monitor<S>>,
+    ) -> MutexGuard<'a, Monitor<S>> {
+        loop {
+            let wakes = match monitor.node.as_ref().map(|node| node.next) {
+                Some(NextStep::Due { due, .. }) if monitor.jobs.is_empty() && !has_passed(due) => {
+                    Some(due)
+                }
+                Some(_) => break,
+                // A caller steps the node and hands it over afterwards.
+                None => None,
+            };
+            monitor.thread = ThreadState::Asleep(wakes);
+            monitor = wait_until(&self.handed_over, monitor, wakes);
+        }
+        monitor.thread = ThreadState::Awake;
+        monitor
+    }
+
+    /// Enqueues a job and wakes the node thread, unless another thread steps the node.
+    pub(crate) fn push(&self, job: S::Job) {
+        self.submit([job], Drive::Wake);
+    }
+
+    /// Enqueues jobs in order. A node that has ended drops them.
+    pub(crate) fn submit(&self, jobs: impl IntoIterator<Item = S::Job>, drive: Drive) -> Driven {
+        match self.locked_enqueue(jobs) {
+            Some(monitor) => self.locked_drive(monitor, drive),
+            None => Driven::Yes,
         }
     }
 
-    /// Takes a turn if a job or a deadline is due. Returns how long the thread may sleep, or `None`
-    /// at the end.
-    fn next(&self) -> Option<Duration> {
-        // A poisoned mutex means that a turn panicked and the node's state is unknown: end.
-        let mut place = self.place.lock().ok()?;
-        let place = &mut *place;
-        let driver = place.driver.as_mut()?;
-        if driver.over.is_none() && (!self.inbox.is_empty() || driver.rest().is_zero()) {
-            driver.turn();
+    /// Enqueues a frame of a peer for a later [`drive`](NodeRunner::drive). Wakes the node thread
+    /// if the step may take long. Returns the number of frame bytes that wait.
+    pub(crate) fn submit_frame(&self, job: S::Job, bytes: usize, kind: FrameKind) -> usize {
+        let Some(mut monitor) = self.locked_enqueue([job]) else {
+            return 0;
+        };
+        monitor.frame_bytes += bytes;
+        monitor.has_long_frame |= kind == FrameKind::Long;
+        let waiting = monitor.frame_bytes;
+        if monitor.is_heavy() {
+            self.hand_over(monitor);
         }
-        if driver.over.is_some() {
+        waiting
+    }
+
+    fn locked_enqueue(
+        &self,
+        jobs: impl IntoIterator<Item = S::Job>,
+    ) -> Option<MutexGuard<'_, Monitor<S>>> {
+        let mut monitor = lock(&self.monitor);
+        if let ThreadState::Ended = monitor.thread {
+            // Dropping a job answers its caller, which may run code that enqueues: not under the
+            // lock.
+            drop(monitor);
+            drop(jobs);
             return None;
         }
-        place.wakes_ms = driver.due_ms;
-        Some(driver.rest())
+        monitor.jobs.extend(jobs);
+        Some(monitor)
     }
 
-    /// Handles the jobs in the inbox: steps the node on this thread if the node thread sleeps. Only
-    /// for threads that may be blocked for the length of a small turn.
-    pub(crate) fn try_step_inline(&self) {
-        self.inbox.try_step_inline(|| self.turn());
+    /// Returns the number of frame bytes that wait.
+    pub(crate) fn frame_bytes(&self) -> usize {
+        lock(&self.monitor).frame_bytes
     }
 
-    /// Handles the jobs in the inbox for a client. Below [`FEW`] calls in flight it steps inline,
-    /// because no further calls are expected that could share the batch; otherwise it wakes the
-    /// node thread.
-    pub(crate) fn serve(&self) {
-        if self.is_busy() {
-            self.inbox.wake();
-        } else {
-            self.try_step_inline();
+    /// Lets the node handle the jobs that are queued.
+    pub(crate) fn drive(&self, drive: Drive) -> Driven {
+        self.locked_drive(lock(&self.monitor), drive)
+    }
+
+    fn locked_drive(&self, monitor: MutexGuard<'_, Monitor<S>>, drive: Drive) -> Driven {
+        match drive {
+            _ if monitor.jobs.is_empty() => {}
+            Drive::Later => {}
+            Drive::InlineUnlessBusy if monitor.is_busy() => return Driven::NotYet,
+            Drive::Wake => self.hand_over(monitor),
+            Drive::Inline | Drive::InlineUnlessBusy => self.locked_step(monitor, |_| {}),
+        }
+        Driven::Yes
+    }
+
+    /// Steps the node on this thread and then passes it to `look`. Does nothing if the node is busy
+    /// or another thread steps it.
+    pub(crate) fn step_and_look(&self, look: impl FnOnce(&mut S)) {
+        let monitor = lock(&self.monitor);
+        if !monitor.is_busy() {
+            self.locked_step(monitor, look);
         }
     }
 
-    /// Returns whether at least [`FEW`] calls were in flight after the last turn. A hint, read
-    /// without ordering.
-    pub(crate) fn is_busy(&self) -> bool {
-        self.inbox.calls() >= FEW
-    }
-
-    /// Takes a turn on this thread and then passes the node to `look`. Does nothing if the node is
-    /// busy or its thread is awake.
-    pub(crate) fn read_view(&self, look: impl FnOnce(&mut Node)) {
-        if self.is_busy() {
-            return;
-        }
-        let mut look = Some(look);
-        self.inbox.try_step_inline(|| {
-            self.turn_and(|driver| {
-                if let Some(look) = look.take() {
-                    look(&mut driver.node);
-                }
-            })
-        });
-    }
-
-    /// Takes an inline turn.
-    fn turn(&self) -> ThreadWake {
-        self.turn_and(|_| {})
-    }
-
-    /// Takes an inline turn and then calls `then`. Returns whether the node thread must be woken.
-    fn turn_and(&self, then: impl FnOnce(&mut Driver)) -> ThreadWake {
-        let mut place = match self.place.try_lock() {
-            Ok(place) => place,
-            // The node thread woke by timeout and holds the mutex. It has published AWAKE before it
-            // locked, so it checks the inbox again before it sleeps.
-            Err(TryLockError::WouldBlock) => return ThreadWake::No,
-            // The node thread must wake: it sees the poisoned mutex and ends the node.
-            Err(TryLockError::Poisoned(_)) => return ThreadWake::Yes,
-        };
-        let wakes_ms = place.wakes_ms;
-        let Some(driver) = &mut place.driver else {
-            return ThreadWake::No;
-        };
-        if driver.over.is_none() {
-            driver.turn();
-        }
-        if driver.over.is_none() {
-            then(driver);
-        }
-        // The node thread sleeps until `wakes_ms`. It must wake now if the node has ended (it does
-        // the cleanup) or if the next turn is due before its deadline.
-        if driver.over.is_some() || driver.due_ms < wakes_ms {
-            ThreadWake::Yes
-        } else {
-            ThreadWake::No
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::task::{Context, Poll, Wake, Waker};
-    use std::thread::{self, ThreadId};
-    use std::time::Instant;
-
-    use tenure_core::policy::Algorithm;
-    use tenure_node::{ClientRequest, ClusterConfig, Limits, NodeId};
-
-    use super::*;
-    use crate::{Options, SyncPolicy};
-
-    /// Records the thread on which it was woken.
-    #[derive(Default)]
-    struct WakeCounter(Mutex<Option<ThreadId>>);
-
-    impl Wake for WakeCounter {
-        fn wake(self: Arc<Self>) {
-            *self.0.lock().unwrap() = Some(thread::current().id());
-        }
-    }
-
-    fn lone(directory: &std::path::Path) -> crate::RunningNode {
-        let options = Options {
-            data_dir: directory.to_owned(),
-            node: NodeId::new(1).unwrap(),
-            name: "lone".to_owned(),
-            cluster: ClusterConfig {
-                group_count: 4,
-                prefix_segments: 1,
-                default_algorithm: Algorithm::RecursiveRw,
-            },
-            limits: Limits::default(),
-            durable: SyncPolicy::Yes,
-            peers: None,
-        };
-        crate::start(options).unwrap()
-    }
-
-    /// While the node is busy, `defer_wake_unless_busy` does not wake it; a later `serve` does.
-    #[tokio::test]
-    async fn a_busy_node_hears_of_calls_later() {
-        let directory = tempfile::tempdir().unwrap();
-        let node = lone(directory.path());
-        let handle = node.handle();
-        let begun = Instant::now();
-        loop {
-            assert!(begun.elapsed() < Duration::from_secs(60), "it is not busy");
-            // The node resets the count after each of its turns, so the loop sets it again.
-            handle.inbox.set_calls(FEW);
-            let mut answer = None;
-            let told = std::cell::Cell::new(false);
-            let call = || handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
-            handle.defer_wake_unless_busy(|| answer = Some(call()), || told.set(true));
-            // Otherwise the node thread was awake or woke by timeout, and this round proves
-            // nothing.
-            let waited = told.get() && handle.inbox.is_unattended();
-            handle.serve();
-            assert!(!handle.inbox.is_unattended(), "nobody was told");
-            let answer = answer.unwrap().await;
-            assert!(answer.is_ok(), "{answer:?}");
-            if waited {
+    /// Takes inline steps until the queue is empty, at most [`MOST_INLINE_STEPS`]. Calls `then`
+    /// after the first one.
+    fn locked_step<'a>(
+        &'a self,
+        mut monitor: MutexGuard<'a, Monitor<S>>,
+        then: impl FnOnce(&mut S),
+    ) {
+        let mut then = Some(then);
+        for _ in 0..MOST_INLINE_STEPS {
+            let Some(mut node) = monitor.take_inline() else {
+                break;
+            };
+            drop(monitor);
+            match then.take() {
+                Some(then) => node.step(then),
+                None => node.step(|_| {}),
+            }
+            monitor = lock(&self.monitor);
+            monitor.put_back(node);
+            if monitor.is_due_earlier() {
                 break;
             }
+            if monitor.jobs.is_empty() {
+                return;
+            }
         }
-        node.stop();
+        self.hand_over(monitor);
     }
 
-    /// If the node thread sleeps, the caller steps the node and its answer is ready on return.
-    #[test]
-    fn a_caller_stands_in_for_a_node_that_sleeps() {
-        let directory = tempfile::tempdir().unwrap();
-        let node = lone(directory.path());
-        let handle = node.handle();
-        let asks = || {
-            let woken = Arc::new(WakeCounter::default());
-            let waker = Waker::from(Arc::clone(&woken));
-            let mut cx = Context::from_waker(&waker);
-            let mut answer = None;
-            handle.defer_wake(|| {
-                let call = handle.call(Box::new(ClientRequest::Health), Duration::from_secs(60));
-                answer = Some(Box::pin(call));
-                assert!(answer.as_mut().unwrap().as_mut().poll(&mut cx).is_pending());
-            });
-            let mut answer = answer.unwrap();
-            let mut answered = answer.as_mut().poll(&mut cx);
-            let by = *woken.0.lock().unwrap();
-            let stepped_inline = answered.is_ready() && by == Some(thread::current().id());
-            // The node must finish before the next attempt, or its thread would never sleep.
-            while answered.is_pending() {
-                thread::yield_now();
-                answered = answer.as_mut().poll(&mut cx);
-            }
-            stepped_inline && matches!(answered, Poll::Ready(Ok(_)))
-        };
-        // The node thread does not sleep right after the start.
-        let begun = Instant::now();
-        while !asks() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stood in");
-            thread::yield_now();
+    /// Hands the node to the node thread, unless another thread has it.
+    fn hand_over(&self, mut monitor: MutexGuard<'_, Monitor<S>>) {
+        if let (ThreadState::Asleep(_), true) = (monitor.thread, monitor.node.is_some()) {
+            monitor.thread = ThreadState::Awake;
+            drop(monitor);
+            self.handed_over.notify_one();
         }
-        node.stop();
     }
 }

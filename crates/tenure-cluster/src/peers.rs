@@ -1,7 +1,7 @@
 //! Peer connections and the registry of known peers.
 //!
 //! ```text
-//!   node ──frames──▶ FrameWriter ═══TCP═══▶ listener ──▶ inbox of the other node
+//!   node ──frames──▶ FrameWriter ═══TCP═══▶ listener ──▶ queue of the other node
 //!            registry: known nodes, their connections, control messages
 //! ```
 //!
@@ -35,13 +35,12 @@ use std::sync::mpsc::Sender;
 use tenure_node::{Channel, ClusterConfig, NodeId};
 use tokio::sync::{mpsc, oneshot, watch};
 
-use crate::driver::MachineClock;
+use crate::driver::{MachineClock, Runner};
 use crate::identity::NodeIdentity;
-use crate::inbox::{Inbox, Job};
+use crate::job::Job;
 use crate::log_writer::{LogJob, MetaRecord};
 use crate::next_start::{self, NextStart};
 use crate::node_record::NodeRecord;
-use crate::node_runner::NodeRunner;
 
 #[cfg(test)]
 pub(crate) use control::ControlMessage;
@@ -159,8 +158,7 @@ pub(crate) struct PeersStart {
     pub(crate) hints: Vec<NodeRecord>,
     pub(crate) listener: TcpListener,
     pub(crate) socket: UdpSocket,
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) runner: Arc<Runner>,
     pub(crate) log_writer: Sender<LogJob>,
     pub(crate) clock: MachineClock,
     pub(crate) joined: watch::Sender<ClusterMembership>,
@@ -180,8 +178,7 @@ pub(crate) struct PeersContext {
     pub(crate) node_record: RefCell<NodeRecord>,
     pub(crate) node_record_changed: tokio::sync::Notify,
     pub(crate) events: mpsc::UnboundedSender<RegistryEvent>,
-    pub(crate) inbox: Arc<Inbox>,
-    pub(crate) runner: Arc<NodeRunner>,
+    pub(crate) runner: Arc<Runner>,
     pub(crate) log_writer: Sender<LogJob>,
     pub(crate) joined: watch::Sender<ClusterMembership>,
     pub(crate) known: watch::Sender<ClusterView>,
@@ -244,7 +241,6 @@ impl PeersContext {
             node_record: RefCell::new(start.node_record.clone()),
             node_record_changed: tokio::sync::Notify::new(),
             events,
-            inbox: Arc::clone(&start.inbox),
             runner: Arc::clone(&start.runner),
             log_writer: start.log_writer.clone(),
             joined: start.joined.clone(),
@@ -273,7 +269,7 @@ impl PeersContext {
     pub(crate) async fn claim(&self) -> Option<ClusterClaim> {
         self.identity.borrow().cluster_id?;
         let (reply, answer) = oneshot::channel();
-        self.inbox.push(Job::SystemApplied(reply));
+        self.runner.push(Job::SystemApplied(reply));
         // A node that has ended does not answer. The last known value is still a valid lower bound.
         if let Ok(Ok(applied)) = tokio::time::timeout(OWN_NODE, answer).await {
             self.merge(&ClusterClaim {

@@ -11,7 +11,8 @@ use tenure_node::{Failure, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
 use crate::call_batch::CompletionQueue;
-use crate::inbox::{Inbox, Job};
+use crate::driver::Runner;
+use crate::job::Job;
 
 /// Reason why a stream ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +30,7 @@ pub struct EventStream<T> {
     id: StreamId,
     items: mpsc::Receiver<T>,
     end: Arc<OnceLock<StreamEnd>>,
-    inbox: Arc<Inbox>,
+    runner: Arc<Runner>,
 }
 
 impl<T> EventStream<T> {
@@ -53,7 +54,7 @@ impl<T> EventStream<T> {
 
 impl<T> Drop for EventStream<T> {
     fn drop(&mut self) {
-        self.inbox.push(Job::Unlisten { id: self.id });
+        self.runner.push(Job::Unlisten { id: self.id });
     }
 }
 
@@ -122,7 +123,7 @@ static NEXT: AtomicU64 = AtomicU64::new(1);
 /// Creates a stream, its sender, and the cell for the reason of its end. Up to `buffer` items are
 /// buffered.
 pub(crate) fn pair<T>(
-    inbox: &Arc<Inbox>,
+    runner: &Arc<Runner>,
     id: StreamId,
     buffer: usize,
 ) -> (EventStream<T>, mpsc::Sender<T>, Arc<OnceLock<StreamEnd>>) {
@@ -132,7 +133,7 @@ pub(crate) fn pair<T>(
         id,
         items,
         end: Arc::clone(&end),
-        inbox: Arc::clone(inbox),
+        runner: Arc::clone(runner),
     };
     (stream, sender, end)
 }

@@ -5,139 +5,22 @@
     reason = "a test fails where something is not as it must be"
 )]
 
-use std::net::{SocketAddr, TcpListener};
+mod support;
+
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use tenure_cluster::offline::OldData;
-use tenure_cluster::{
-    BootstrapMode, ClusterReport, DataOrigin, Options, PeerOptions, PlacementRules, RunningNode,
-    Secret, SyncPolicy, Versions, offline,
+use support::{
+    STEP_TIMEOUT, TestCluster, all_up, free, refused, stop, until, until_some, until_stopped,
 };
-use tenure_core::policy::Algorithm;
-use tenure_node::{ClientRequest, ClusterConfig, GroupId, Limits, NodeId};
+use tenure_cluster::offline::OldData;
+use tenure_cluster::{BootstrapMode, ClusterReport, DataOrigin, RunningNode, offline};
+use tenure_node::{ClientRequest, GroupId, NodeId};
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const GROUPS: u32 = 4;
 
-/// Nodes with one token on addresses that stay the same over restarts, as in production.
-struct TestDirectory {
-    data: tempfile::TempDir,
-    addresses: Vec<(SocketAddr, SocketAddr)>,
-}
-
-impl TestDirectory {
-    fn new(count: u32) -> TestDirectory {
-        TestDirectory {
-            data: tempfile::tempdir().unwrap(),
-            addresses: (0..count).map(|_| (free(), free())).collect(),
-        }
-    }
-
-    fn directory(&self, number: u32) -> PathBuf {
-        self.data.path().join(number.to_string())
-    }
-
-    fn gossip(&self, number: u32) -> String {
-        self.addresses[number as usize - 1].1.to_string()
-    }
-
-    fn options(&self, number: u32, begin: BootstrapMode, seeds: &[u32]) -> Options {
-        let (listen, gossip_listen) = self.addresses[number as usize - 1];
-        Options {
-            data_dir: self.directory(number),
-            node: NodeId::new(number).unwrap(),
-            name: format!("node-{}", number - 1),
-            cluster: ClusterConfig {
-                group_count: GROUPS,
-                prefix_segments: 1,
-                default_algorithm: Algorithm::RecursiveRw,
-            },
-            limits: Limits::default(),
-            durable: SyncPolicy::Yes,
-            peers: Some(PeerOptions {
-                tls: None,
-                token: Secret::new(&[7; 32]),
-                listen,
-                advertise: ("127.0.0.1".to_owned(), listen.port()),
-                gossip_listen,
-                gossip_advertise: None,
-                begin,
-                seeds: seeds.iter().map(|seed| self.gossip(*seed)).collect(),
-                announce_every: Duration::from_millis(200),
-                expected_nodes: 8,
-                max_packet: 1400,
-                public: String::new(),
-                expected_cluster: None,
-                versions: Versions::OURS,
-                rules: PlacementRules {
-                    replication_factor: 3,
-                    stability_ms: 0,
-                    eviction_ms: 60_000,
-                    balance_ms: 1_000,
-                    at_once: 16,
-                },
-            }),
-        }
-    }
-
-    fn start(&self, number: u32, begin: BootstrapMode, seeds: &[u32]) -> RunningNode {
-        tenure_cluster::start(self.options(number, begin, seeds)).unwrap()
-    }
-
-    /// Starts three nodes as the first release's guide described: the first has no seeds.
-    async fn three(&self) -> [RunningNode; 3] {
-        let first = self.start(1, BootstrapMode::Bootstrap, &[]);
-        let second = self.start(2, BootstrapMode::Join, &[1]);
-        let third = self.start(3, BootstrapMode::Join, &[1, 2]);
-        second.handle().joined().await.unwrap();
-        third.handle().joined().await.unwrap();
-        until(&third, "on three nodes", |cluster_report| {
-            cluster_report.nodes.iter().filter(|node| node.up).count() == 3
-                && on_three(cluster_report)
-        })
-        .await;
-        [first, second, third]
-    }
-}
-
-/// Returns whether every group has a leader and three voters and no change is in progress.
-fn on_three(cluster_report: &ClusterReport) -> bool {
-    let all = cluster_report
-        .reports
-        .iter()
-        .flat_map(|report| &report.groups);
-    let led = all.filter(|group| group.leads && group.voters.len() == 3 && !group.changing);
-    led.count() == GROUPS as usize + 1
-}
-
-fn free() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
-
-async fn until(
-    node: &RunningNode,
-    what: &str,
-    is_so: impl Fn(&ClusterReport) -> bool,
-) -> ClusterReport {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        let cluster_report = node.handle().cluster_report().await.unwrap();
-        if is_so(&cluster_report) {
-            return cluster_report;
-        }
-        assert!(Instant::now() < end, "never {what}: {cluster_report:#?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-}
-
-async fn stop(nodes: impl IntoIterator<Item = RunningNode>) {
-    for node in nodes {
-        tokio::task::spawn_blocking(move || node.stop())
-            .await
-            .unwrap();
-    }
+fn nodes(count: u32) -> TestCluster {
+    TestCluster::new(count, GROUPS)
 }
 
 fn incarnation(cluster_report: &ClusterReport, number: u32) -> u32 {
@@ -150,7 +33,7 @@ fn incarnation(cluster_report: &ClusterReport, number: u32) -> u32 {
 
 /// Checks that the first node comes back as a new incarnation in the cluster that it created.
 async fn comes_back(
-    place: &TestDirectory,
+    place: &TestCluster,
     first: RunningNode,
     others: [RunningNode; 2],
     lose: impl Fn(&Path),
@@ -165,9 +48,7 @@ async fn comes_back(
         .unwrap()
         .unwrap();
     let after = until(&others[0], "whole again", |cluster_report| {
-        cluster_report.nodes.len() == 3
-            && cluster_report.nodes.iter().all(|node| node.up)
-            && on_three(cluster_report)
+        all_up(cluster_report, 3) && place.is_settled(cluster_report)
     })
     .await;
     assert_ne!(incarnation(&before, 1), incarnation(&after, 1));
@@ -182,7 +63,7 @@ async fn comes_back(
 /// R167: `tenure cluster rejoin` on the creator of a cluster makes it a member again.
 #[tokio::test]
 async fn a_founder_that_rejoins_does_not_found_again() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let [first, second, third] = place.three().await;
     comes_back(&place, first, [second, third], |directory| {
         offline::rejoin(directory).unwrap();
@@ -194,7 +75,7 @@ async fn a_founder_that_rejoins_does_not_found_again() {
 /// R167: a creator whose disk is lost or not mounted finds the cluster that it created.
 #[tokio::test]
 async fn a_founder_that_lost_its_disk_does_not_found_again() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let [first, second, third] = place.three().await;
     comes_back(&place, first, [second, third], |directory| {
         std::fs::remove_dir_all(directory).unwrap();
@@ -206,32 +87,28 @@ async fn a_founder_that_lost_its_disk_does_not_found_again() {
 #[test]
 fn data_that_was_set_aside_keeps_a_node_from_founding() {
     for name in ["db.damaged.0", "db.before-recover.3", "db.new"] {
-        let place = TestDirectory::new(1);
+        let place = nodes(1);
         std::fs::create_dir_all(place.directory(1).join(name)).unwrap();
-        for begin in [BootstrapMode::Bootstrap, BootstrapMode::Force] {
-            let refused =
-                tenure_cluster::start(place.options(1, begin, &[])).map(RunningNode::stop);
-            let why = refused.unwrap_err().to_string();
+        let mut alone = place.options(1, BootstrapMode::Bootstrap, &[]);
+        alone.peers = None;
+        for options in [
+            place.options(1, BootstrapMode::Bootstrap, &[]),
+            place.options(1, BootstrapMode::Force, &[]),
+            alone,
+        ] {
+            let why = refused(options);
             assert!(
                 why.contains(name) && why.contains("tenure cluster"),
                 "{why}"
             );
         }
-        let mut alone = place.options(1, BootstrapMode::Bootstrap, &[]);
-        alone.peers = None;
-        let refused = tenure_cluster::start(alone).map(RunningNode::stop);
-        let why = refused.unwrap_err().to_string();
-        assert!(
-            why.contains(name) && why.contains("tenure cluster"),
-            "{why}"
-        );
     }
 }
 
 /// R167: an order to join that is unreadable or cannot be carried out prevents the start.
 #[test]
 fn an_order_is_never_ignored() {
-    let place = TestDirectory::new(1);
+    let place = nodes(1);
     let directory = place.directory(1);
     let mut alone = place.options(1, BootstrapMode::Bootstrap, &[]);
     alone.peers = None;
@@ -249,15 +126,10 @@ fn an_order_is_never_ignored() {
     assert!(why.contains("next-start"), "{why}");
 }
 
-fn refused(options: Options) -> String {
-    let started = tenure_cluster::start(options).map(RunningNode::stop);
-    started.unwrap_err().to_string()
-}
-
 /// R167: with silent seeds only an operator's order creates a cluster, and only once.
 #[tokio::test]
 async fn an_operators_order_founds_once() {
-    let place = TestDirectory::new(2);
+    let place = nodes(2);
     let directory = place.directory(1);
     let why = refused(place.options(1, BootstrapMode::Bootstrap, &[2]));
     assert!(why.contains("no seed has answered"), "{why}");
@@ -290,7 +162,7 @@ async fn an_operators_order_founds_once() {
 /// silent seeds.
 #[tokio::test]
 async fn a_waiting_node_is_ordered_to_found() {
-    let place = TestDirectory::new(2);
+    let place = nodes(2);
     let first = place.start(1, BootstrapMode::Join, &[2]);
     let second = place.start(2, BootstrapMode::Join, &[1]);
     assert_eq!(first.origin(), DataOrigin::Joins);
@@ -308,7 +180,7 @@ async fn a_waiting_node_is_ordered_to_found() {
 /// other one joins it.
 #[tokio::test]
 async fn two_orders_at_once_found_one_cluster() {
-    let place = TestDirectory::new(2);
+    let place = nodes(2);
     let both = [(1, 2), (2, 1)].map(|(number, seed)| {
         offline::found(&place.directory(number), OldData::Keep).unwrap();
         let options = place.options(number, BootstrapMode::Join, &[seed]);
@@ -326,7 +198,7 @@ async fn two_orders_at_once_found_one_cluster() {
 /// R167: old data is given up only on an operator's order.
 #[test]
 fn old_data_is_given_up_by_order_only() {
-    let place = TestDirectory::new(1);
+    let place = nodes(1);
     let directory = place.directory(1);
     std::fs::create_dir_all(directory.join("db.damaged.0")).unwrap();
     let why = offline::found(&directory, OldData::Keep).unwrap_err();
@@ -341,7 +213,7 @@ fn old_data_is_given_up_by_order_only() {
 /// none.
 #[tokio::test]
 async fn an_unexpected_cluster_is_refused() {
-    let place = TestDirectory::new(2);
+    let place = nodes(2);
     let first = place.start(1, BootstrapMode::Bootstrap, &[]);
     let cluster = first.handle().cluster().unwrap();
     let expecting = |number, seeds: &[u32], expected| {
@@ -366,7 +238,7 @@ async fn an_unexpected_cluster_is_refused() {
 
 /// Starts the same node in another directory, as if it had created a cluster while the others were
 /// away.
-fn founded_apart(place: &TestDirectory, number: u32) {
+fn founded_apart(place: &TestCluster, number: u32) {
     let mut apart = place.options(number, BootstrapMode::Bootstrap, &[]);
     // An address that no other node knows.
     let peers = apart.peers.as_mut().unwrap();
@@ -374,26 +246,9 @@ fn founded_apart(place: &TestDirectory, number: u32) {
     tenure_cluster::start(apart).unwrap().stop();
 }
 
-async fn until_stopped(node: &RunningNode) -> String {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        if let Some(why) = node.handle().stopped() {
-            return why;
-        }
-        assert!(Instant::now() < end, "it goes on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
 async fn until_met(node: &RunningNode) -> String {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        if let Some(rival) = node.handle().rivals().pop() {
-            return rival;
-        }
-        assert!(Instant::now() < end, "it has met no other cluster");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let rival = || node.handle().rivals().pop();
+    until_some("it has met no other cluster", rival).await
 }
 
 /// R161 (settings fixed per cluster): of two clusters with one token the one with the shorter
@@ -401,7 +256,7 @@ async fn until_met(node: &RunningNode) -> String {
 /// one.
 #[tokio::test]
 async fn two_clusters_with_one_token_notice_each_other() {
-    let place = TestDirectory::new(4);
+    let place = nodes(4);
     let [first, second, third] = place.three().await;
     let cluster = second.handle().cluster().unwrap();
     stop([first]).await;
@@ -430,25 +285,19 @@ async fn two_clusters_with_one_token_notice_each_other() {
     let first = place.start(1, BootstrapMode::Join, &[]);
     first.handle().joined().await.unwrap();
     assert_eq!(first.handle().cluster(), Some(cluster));
-    let end = Instant::now() + STEP_TIMEOUT;
-    while !second.handle().rivals().is_empty() {
-        assert!(Instant::now() < end, "{:?}", second.handle().rivals());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    let none_left = || second.handle().rivals().is_empty().then_some(());
+    until_some("the rival is still reported", none_left).await;
     stop([first, second, third, fourth]).await;
 }
 
 /// R161: a node without a cluster that is offered two chooses the one that continues.
 #[tokio::test]
 async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
-    let place = TestDirectory::new(4);
+    let place = nodes(4);
     let [first, second, third] = place.three().await;
     let cluster = first.handle().cluster();
     // A cluster of another node, with no contact to the first one.
-    let alone = TestDirectory {
-        data: tempfile::tempdir().unwrap(),
-        addresses: (0..4).map(|_| (free(), free())).collect(),
-    };
+    let alone = nodes(4);
     let other = alone.start(3, BootstrapMode::Bootstrap, &[]);
     assert_ne!(other.handle().cluster(), cluster);
     let mut options = place.options(4, BootstrapMode::Join, &[2]);
@@ -465,7 +314,7 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
 /// that it has heard of. A shorter claim would make its cluster give way to a younger one.
 #[tokio::test]
 async fn a_member_claims_the_history_that_it_has_heard_of() {
-    let place = TestDirectory::new(4);
+    let place = nodes(4);
     let start = |number, begin, seeds: &[u32]| {
         let mut options = place.options(number, begin, seeds);
         // Each group has one replica, which stays on the node that created it.
@@ -507,7 +356,7 @@ async fn a_member_claims_the_history_that_it_has_heard_of() {
 /// decisions stop both clusters until one is left.
 #[tokio::test]
 async fn an_operator_decides_between_two_clusters() {
-    let place = TestDirectory::new(2);
+    let place = nodes(2);
     for number in [1, 2] {
         founded_apart(&place, number);
     }
@@ -515,15 +364,11 @@ async fn an_operator_decides_between_two_clusters() {
     let [one, two] = both();
     let clusters = [one.handle().cluster(), two.handle().cluster()];
     // Which of these two new clusters has the longer history is random; they may also be equal.
-    let end = Instant::now() + STEP_TIMEOUT;
-    let stopped = loop {
+    let stopped = until_some("both go on", || {
         let stopped = [&one, &two].map(|node| node.handle().stopped());
-        if stopped.iter().any(Option::is_some) {
-            break stopped;
-        }
-        assert!(Instant::now() < end, "both go on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    };
+        stopped.iter().any(Option::is_some).then_some(stopped)
+    })
+    .await;
     until_met(&one).await;
     until_met(&two).await;
     stop([one, two]).await;
@@ -561,7 +406,7 @@ async fn an_operator_decides_between_two_clusters() {
 /// longer history, come back.
 #[tokio::test]
 async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let [first, second, third] = place.three().await;
     stop([first, second, third]).await;
     offline::recover(&place.directory(1), &[]).unwrap();
@@ -576,7 +421,7 @@ async fn a_recovered_cluster_does_not_give_way_to_the_old_one() {
 /// R164: a restored cluster continues, too.
 #[tokio::test]
 async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let nodes = place.three().await;
     let old_cluster = nodes[0].handle().cluster();
     stop(nodes).await;
@@ -594,7 +439,7 @@ async fn a_restored_cluster_does_not_give_way_to_the_old_one() {
 }
 
 /// Returns the paths of a node's live data, new data and old data.
-fn states(place: &TestDirectory, number: u32) -> (PathBuf, PathBuf, PathBuf) {
+fn states(place: &TestCluster, number: u32) -> (PathBuf, PathBuf, PathBuf) {
     let directory = place.directory(number);
     let at = |name: &str| directory.join(name);
     (at("db"), at("db.new"), at("db.before-recover.0"))
@@ -604,7 +449,7 @@ fn states(place: &TestDirectory, number: u32) -> (PathBuf, PathBuf, PathBuf) {
 /// refused.
 #[test]
 fn a_recovery_can_be_interrupted_anywhere() {
-    let place = TestDirectory::new(1);
+    let place = nodes(1);
     let mut options = place.options(1, BootstrapMode::Bootstrap, &[]);
     options.peers = None;
     let start = || tenure_cluster::start(options.clone()).unwrap();
@@ -662,7 +507,7 @@ fn a_recovery_can_be_interrupted_anywhere() {
 /// An interrupted restore leaves nothing on which a node would start.
 #[test]
 fn a_restore_can_be_interrupted_anywhere() {
-    let place = TestDirectory::new(1);
+    let place = nodes(1);
     let mut options = place.options(1, BootstrapMode::Force, &[]);
     options.peers = None;
     let directory = place.directory(1);
@@ -684,7 +529,7 @@ fn a_restore_can_be_interrupted_anywhere() {
 /// `rejoin` completes what another release or a crash left incomplete.
 #[tokio::test]
 async fn a_rejoin_can_be_interrupted_anywhere() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let [first, second, third] = place.three().await;
     let cluster = first.handle().cluster();
     stop([first]).await;
@@ -722,7 +567,7 @@ async fn a_rejoin_can_be_interrupted_anywhere() {
 /// A backup comes from the leader: a node that cannot confirm its leadership returns no state.
 #[tokio::test]
 async fn a_leader_without_a_quorum_gives_no_state() {
-    let place = TestDirectory::new(3);
+    let place = nodes(3);
     let [first, second, third] = place.three().await;
     let led_by_first = |cluster_report: &ClusterReport| {
         let report = cluster_report.report(NodeId::new(1).unwrap()).unwrap();

@@ -6,170 +6,59 @@
     reason = "a test fails where something is not as it must be"
 )]
 
-use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+mod support;
 
-use tenure_cluster::{
-    BootstrapMode, ClusterReport, Options, PeerOptions, PlacementRules, RunningNode, Secret,
-    SyncPolicy, Versions,
-};
+use std::path::Path;
+
+use support::{TestCluster, copy, refused, stop, until, until_some, until_stopped};
+use tenure_cluster::{ClusterReport, Options, RunningNode};
 use tenure_core::codec::{Encode, Reader, Writer};
 use tenure_core::policy::Algorithm;
 use tenure_log::Log;
-use tenure_node::{ClusterConfig, Limits, NodeId};
 
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 const YEAR_MS: u64 = 365 * 24 * 3_600_000;
 
-/// Two nodes of one cluster, on addresses that stay the same over restarts.
-struct TestDirectory {
-    data: tempfile::TempDir,
-    addresses: [(SocketAddr, SocketAddr); 2],
-}
+/// A cluster of two nodes; the first one creates it.
+struct Pair(TestCluster);
 
-impl TestDirectory {
-    fn new() -> TestDirectory {
-        TestDirectory {
-            data: tempfile::tempdir().unwrap(),
-            addresses: [(free(), free()), (free(), free())],
-        }
-    }
-
-    fn directory(&self, number: u32) -> PathBuf {
-        self.data.path().join(number.to_string())
-    }
-
+impl Pair {
     fn options(&self, number: u32) -> Options {
-        let (listen, gossip_listen) = self.addresses[number as usize - 1];
-        let other = self.addresses[2 - number as usize].1.to_string();
-        Options {
-            data_dir: self.directory(number),
-            node: NodeId::new(number).unwrap(),
-            name: format!("node-{}", number - 1),
-            cluster: ClusterConfig {
-                group_count: 2,
-                prefix_segments: 1,
-                default_algorithm: Algorithm::RecursiveRw,
-            },
-            limits: Limits::default(),
-            durable: SyncPolicy::Yes,
-            peers: Some(PeerOptions {
-                tls: None,
-                token: Secret::new(&[7; 32]),
-                listen,
-                advertise: ("127.0.0.1".to_owned(), listen.port()),
-                gossip_listen,
-                gossip_advertise: None,
-                begin: if number == 1 {
-                    BootstrapMode::Bootstrap
-                } else {
-                    BootstrapMode::Join
-                },
-                seeds: if number == 1 { Vec::new() } else { vec![other] },
-                announce_every: Duration::from_millis(200),
-                expected_nodes: 8,
-                max_packet: 1400,
-                public: String::new(),
-                expected_cluster: None,
-                versions: Versions::OURS,
-                rules: PlacementRules {
-                    replication_factor: 3,
-                    stability_ms: 0,
-                    eviction_ms: 60_000,
-                    balance_ms: 1_000,
-                    at_once: 16,
-                },
-            }),
-        }
+        self.0.member(number, if number == 1 { &[] } else { &[1] })
     }
 
     fn start(&self, number: u32) -> RunningNode {
         tenure_cluster::start(self.options(number)).unwrap()
     }
 
-    /// Starts both nodes and waits until they are connected.
-    async fn two(&self) -> [RunningNode; 2] {
-        let first = self.start(1);
-        let second = self.start(2);
-        second.handle().joined().await.unwrap();
-        until(&first, "connected", second_is_up).await;
-        [first, second]
+    fn directory(&self, number: u32) -> std::path::PathBuf {
+        self.0.directory(number)
     }
 
-    /// Copies the data of a stopped node under another name.
-    fn copy(&self, number: u32, name: &str) {
-        copy(&self.directory(number), &self.data.path().join(name));
+    /// Starts both nodes of a new cluster and waits until they are connected.
+    async fn two() -> (Pair, [RunningNode; 2]) {
+        let pair = Pair(TestCluster::new(2, 2));
+        let nodes = [pair.start(1), pair.start(2)];
+        nodes[1].handle().joined().await.unwrap();
+        until(&nodes[0], "connected", second_is_up).await;
+        (pair, nodes)
     }
 
-    /// Replaces the node's data with a copy that was kept.
-    fn put_back(&self, name: &str, number: u32) {
-        std::fs::remove_dir_all(self.directory(number)).unwrap();
-        copy(&self.data.path().join(name), &self.directory(number));
+    /// Copies the data of the stopped second node.
+    fn keep_second(&self) {
+        copy(&self.directory(2), &self.0.data.path().join("old"));
     }
-}
 
-fn free() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap()
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in std::fs::read_dir(from).unwrap() {
-        let entry = entry.unwrap();
-        let target = to.join(entry.file_name());
-        if entry.file_type().unwrap().is_dir() {
-            copy(&entry.path(), &target);
-        } else {
-            std::fs::copy(entry.path(), target).unwrap();
-        }
-    }
-}
-
-async fn until(
-    node: &RunningNode,
-    what: &str,
-    is_so: impl Fn(&ClusterReport) -> bool,
-) -> ClusterReport {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        let cluster_report = node.handle().cluster_report().await.unwrap();
-        if is_so(&cluster_report) {
-            return cluster_report;
-        }
-        assert!(Instant::now() < end, "never {what}: {cluster_report:#?}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
+    /// Replaces the data of the second node with the copy.
+    fn put_second_back(&self) {
+        std::fs::remove_dir_all(self.directory(2)).unwrap();
+        copy(&self.0.data.path().join("old"), &self.directory(2));
     }
 }
 
 /// Waits until a node reports a problem with another one.
 async fn until_problem(node: &RunningNode) -> String {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        if let Some(problem) = node.handle().problems().pop() {
-            return problem;
-        }
-        assert!(Instant::now() < end, "no problem is reported");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn until_stopped(node: &RunningNode) -> String {
-    let end = Instant::now() + STEP_TIMEOUT;
-    loop {
-        if let Some(why) = node.handle().stopped() {
-            return why;
-        }
-        assert!(Instant::now() < end, "it goes on");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-async fn stop(node: RunningNode) {
-    tokio::task::spawn_blocking(move || node.stop())
-        .await
-        .unwrap();
+    let problem = || node.handle().problems().pop();
+    until_some("no problem is reported", problem).await
 }
 
 fn second_is_up(cluster_report: &ClusterReport) -> bool {
@@ -211,14 +100,13 @@ fn born_later(data_dir: &Path, by_ms: u64) {
 /// clock that was ahead.
 #[tokio::test]
 async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
-    let place = TestDirectory::new();
-    let [first, second] = place.two().await;
-    stop(second).await;
+    let (place, [first, second]) = Pair::two().await;
+    stop([second]).await;
     born_later(&place.directory(2), YEAR_MS);
     let second = place.start(2);
     let cluster_report = until(&first, "connected again", second_is_up).await;
     let before = second_life(&cluster_report);
-    stop(second).await;
+    stop([second]).await;
 
     std::fs::remove_dir_all(place.directory(2)).unwrap();
     let second = place.start(2);
@@ -232,31 +120,28 @@ async fn a_new_life_counts_although_the_clock_of_the_earlier_one_was_ahead() {
         second_life(&second.handle().cluster_report().await.unwrap())
     );
     // The order of the incarnations is durable on both sides.
-    stop(first).await;
-    stop(second).await;
+    stop([first, second]).await;
     let first = place.start(1);
     let second = place.start(2);
     until(&first, "connected after a restart", is_new).await;
     assert_eq!(first.handle().problems(), Vec::<String>::new());
-    stop(first).await;
-    stop(second).await;
+    stop([first, second]).await;
 }
 
 /// Both sides refuse the volume of an earlier incarnation and name the command that helps.
 #[tokio::test]
 async fn a_volume_of_an_earlier_life_is_refused() {
-    let place = TestDirectory::new();
-    let [first, second] = place.two().await;
-    stop(second).await;
-    place.copy(2, "old");
+    let (place, [first, second]) = Pair::two().await;
+    stop([second]).await;
+    place.keep_second();
     std::fs::remove_dir_all(place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
     let cluster_report = until(&first, "connected in a new life", second_is_up).await;
     let incarnation = second_life(&cluster_report);
-    stop(second).await;
+    stop([second]).await;
 
-    place.put_back("old", 2);
+    place.put_second_back();
     let second = place.start(2);
     for node in [&first, &second] {
         let problem = until_problem(node).await;
@@ -265,35 +150,30 @@ async fn a_volume_of_an_earlier_life_is_refused() {
     let cluster_report = first.handle().cluster_report().await.unwrap();
     assert!(!second_is_up(&cluster_report), "{cluster_report:#?}");
     assert_eq!(second_life(&cluster_report), incarnation);
-    stop(second).await;
+    stop([second]).await;
 
     // The remedy that the message names.
     tenure_cluster::offline::rejoin(&place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
     until(&first, "connected in a third life", second_is_up).await;
-    let end = Instant::now() + STEP_TIMEOUT;
-    while !first.handle().problems().is_empty() {
-        assert!(Instant::now() < end, "{:?}", first.handle().problems());
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-    stop(first).await;
-    stop(second).await;
+    let none_left = || first.handle().problems().is_empty().then_some(());
+    until_some("the problem is still reported", none_left).await;
+    stop([first, second]).await;
 }
 
 /// An older copy of a data directory does not contain the latest votes: the node stops, durably.
 #[tokio::test]
 async fn an_older_copy_of_a_data_directory_stops() {
-    let place = TestDirectory::new();
-    let [first, second] = place.two().await;
-    stop(second).await;
-    place.copy(2, "old");
+    let (place, [first, second]) = Pair::two().await;
+    stop([second]).await;
+    place.keep_second();
     for _ in 0..2 {
         let second = place.start(2);
         until(&first, "connected again", second_is_up).await;
-        stop(second).await;
+        stop([second]).await;
     }
-    place.put_back("old", 2);
+    place.put_second_back();
     let second = place.start(2);
     let why = until_stopped(&second).await;
     assert!(
@@ -304,16 +184,14 @@ async fn an_older_copy_of_a_data_directory_stops() {
     assert!(!second_is_up(&cluster_report), "{cluster_report:#?}");
     let problem = until_problem(&first).await;
     assert!(problem.contains("tenure cluster rejoin"), "{problem}");
-    stop(second).await;
+    stop([second]).await;
     // More starts than the copy is behind: the start count alone would admit it.
     for _ in 0..3 {
-        let again = tenure_cluster::start(place.options(2)).map(RunningNode::stop);
-        assert_eq!(again.unwrap_err().to_string(), why);
+        assert_eq!(refused(place.options(2)), why);
     }
     tenure_cluster::offline::rejoin(&place.directory(2)).unwrap();
     let second = place.start(2);
     second.handle().joined().await.unwrap();
     until(&first, "connected in a new life", second_is_up).await;
-    stop(first).await;
-    stop(second).await;
+    stop([first, second]).await;
 }

@@ -5,31 +5,18 @@
     reason = "a test fails where something is not as it must be"
 )]
 
+mod support;
+
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use tenure_cluster::{Options, RunningNode, StartError, SyncPolicy};
-use tenure_core::policy::Algorithm;
+use support::{STEP_TIMEOUT, copy};
+use tenure_cluster::{RunningNode, StartError};
 use tenure_log::OpenError;
-use tenure_node::{ClusterConfig, Limits, NodeId};
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(30);
 
 fn start(data: &Path) -> Result<RunningNode, StartError> {
-    tenure_cluster::start(Options {
-        data_dir: data.to_owned(),
-        node: NodeId::new(1).unwrap(),
-        name: "node".to_owned(),
-        cluster: ClusterConfig {
-            group_count: 3,
-            prefix_segments: 1,
-            default_algorithm: Algorithm::RecursiveRw,
-        },
-        limits: Limits::default(),
-        durable: SyncPolicy::Yes,
-        peers: None,
-    })
+    tenure_cluster::start(support::lone(data, 3))
 }
 
 /// Returns the records of a log file: kind and offset.
@@ -68,14 +55,6 @@ fn flip(file: &Path) {
     let (_, last) = batches.max().unwrap();
     bytes[last + 33] ^= 4;
     std::fs::write(file, bytes).unwrap();
-}
-
-fn copy(from: &Path, to: &Path) {
-    std::fs::create_dir_all(to).unwrap();
-    for entry in from.read_dir().unwrap() {
-        let entry = entry.unwrap();
-        std::fs::copy(entry.path(), to.join(entry.file_name())).unwrap();
-    }
 }
 
 fn assert_refused(data: &Path) {

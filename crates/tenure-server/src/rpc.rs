@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   gRPC message ──┐                                                ┌──▶ gRPC message
-//!   JSON body ─────┼─parse─▶ SessionOp ─▶ node ─▶ Outcome ─respond──┼──▶ JSON body
+//!   JSON body ─────┼─parse─▶ ValidCall ─▶ node ─▶ Outcome ─respond──┼──▶ JSON body
 //!   Session op ────┘                                                └──▶ Session result
 //! ```
 //!
@@ -71,14 +71,14 @@ pub enum Verb {
 
 /// A call of any transport whose message is decoded and validated.
 #[derive(Debug)]
-pub(crate) struct SessionOp {
+pub(crate) struct ValidCall {
     pub(crate) request: ClientRequest,
     pub(crate) facts: Facts,
 }
 
-impl From<ClientRequest> for SessionOp {
-    fn from(request: ClientRequest) -> SessionOp {
-        SessionOp {
+impl From<ClientRequest> for ValidCall {
+    fn from(request: ClientRequest) -> ValidCall {
+        ValidCall {
             request,
             facts: Facts::default(),
         }
@@ -86,7 +86,7 @@ impl From<ClientRequest> for SessionOp {
 }
 
 /// The validated call, or the failure that names the rule the message breaks.
-pub(crate) type Checked = Result<SessionOp, Failure>;
+pub(crate) type Checked = Result<ValidCall, Failure>;
 
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
@@ -152,7 +152,7 @@ impl Unary {
 }
 
 /// Validates a message and gives its audit record the level of the row.
-fn check<M, A: Into<SessionOp>>(
+fn check<M, A: Into<ValidCall>>(
     audit: Audit,
     parse: impl FnOnce(M) -> Result<A, Failure>,
     message: M,

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_node::{Channel, NodeId};
+use tenure_node::{Channel, Input, NodeId};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
 use tokio::time::{sleep, timeout};
@@ -16,7 +16,8 @@ use super::handshake::{HandshakeRefusal, Hello};
 use super::registry::{Admission, RegistryEvent};
 use super::rival_cluster::ClusterClaim;
 use super::tls;
-use crate::inbox::MUCH;
+use crate::job::Job;
+use crate::node_runner::{Drive, FrameKind};
 
 /// Maximum number of concurrent handshakes; further connections wait.
 const HANDSHAKES: usize = 64;
@@ -110,7 +111,12 @@ async fn serve(
             .receive_all(
                 &KeepAlive::of(channel),
                 |outbound| take(home, node, channel, outbound),
-                || rest(home),
+                // All received messages were enqueued: the node takes a turn, on this thread if no
+                // other thread steps it and the turn is short. This thread sends the pings of all
+                // connections, so a turn that decodes the state of a large group would break them.
+                || {
+                    home.runner.drive(Drive::Inline);
+                },
             )
             .await
     };
@@ -162,28 +168,19 @@ async fn admit(home: &PeersContext, theirs: Hello) -> Result<Admission, String> 
 async fn take(home: &PeersContext, from: NodeId, channel: Channel, outbound: OutboundMessage) {
     match outbound {
         OutboundMessage::Frame(bytes) => {
-            let mut waiting = home.inbox.leave_frame(from, channel, bytes);
             // Large amounts and snapshot parts are handled on the node thread while this one keeps
             // reading.
-            if channel == Channel::Bulk || waiting > MUCH {
-                home.inbox.wake();
-            }
+            let kind = match channel {
+                Channel::Main => FrameKind::Short,
+                Channel::Bulk => FrameKind::Long,
+            };
+            let (size, frame) = (bytes.len(), Job::Input(Input::Frame { from, bytes }));
+            let mut waiting = home.runner.submit_frame(frame, size, kind);
             while waiting > MOST_WAITING {
                 sleep(Duration::from_millis(1)).await;
-                waiting = home.inbox.frame_bytes();
+                waiting = home.runner.frame_bytes();
             }
         }
         OutboundMessage::Control(bytes) => home.tell(RegistryEvent::Control { from, bytes }),
-    }
-}
-
-/// All received messages were enqueued: lets the node take a turn, on this thread if the node
-/// thread sleeps and the turn is short. This thread sends the pings of all connections, so a turn
-/// that decodes the state of a large group would break them.
-fn rest(home: &PeersContext) {
-    if home.inbox.holds_much() {
-        home.inbox.wake();
-    } else if !home.inbox.is_empty() {
-        home.runner.try_step_inline();
     }
 }

@@ -24,7 +24,7 @@ use super::{
 };
 use crate::driver::MachineClock;
 use crate::identity::NodeIdentity;
-use crate::inbox::Job;
+use crate::job::Job;
 use crate::node_record::NodeRecord;
 use crate::placement_plan::{NodeView, PlacementView};
 use crate::status_report::NodeReport;
@@ -544,7 +544,7 @@ impl Registry {
             // The log thread writes in order: this record is written before the log ends, so the
             // next start does not serve either.
             self.home.write([standing]);
-            self.home.inbox.push(Job::Exclude(sentence));
+            self.home.runner.push(Job::Exclude(sentence));
         }
     }
 
@@ -672,7 +672,7 @@ impl Registry {
             self.gave_way = true;
             let sentence = refusal.to_string();
             self.home.write([persisted_state::stopped(&sentence)]);
-            self.home.inbox.push(Job::Exclude(sentence));
+            self.home.runner.push(Job::Exclude(sentence));
         }
     }
 
@@ -792,7 +792,7 @@ impl Registry {
         let Some(pair) = self.pairs.get_mut(&node) else {
             return;
         };
-        self.home.inbox.push(Job::Connected {
+        self.home.runner.push(Job::Connected {
             node,
             channel,
             frame_writer: out.frame_writer.clone(),
@@ -808,7 +808,7 @@ impl Registry {
 
     fn out_down(&mut self, node: NodeId, channel: Channel, connection: u64) {
         match channel {
-            Channel::Bulk => self.home.inbox.push(Job::Disconnected { node, channel }),
+            Channel::Bulk => self.home.runner.push(Job::Disconnected { node, channel }),
             Channel::Main => {
                 let pair = self.pairs.get(&node);
                 let present = pair.and_then(|pair| pair.out.as_ref());
@@ -835,7 +835,7 @@ impl Registry {
         self.home
             .known
             .send_if_modified(|known| known.problems.remove(&node).is_some());
-        self.home.inbox.push(Job::Input(Input::PeerUp { node }));
+        self.home.runner.push(Job::Input(Input::PeerUp { node }));
         self.reassess();
     }
 
@@ -849,14 +849,14 @@ impl Registry {
         pair.out = None;
         pair.stands.send_replace(false);
         // The node drops its frame writer, the last handle, and that ends the connection.
-        self.home.inbox.push(Job::Disconnected {
+        self.home.runner.push(Job::Disconnected {
             node,
             channel: Channel::Main,
         });
         if std::mem::take(&mut pair.up) {
             pair.since_ms = now;
             tracing::info!(%node, "disconnected");
-            self.home.inbox.push(Job::Input(Input::PeerDown { node }));
+            self.home.runner.push(Job::Input(Input::PeerDown { node }));
             self.reassess();
         }
     }
@@ -909,7 +909,7 @@ impl Registry {
         let home = Rc::clone(&self.home);
         tokio::task::spawn_local(async move {
             let (reply, answer) = oneshot::channel();
-            home.inbox.push(Job::Inspect(reply));
+            home.runner.push(Job::Inspect(reply));
             if let Ok(status) = answer.await {
                 let member = home.node_record.borrow().member;
                 let report = NodeReport::new(member, status);
@@ -962,7 +962,7 @@ impl Registry {
         nodes.sort_unstable();
         if nodes != self.told {
             self.told.clone_from(&nodes);
-            self.home.inbox.push(Job::Input(Input::Cluster { nodes }));
+            self.home.runner.push(Job::Input(Input::Cluster { nodes }));
         }
         let mine = self.home.node_record.borrow();
         let me = NodeView {
@@ -989,7 +989,7 @@ impl Registry {
         };
         if self.told_view.as_ref() != Some(&view) {
             self.told_view = Some(view.clone());
-            self.home.inbox.push(Job::View(view));
+            self.home.runner.push(Job::View(view));
         }
     }
 
