@@ -5,9 +5,8 @@
 //! ```
 //!
 //! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
-//! `PATHLOCKD_<KEY>` (R180 every key is accepted, every key is accepted; R182 zero configuration,
-//! zero configuration). Keys without a meaning for this daemon are accepted, ignored and logged
-//! once.
+//! `PATHLOCKD_<KEY>` (R180 every key is accepted; R182 zero configuration). Keys without a meaning
+//! for this daemon are accepted, ignored and logged once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ pub use raw::{ConfigError, ConfigMistake, Effective, RawSettings, ValueOrigin};
 /// Keys of the wire-compatible daemon without a meaning here (R180): its storage engine and gossip;
 /// election timing, which is fixed by the node's protocol and equal on all nodes; garbage
 /// collection, because expiry here is driven by deadlines, not by scans (R95 expiry is noticed in
-/// time, expiry is noticed in time).
+/// time).
 const WITHOUT_MEANING: &[&str] = &[
     "gossip_foca_periodic",
     "gossip_manual_gossip_interval_ms",
@@ -68,13 +67,12 @@ pub struct Config {
 pub struct NodeConfig {
     /// The name; it ends in the node's number.
     pub name: String,
-    /// Trailing digits of the name plus one (R162 node ids, node ids).
+    /// Trailing digits of the name plus one (R162 node ids).
     pub id: u64,
     /// Fixed for the lifetime of the cluster, checked at start and against peers (R161 settings
-    /// fixed per cluster, settings fixed per cluster).
+    /// fixed per cluster).
     pub fixed: FixedConfig,
-    /// Maximum number of waiting commands per group (R151 backpressure per group, backpressure per
-    /// group).
+    /// Maximum number of waiting commands per group (R151 backpressure per group).
     pub max_inflight_per_group: u64,
 }
 
@@ -94,8 +92,7 @@ pub struct FixedConfig {
 pub struct DiskConfig {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Whether an answer waits for fsync (R152 acknowledged means durable, acknowledged means
-    /// durable).
+    /// Whether an answer waits for fsync (R152 acknowledged means durable).
     pub sync: SyncConfig,
     /// Log entries of a group between two snapshots.
     pub snapshot_entries: u64,
@@ -115,7 +112,7 @@ pub enum SyncConfig {
 /// Cluster membership and placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Whether this node creates a cluster (R167 bootstrap decision, bootstrap decision).
+    /// Whether this node creates a cluster (R167 bootstrap decision).
     pub start: BootstrapConfig,
     /// Gossip addresses of other nodes, `host:port`.
     pub seeds: Vec<String>,
@@ -137,8 +134,7 @@ pub struct ClusterConfig {
     pub gossip_send_queue: u64,
     /// Voters per group; odd.
     pub replication_factor: u64,
-    /// Shared secret with which peers authenticate each other (R168 internal authentication,
-    /// internal authentication).
+    /// Shared secret with which peers authenticate each other (R168 internal authentication).
     pub token: Option<Secret>,
     /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
@@ -197,8 +193,7 @@ pub struct TransportConfig {
     pub zero_rtt: ZeroRtt,
     /// Events kept per owner for clients that reconnect.
     pub web_event_log_capacity: u64,
-    /// Events that a subscriber may lag behind (R123 slow subscribers are closed, slow subscribers
-    /// are closed).
+    /// Events that a subscriber may lag behind (R123 slow subscribers are closed).
     pub event_buffer: u64,
     /// Time limit of one call.
     pub request_timeout_ms: u64,

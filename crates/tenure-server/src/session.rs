@@ -49,7 +49,7 @@ pub(crate) struct SessionContext {
     pub(crate) telemetry: Telemetry,
     /// Time limit of one operation.
     pub(crate) timeout: Duration,
-    /// Resolves when the daemon stops (R169 shutdown within 10 s, shutdown within 10 s).
+    /// Resolves when the daemon stops (R169 shutdown within 10 s).
     pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 

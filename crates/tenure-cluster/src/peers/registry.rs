@@ -477,7 +477,7 @@ impl Registry {
     }
 
     /// Handles a rival cluster: it has the same token, so both could grant the same lock (R161
-    /// settings fixed per cluster (settings fixed per cluster)).
+    /// (settings fixed per cluster)).
     fn met_rival(&mut self, ours: Option<ClusterClaim>, theirs: &Hello) {
         let our_cluster = self.home.identity.borrow().cluster_id;
         let (Some(our_cluster), Some(cluster)) = (our_cluster, theirs.cluster) else {

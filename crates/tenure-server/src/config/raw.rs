@@ -14,7 +14,7 @@ use toml::Value;
 use super::Secret;
 
 /// Keys that make the daemon leave the loopback defaults when set in the environment (R182 zero
-/// configuration, zero configuration).
+/// configuration).
 const NETWORK_KEYS: &[&str] = &[
     "listen",
     "web_listen",

@@ -31,8 +31,7 @@ pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<Sessio
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
 }
 
-/// Parses a Break: ends one hold if path, owner and fence still match (E9 Break one hold, Break one
-/// hold).
+/// Parses a Break: ends one hold if path, owner and fence still match (E9 Break one hold).
 pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<SessionOp, Failure> {
     let path = convert::path(&request.path)?;
     let owner = convert::owner(&request.owner_id)?;

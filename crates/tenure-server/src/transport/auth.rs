@@ -1,5 +1,5 @@
 //! Client authentication: one bearer token for all clients, if one is configured (R182 zero
-//! configuration, zero configuration: none by default).
+//! configuration: none by default).
 
 use std::sync::Arc;
 

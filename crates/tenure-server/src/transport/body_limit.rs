@@ -83,7 +83,7 @@ impl Drop for BudgetShare {
 /// The client disconnected before the body ended.
 ///
 /// Replaces the error of HTTP/2: tonic treats a cancelled stream as ended, and would acquire the
-/// chunks received so far (R18 AcquireStream is one acquire, AcquireStream is one acquire).
+/// chunks received so far (R18 AcquireStream is one acquire).
 #[derive(Debug, thiserror::Error)]
 #[error("the request broke off: {0}")]
 struct ClientGone(String);
