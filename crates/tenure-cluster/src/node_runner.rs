@@ -221,7 +221,7 @@ mod tests {
             // nothing.
             let waited = told.get() && handle.inbox.is_unattended();
             handle.serve();
-            assert!(!handle.inbox.is_unattended(), "nobody was told");
+            assert!(!handle.inbox.is_unattended(), "the node thread was not woken");
             let answer = answer.unwrap().await;
             assert!(answer.is_ok(), "{answer:?}");
             if waited {
@@ -261,7 +261,7 @@ mod tests {
         // The node thread does not sleep right after the start.
         let begun = Instant::now();
         while !asks() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "nobody stood in");
+            assert!(begun.elapsed() < Duration::from_secs(60), "no caller stepped the node");
             thread::yield_now();
         }
         node.stop();

@@ -379,7 +379,7 @@ pub enum Failure {
     InvalidArgument(String),
     /// The policy or routing changed under an acquire twice in a row; nothing has changed: retry
     /// (R32: re-resolution after policy change).
-    #[error("the namespace policy changed under this request twice: try again")]
+    #[error("the namespace policy changed twice during this request: try again")]
     Aborted,
     /// The current state does not allow the request (R133 route changes need drained paths, R138).
     /// Nothing has changed.
@@ -398,13 +398,13 @@ pub enum Failure {
         nothing_happened: EffectCertainty,
     },
     /// The deadline passed before the answer. The request may have taken effect.
-    #[error("the deadline passed before the answer came")]
+    #[error("timed out: the deadline passed before the answer arrived")]
     DeadlineExceeded,
 }
 
 /// The message for a keyed request while the idempotency table is full (R102: keyed requests apply
 /// once).
-const ANSWERS_FULL: &str = "too many answers are remembered: try again later, or without a key";
+const ANSWERS_FULL: &str = "the idempotency table is full: try again later, or without a key";
 
 impl Failure {
     /// The failure for a full idempotency table. Entries are never evicted early (R102).

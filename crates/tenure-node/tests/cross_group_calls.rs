@@ -748,7 +748,8 @@ fn a_stale_copy_of_the_table_is_only_slow() {
     assert_eq!(
         cluster.call(0, delete_policy("t:/a/b")),
         Err(Failure::FailedPrecondition(
-            "t:/a/b still has a live lock: amy holds t:/a/b/c".to_owned()
+            "the policy of t:/a/b cannot change while a lock is held in it: amy holds t:/a/b/c"
+                .to_owned()
         ))
     );
     cluster.release(3, "amy", "t:/a/b/c");

@@ -358,7 +358,7 @@ impl Config {
                     "seed_nodes",
                     seed,
                     "must be host:port",
-                    "name another node's gossip port",
+                    "write the gossip address of another node, such as 10.0.0.2:7946",
                 );
             }
         }
@@ -369,7 +369,7 @@ impl Config {
                 "replication_factor",
                 &text,
                 "must be odd",
-                "an even one adds no safety",
+                "an even number tolerates no more failures than the odd number below it",
             );
         }
         let bootstrap = bootstrap(&mut w, &seeds);
@@ -409,7 +409,7 @@ impl Config {
                 "expected_cluster_id",
                 "",
                 "needs internal_auth_token",
-                "a node without one is a cluster of its own",
+                "a node without a token never joins other nodes",
             );
         }
         let cluster = ClusterConfig {
@@ -455,7 +455,7 @@ impl Config {
                     lonely,
                     "",
                     "is missing",
-                    "certificate and key: both or none",
+                    "set both certificate and key, or neither",
                 );
                 None
             }
@@ -496,8 +496,8 @@ impl Config {
                 w.mistake(
                     key,
                     &address.to_string(),
-                    "reaches beyond this machine, and clients are not asked who they are",
-                    "set client_auth_token (with TLS), or say allow_anonymous = true",
+                    "is reachable from other machines, and clients need no token",
+                    "set client_auth_token (with TLS), or set allow_anonymous = true",
                 );
             }
         }
@@ -521,7 +521,7 @@ impl Config {
     }
 }
 
-const NO_NUMBER: &str = "the digits, plus one, are the node's number in its cluster (R162)";
+const NO_NUMBER: &str = "the digits plus one are the number of the node in its cluster";
 
 fn unless(bare: bool, address: Ipv4Addr) -> IpAddr {
     IpAddr::V4(if bare { Ipv4Addr::LOCALHOST } else { address })
@@ -560,7 +560,7 @@ fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {
     if paths.iter().any(Option::is_some) {
         for (key, path) in keys.iter().zip(&paths) {
             if path.is_none() {
-                let hint = "authority, certificate and key: all three or none";
+                let hint = "set all three of authority, certificate and key, or none";
                 w.mistake(key, "", "is missing", hint);
             }
         }
@@ -575,7 +575,7 @@ fn bootstrap(w: &mut raw::SettingsReader, seeds: &[String]) -> bool {
         return bootstrap;
     }
     if w.is_written("bootstrap") {
-        let hint = "name other nodes in seed_nodes, or leave bootstrap out";
+        let hint = "list other nodes in seed_nodes, or remove bootstrap";
         w.mistake("bootstrap", "false", "needs seed_nodes", hint);
     }
     // `--print-config` shows the value in effect, so that its output can be used as a file.
@@ -590,7 +590,7 @@ fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
     let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = number.filter(|number| *number != 0 && digits);
     if number.is_none() {
-        let hint = "tenure cluster status prints it";
+        let hint = "to see it, run: tenure cluster status";
         w.mistake(
             "expected_cluster_id",
             &text,

@@ -198,7 +198,7 @@ pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
         Ok(other) => Err(Failure::new(
             Code::InvalidArgument,
             format!(
-                "{} names no blocker: 1 to 5, 9 and 17 do",
+                "the reason {} has no blocker: use one of 1 to 5, 9 and 17",
                 other.as_str_name()
             ),
         )),

@@ -245,10 +245,10 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
     match end {
         StreamEnd::Overflow => Failure::new(
             Code::ResourceExhausted,
-            "this reader was too slow and missed something: begin again",
+            "the client reads too slowly, and events were dropped: open the stream again",
         ),
         StreamEnd::Failed(why) => handlers::failure(why),
-        StreamEnd::Stopped => Failure::new(Code::Unavailable, "the node stops: try another one"),
+        StreamEnd::Stopped => Failure::new(Code::Unavailable, "the node is shutting down: connect to another node"),
     }
 }
 

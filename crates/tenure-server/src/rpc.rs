@@ -189,7 +189,7 @@ macro_rules! rpcs {
     ;)+) => {
         /// The RPCs of the service.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the proto file has the words")]
+        #[allow(missing_docs, reason = "the proto file documents them")]
         pub enum Rpc { $($name),+ }
 
         impl Rpc {

@@ -50,7 +50,7 @@ pub(crate) struct ClusterStanding {
     pub(crate) applied: u64,
     /// Clusters that an operator gave up for this one.
     pub(crate) supersedes: Vec<u64>,
-    /// The cluster that this one gave way to, until an operator decides.
+    /// The rival cluster for which this one stopped, until an operator decides.
     pub(crate) gave_way_to: Option<RivalCluster>,
 }
 

@@ -99,7 +99,7 @@ impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the configuration has {} mistake(s)",
+            "the configuration has {} error(s)",
             self.mistakes.len()
         )?;
         for mistake in &self.mistakes {
@@ -265,7 +265,7 @@ impl SettingsReader {
 
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
         let shown = TomlQuoted(default.to_owned());
-        self.read(key, shown, "must be a text", |found| {
+        self.read(key, shown, "must be a quoted string", |found| {
             text(found).map(TomlQuoted)
         })
         .0
@@ -315,7 +315,7 @@ impl SettingsReader {
     }
 
     pub(super) fn list(&mut self, key: &'static str) -> Vec<String> {
-        let problem = "must be a list of texts (in the environment separated by commas)";
+        let problem = "must be a list of quoted strings (in an environment variable: separated by commas)";
         self.read(key, ListValue(Vec::new()), problem, |found| {
             let items = match found {
                 RawValue::Toml(value) => value
@@ -411,7 +411,7 @@ impl SettingsReader {
                 self.mistakes.push(ConfigMistake {
                     key: key.clone(),
                     value: String::new(),
-                    problem: "is not a key of this daemon".into(),
+                    problem: "unknown key".into(),
                     hint: near.map_or_else(String::new, |near| format!("did you mean {near}?")),
                 });
             }

@@ -161,7 +161,7 @@ impl Chunks {
         if self.bytes > MAX_STREAM_BYTES {
             return Err(Failure::new(
                 Code::ResourceExhausted,
-                format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
+                format!("the acquire stream is too large: the limit is {MAX_STREAM_BYTES} bytes"),
             ));
         }
         // Each chunk obeys the limit of a single message (R13 list length limits), the whole stream
@@ -211,7 +211,7 @@ impl Chunks {
         self.whole.ok_or_else(|| {
             Failure::new(
                 Code::InvalidArgument,
-                "an acquire stream has at least one chunk",
+                "an acquire stream needs at least one chunk",
             )
         })
     }

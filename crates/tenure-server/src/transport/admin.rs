@@ -164,7 +164,7 @@ fn result(outcome: &Result<(), String>) -> &'static str {
 }
 
 fn node_id(number: u32) -> Result<NodeId, Status> {
-    NodeId::new(number).ok_or_else(|| Status::invalid_argument("nodes are counted from 1"))
+    NodeId::new(number).ok_or_else(|| Status::invalid_argument("node numbers start at 1"))
 }
 
 /// Merges the reports of all nodes. A group's state is the report of the leader with the highest
