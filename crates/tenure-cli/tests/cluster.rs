@@ -505,7 +505,7 @@ async fn a_backup_is_restored_into_a_cluster_of_another_size() {
     assert!(
         cluster
             .command(2, &["backup", name])
-            .starts_with("9 groups")
+            .starts_with("saved 9 groups")
     );
 
     let mut restored = Cluster::new(8);
