@@ -311,7 +311,11 @@ async fn nodes_come_and_go() {
             && status.nodes.iter().all(|node| node.replicas == 9)
     })
     .await;
-    assert_ne!(life(&before), life(&after), "a wiped node has a new incarnation");
+    assert_ne!(
+        life(&before),
+        life(&after),
+        "a wiped node has a new incarnation"
+    );
     assert_held(&cluster, 2, &held).await;
     let words = cluster.command(0, &["status"]);
     assert!(
@@ -369,7 +373,11 @@ async fn strangers_stay_out() {
     );
     assert!(!wrong_token.contains(&other_token));
     let status = until(&cluster, 0, "alone", |_| true).await;
-    assert_eq!(status.nodes.len(), 1, "the refused nodes are not listed: {status:#?}");
+    assert_eq!(
+        status.nodes.len(),
+        1,
+        "the refused nodes are not listed: {status:#?}"
+    );
 }
 
 /// R167: as in the guide, every node has seeds and waits, and one is ordered to create the cluster.

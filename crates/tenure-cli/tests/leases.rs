@@ -223,7 +223,11 @@ fn release_requests() {
     let waiter = run(&place, &["--ask", "-w", "60s", "r:/y", "--", "true"]).spawn();
     holder.expect_error("asks for the lock");
     holder.signal("TERM");
-    assert_eq!(holder.end().code, Some(143), "a request does not end the command");
+    assert_eq!(
+        holder.end().code,
+        Some(143),
+        "a request does not end the command"
+    );
     assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
 }
 

@@ -125,7 +125,9 @@ pub struct Archive {
 /// Reads a complete backup and verifies all checksums.
 pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     if take::<8>(&mut input)? != *MAGIC {
-        return Err(ArchiveError::Damaged("the file does not start like a backup"));
+        return Err(ArchiveError::Damaged(
+            "the file does not start like a backup",
+        ));
     }
     let length = u32::from_le_bytes(take(&mut input)?);
     if length > MAX_HEAD {
@@ -173,7 +175,9 @@ pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     let count = u32::from_le_bytes(take(&mut input)?);
     let claimed: [u8; SUM] = take(&mut input)?;
     if count as usize != groups.len() || sum.finish().as_ref() != claimed {
-        return Err(ArchiveError::Damaged("its manifest does not match its content"));
+        return Err(ArchiveError::Damaged(
+            "its manifest does not match its content",
+        ));
     }
     groups.sort_by_key(|saved| saved.group);
     groups.dedup_by_key(|saved| saved.group);

@@ -221,7 +221,10 @@ mod tests {
             // nothing.
             let waited = told.get() && handle.inbox.is_unattended();
             handle.serve();
-            assert!(!handle.inbox.is_unattended(), "the node thread was not woken");
+            assert!(
+                !handle.inbox.is_unattended(),
+                "the node thread was not woken"
+            );
             let answer = answer.unwrap().await;
             assert!(answer.is_ok(), "{answer:?}");
             if waited {
@@ -261,7 +264,10 @@ mod tests {
         // The node thread does not sleep right after the start.
         let begun = Instant::now();
         while !asks() {
-            assert!(begun.elapsed() < Duration::from_secs(60), "no caller stepped the node");
+            assert!(
+                begun.elapsed() < Duration::from_secs(60),
+                "no caller stepped the node"
+            );
             thread::yield_now();
         }
         node.stop();

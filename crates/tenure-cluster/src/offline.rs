@@ -152,8 +152,8 @@ fn restore_at(
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
-    // way, even if their history is longer.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must stop
+    // serving, even if their history is longer.
     let standing = ClusterStanding {
         supersedes: old_cluster.into_iter().collect(),
         ..ClusterStanding::default()
@@ -198,8 +198,8 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, Offli
     let mut groups: Vec<SavedGroup> = best.into_values().map(|(_, saved)| saved).collect();
     groups.extend(empty_states(&facts, &lost)?);
     discard_staging(data_dir)?;
-    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
-    // way, even if their history is longer.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must stop
+    // serving, even if their history is longer.
     let mut standing = ClusterStanding {
         members: peer_state.standing.members + 1,
         supersedes: peer_state.standing.supersedes,

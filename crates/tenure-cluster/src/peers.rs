@@ -212,7 +212,9 @@ pub(crate) fn run(
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, registry::run(start, events));
         }
-        Err(error) => tracing::error!(%error, "cannot start the event loop for peers: this node cannot connect to other nodes"),
+        Err(error) => {
+            tracing::error!(%error, "cannot start the event loop for peers: this node cannot connect to other nodes")
+        }
     }
 }
 
@@ -393,7 +395,9 @@ impl PeersContext {
                     hello.known.map(|known| self.succession(&known))
                 {
                     self.born_after(after_ms);
-                    return Err("the node renews its identity first, then it connects again".to_owned());
+                    return Err(
+                        "the node renews its identity first, then it connects again".to_owned()
+                    );
                 }
                 // The claim comes before the membership: what this node claims for the cluster must
                 // not be shorter than the cluster's history. The log thread writes in order, so the

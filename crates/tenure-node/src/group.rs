@@ -839,7 +839,10 @@ impl Group {
     ) -> Option<AnyOutcome> {
         let effects = &mut turn.effects;
         let Some(outcome) = self.machine.apply(stamp, command, effects) else {
-            turn.stop = Some(format!("{}: the log has a command of another kind of group", self.id));
+            turn.stop = Some(format!(
+                "{}: the log has a command of another kind of group",
+                self.id
+            ));
             return None;
         };
         if let Leadership::Leading(leading) = &mut self.lead {

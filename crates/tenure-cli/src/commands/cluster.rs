@@ -212,7 +212,9 @@ impl DaemonAddress {
         };
         let endpoint = Endpoint::from_shared(http)
             .map_err(|_| {
-                format!("{url} is not the address of a daemon: use a URL such as http://127.0.0.1:50051")
+                format!(
+                    "{url} is not the address of a daemon: use a URL such as http://127.0.0.1:50051"
+                )
             })?
             .connect_timeout(Duration::from_secs(5));
         let channel = endpoint

@@ -105,7 +105,10 @@ fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
     let (reach, proof) = match system.reach {
-        FileSystemReach::Local => ("local", "the kernel's lock proves whether a holder is alive"),
+        FileSystemReach::Local => (
+            "local",
+            "the kernel's lock proves whether a holder is alive",
+        ),
         FileSystemReach::Remote => (
             "remote",
             "the kernel's lock may not reach other machines, so whether a holder is alive is decided by its \
@@ -133,7 +136,9 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
     let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
-        tenure_store::ConditionLevel::Nothing => "no conditional writes: locks take longer, because they wait instead",
+        tenure_store::ConditionLevel::Nothing => {
+            "no conditional writes: locks take longer, because they wait instead"
+        }
         tenure_store::ConditionLevel::Writes => "conditional writes",
         tenure_store::ConditionLevel::Deletes => "conditional writes and deletes",
     };

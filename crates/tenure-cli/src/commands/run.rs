@@ -201,7 +201,8 @@ impl RunCommand {
     fn task(&self, terminal: &Terminal) -> Result<SupervisorTask, CommandFailure> {
         let words = u32::try_from(self.command.len());
         Ok(SupervisorTask {
-            words: words.map_err(|_| CommandFailure::usage("the command has too many arguments"))?,
+            words: words
+                .map_err(|_| CommandFailure::usage("the command has too many arguments"))?,
             on_lost: match self.on_lost {
                 OnLostOption::Term => OnLost::Term,
                 OnLostOption::Kill => OnLost::Kill,

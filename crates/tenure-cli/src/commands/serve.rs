@@ -86,7 +86,10 @@ impl Serve {
         logs::begin(&config.log, std::env::var("RUST_LOG").ok().as_deref())?;
         if !config.ignored.is_empty() {
             let keys = config.ignored.join(" ");
-            tracing::warn!(keys, "ignored: these keys of the configuration have no effect in Tenure");
+            tracing::warn!(
+                keys,
+                "ignored: these keys of the configuration have no effect in Tenure"
+            );
         }
         raise_file_limit();
         keep_large_buffers_apart();

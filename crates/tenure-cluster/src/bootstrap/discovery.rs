@@ -67,7 +67,11 @@ pub(crate) fn discover(
         })
     };
     std::thread::scope(|scope| scope.spawn(run).join())
-        .unwrap_or_else(|_| Err(std::io::Error::other("the thread that contacts the seeds panicked")))
+        .unwrap_or_else(|_| {
+            Err(std::io::Error::other(
+                "the thread that contacts the seeds panicked",
+            ))
+        })
         .map_err(BootstrapError::Ask)
 }
 

@@ -63,7 +63,9 @@ pub(crate) enum ConnectionError {
     Io(#[from] io::Error),
     #[error("the TLS handshake failed ({0}): set the three peer_tls keys on all nodes or on none")]
     Tls(io::Error),
-    #[error("the peer uses TLS and this node does not: set the three peer_tls keys on all nodes or on none")]
+    #[error(
+        "the peer uses TLS and this node does not: set the three peer_tls keys on all nodes or on none"
+    )]
     SpeaksTls,
     #[error("timed out: the peer did not answer in time")]
     Slow,

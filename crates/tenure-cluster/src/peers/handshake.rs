@@ -106,7 +106,9 @@ pub(crate) enum HandshakeRefusal {
     Cluster,
     #[error("the peer's cluster is {theirs:016x}, but expected_cluster_id is {expected:016x}")]
     Unexpected { expected: u64, theirs: u64 },
-    #[error("the peer is configured as node {0}, which is this node's own number: change node_id of one of them")]
+    #[error(
+        "the peer is configured as node {0}, which is this node's own number: change node_id of one of them"
+    )]
     SameNumber(u32),
     #[error("node {found} answered at the address of node {wanted}")]
     Elsewhere { wanted: u32, found: u32 },

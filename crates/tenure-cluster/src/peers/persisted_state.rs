@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// A node that has just joined or started claims no less than it has heard: a shorter claim
-    /// would make the whole cluster give way to another one.
+    /// would make the whole cluster stop for another one.
     #[test]
     fn what_was_heard_of_the_history_is_claimed_after_a_restart() {
         let heard = ClusterClaim {

@@ -883,7 +883,9 @@ impl Registry {
             Ok(Some(ControlMessage::Claim(claim))) => self.home.merge(&claim),
             Ok(Some(ControlMessage::Rival(rival))) => self.told_of_rival(rival),
             Ok(Some(ControlMessage::Told(..) | ControlMessage::Edition(..)) | None) => {}
-            Err(error) => tracing::warn!(%from, %error, "a peer sent a control message that cannot be decoded"),
+            Err(error) => {
+                tracing::warn!(%from, %error, "a peer sent a control message that cannot be decoded")
+            }
         }
     }
 
@@ -1061,7 +1063,9 @@ impl Registry {
     /// Removes the current incarnation of a node permanently, by an operator's command.
     fn remove(&mut self, node: NodeId) -> Result<(), String> {
         if node == self.me() {
-            return Err("a node cannot remove itself: send the command to another node (--url)".to_owned());
+            return Err(
+                "a node cannot remove itself: send the command to another node (--url)".to_owned(),
+            );
         }
         let pair = self.pairs.get(&node).ok_or("unknown node")?;
         let node_record = pair.node_record.borrow().clone().ok_or("unknown node")?;

@@ -47,7 +47,9 @@ pub enum PeerTlsError {
     #[error("the certificate authority for peers cannot be used: check peer_tls_ca_path")]
     Authority(#[from] VerifierBuilderError),
     /// Certificate and key do not match or cannot be used.
-    #[error("the certificate and key for peers cannot be used: check peer_tls_cert_path and peer_tls_key_path")]
+    #[error(
+        "the certificate and key for peers cannot be used: check peer_tls_cert_path and peer_tls_key_path"
+    )]
     Unusable(#[from] rustls::Error),
 }
 

@@ -70,12 +70,12 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
             "this idempotency key was used for a different request: use a new key".to_owned(),
         ),
         Refusal::AnswersFull => Failure::answers_full(),
-        Refusal::QueueFull => {
-            Failure::ResourceExhausted("the queue of this namespace is full: try again later".to_owned())
-        }
-        Refusal::FencesUsedUp => {
-            Failure::ResourceExhausted("the fencing tokens of this namespace are used up".to_owned())
-        }
+        Refusal::QueueFull => Failure::ResourceExhausted(
+            "the queue of this namespace is full: try again later".to_owned(),
+        ),
+        Refusal::FencesUsedUp => Failure::ResourceExhausted(
+            "the fencing tokens of this namespace are used up".to_owned(),
+        ),
     })
 }
 

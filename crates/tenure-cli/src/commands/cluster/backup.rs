@@ -112,7 +112,9 @@ async fn take(
             open = Some((chunk.group, chunk.index, Vec::new()));
         }
         let Some((group, index, mut state)) = open.take() else {
-            return Err("the daemon sent the state of a group without its first part; try again".to_owned());
+            return Err(
+                "the daemon sent the state of a group without its first part; try again".to_owned(),
+            );
         };
         let fits = group == chunk.group && index == chunk.index;
         if !fits || state.len() as u64 != chunk.offset {

@@ -119,10 +119,12 @@ impl Keep {
 impl Restore {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.file.display());
-        let node = offline::node_of(&self.node_id)
-            .ok_or_else(|| {
-                format!("--node-id {} must end in digits, such as tenure-0", self.node_id)
-            })?;
+        let node = offline::node_of(&self.node_id).ok_or_else(|| {
+            format!(
+                "--node-id {} must end in digits, such as tenure-0",
+                self.node_id
+            )
+        })?;
         let file = File::open(&self.file).map_err(|error| failed(&error))?;
         let offline::Archive {
             facts,

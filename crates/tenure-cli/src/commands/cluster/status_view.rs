@@ -101,9 +101,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         }
         if !group.unconfirmed_voters.is_empty() {
             let voters = names(status, &group.unconfirmed_voters);
-            notes.push(format!(
-                "voters whose nodes run on other data: {voters}"
-            ));
+            notes.push(format!("voters whose nodes run on other data: {voters}"));
         }
         if group.lag > 1000 {
             notes.push(format!("a replica is {} entries behind", group.lag));
@@ -249,8 +247,7 @@ mod tests {
         );
         assert!(words.contains("\n  cluster 00000000000000ff\n"), "{words}");
         assert!(words.contains("\n  ERROR: node 2 is refused\n"), "{words}");
-        let voters =
-            "rules 1, 0 holds, 0 waiters; no leader, voters whose nodes run on other data: tenure-1";
+        let voters = "rules 1, 0 holds, 0 waiters; no leader, voters whose nodes run on other data: tenure-1";
         assert!(words.contains(voters), "{words}");
         let trouble =
             "group 7: leader none, voters tenure-0, tenure-1, node 9 (not in the cluster)";
