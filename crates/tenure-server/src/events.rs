@@ -248,7 +248,10 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
             "the client reads too slowly, and events were dropped: open the stream again",
         ),
         StreamEnd::Failed(why) => handlers::failure(why),
-        StreamEnd::Stopped => Failure::new(Code::Unavailable, "the node is shutting down: connect to another node"),
+        StreamEnd::Stopped => Failure::new(
+            Code::Unavailable,
+            "the node is shutting down: connect to another node",
+        ),
     }
 }
 

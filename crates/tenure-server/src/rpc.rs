@@ -1,9 +1,9 @@
 //! RPC table: one row for each RPC of `pathlockd.v1.PathLock`; all transports are derived from it.
 //!
 //! ```text
-//!   gRPC message ──┐                                                ┌──▶ gRPC message
-//!   JSON body ─────┼─parse─▶ SessionOp ─▶ node ─▶ Outcome ─respond──┼──▶ JSON body
-//!   Session op ────┘                                                └──▶ Session result
+//!   gRPC message ──┐                                                  ┌──▶ gRPC message
+//!   JSON body ─────┼─parse─▶ CheckedCall ─▶ node ─▶ Outcome ─respond──┼──▶ JSON body
+//!   Session op ────┘                                                  └──▶ Session result
 //! ```
 //!
 //! To add an RPC: its lines in the proto file, one row here, and a pair of pure functions in
@@ -71,14 +71,14 @@ pub enum Verb {
 
 /// A call of any transport whose message is decoded and validated.
 #[derive(Debug)]
-pub(crate) struct SessionOp {
+pub(crate) struct CheckedCall {
     pub(crate) request: ClientRequest,
     pub(crate) facts: Facts,
 }
 
-impl From<ClientRequest> for SessionOp {
-    fn from(request: ClientRequest) -> SessionOp {
-        SessionOp {
+impl From<ClientRequest> for CheckedCall {
+    fn from(request: ClientRequest) -> CheckedCall {
+        CheckedCall {
             request,
             facts: Facts::default(),
         }
@@ -86,7 +86,7 @@ impl From<ClientRequest> for SessionOp {
 }
 
 /// The validated call, or the failure that names the rule the message breaks.
-pub(crate) type Checked = Result<SessionOp, Failure>;
+pub(crate) type Checked = Result<CheckedCall, Failure>;
 
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
@@ -151,7 +151,7 @@ impl Unary {
 }
 
 /// Validates a message and gives its audit record the level of the row.
-fn check<M, A: Into<SessionOp>>(
+fn check<M, A: Into<CheckedCall>>(
     audit: Audit,
     parse: impl FnOnce(M) -> Result<A, Failure>,
     message: M,

@@ -30,7 +30,7 @@ use crate::convert;
 use crate::events;
 use crate::handlers;
 use crate::in_flight::{InFlight, SpareRequests};
-use crate::rpc::{self, Facts, Outcome, SessionOp};
+use crate::rpc::{self, Facts, Outcome, CheckedCall};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Rpc, Telemetry, Transport};
 use crate::transport::framing::{self, Unreadable};
@@ -138,7 +138,7 @@ where
 
     fn take(&mut self, Operation { id, asked }: Operation, now: Instant) {
         match asked {
-            Ok((rpc, SessionOp { request, facts })) => {
+            Ok((rpc, CheckedCall { request, facts })) => {
                 if let Some(owner) = owner_of(&request) {
                     self.means.calls.listen(owner);
                 }
@@ -306,7 +306,7 @@ where
 /// A decoded request with the client's id.
 struct Operation {
     id: u64,
-    asked: Result<(Rpc, SessionOp), Failure>,
+    asked: Result<(Rpc, CheckedCall), Failure>,
 }
 
 impl Operation {
@@ -342,7 +342,7 @@ struct PendingOp {
     begun: Instant,
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Rpc, SessionOp), Failure> {
+fn parse(request: v1::SessionRequest) -> Result<(Rpc, CheckedCall), Failure> {
     let wrong = |text| Failure::new(Code::InvalidArgument, text);
     if request.id == 0 {
         return Err(wrong("id 0 is reserved for events: use ids from 1"));

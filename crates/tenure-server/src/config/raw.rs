@@ -97,11 +97,7 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the configuration has {} error(s)",
-            self.mistakes.len()
-        )?;
+        write!(f, "the configuration has {} error(s)", self.mistakes.len())?;
         for mistake in &self.mistakes {
             write!(f, "\n  {mistake}")?;
         }
@@ -315,7 +311,8 @@ impl SettingsReader {
     }
 
     pub(super) fn list(&mut self, key: &'static str) -> Vec<String> {
-        let problem = "must be a list of quoted strings (in an environment variable: separated by commas)";
+        let problem =
+            "must be a list of quoted strings (in an environment variable: separated by commas)";
         self.read(key, ListValue(Vec::new()), problem, |found| {
             let items = match found {
                 RawValue::Toml(value) => value

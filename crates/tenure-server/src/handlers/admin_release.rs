@@ -9,12 +9,12 @@ use tenure_wire::v1;
 use super::mismatch;
 use crate::audit::{AuditRecord, NamedHold};
 use crate::convert;
-use crate::rpc::{Facts, Outcome, SessionOp};
+use crate::rpc::{Facts, Outcome, CheckedCall};
 use crate::status::{Code, Failure};
 
 /// Parses a ForceRelease: drops everything that an owner has (R101 ForceRelease always notifies the
 /// victim, always notifies the victim).
-pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionOp, Failure> {
+pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<CheckedCall, Failure> {
     let force = ClientRequest::ForceRelease {
         victim: convert::owner(&request.victim_id)?,
         key: convert::key(&request.idempotency_key)?,
@@ -25,14 +25,14 @@ pub(crate) fn force_release(request: v1::ForceReleaseRequest) -> Result<SessionO
 
 /// Parses a RequestRevoke: asks an owner to release (R115 RequestRevoke sends an event, sends an
 /// event).
-pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<SessionOp, Failure> {
+pub(crate) fn request_revoke(request: v1::RequestRevokeRequest) -> Result<CheckedCall, Failure> {
     let owner = convert::owner(&request.owner_id)?;
     let record = AuditRecord::new("request_revoke", request.owner_id);
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
 }
 
 /// Parses a Break: ends one hold if path, owner and fence still match (E9 Break one hold).
-pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<SessionOp, Failure> {
+pub(crate) fn break_hold(request: v1::BreakRequest) -> Result<CheckedCall, Failure> {
     let path = convert::path(&request.path)?;
     let owner = convert::owner(&request.owner_id)?;
     let fence = u64::try_from(request.fence)
@@ -72,10 +72,10 @@ pub(crate) fn broken(outcome: Outcome<'_>) -> Result<v1::BreakResponse, Failure>
     }
 }
 
-fn audited(request: ClientRequest, record: AuditRecord) -> SessionOp {
+fn audited(request: ClientRequest, record: AuditRecord) -> CheckedCall {
     let facts = Facts {
         audit: Some(Box::new(record)),
         ..Default::default()
     };
-    SessionOp { request, facts }
+    CheckedCall { request, facts }
 }

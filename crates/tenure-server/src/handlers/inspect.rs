@@ -9,7 +9,7 @@ use tenure_wire::v1;
 use super::deadlock::names;
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Facts, Outcome, SessionOp};
+use crate::rpc::{Facts, Outcome, CheckedCall};
 use crate::status::Failure;
 
 /// Time limit for Health (R145, Health needs a working quorum).
@@ -36,7 +36,7 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
 }
 
 /// Parses a query for the holds of an owner.
-pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<SessionOp, Failure> {
+pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<CheckedCall, Failure> {
     let list = ClientRequest::ListOwnerLocks {
         owner: convert::owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,
@@ -63,7 +63,7 @@ pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse,
 }
 
 /// Parses a query for one page of all holds.
-pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<SessionOp, Failure> {
+pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<CheckedCall, Failure> {
     let dump = ClientRequest::DumpLocks {
         cursor: request.cursor,
         page: request.owner_page,
@@ -114,12 +114,12 @@ pub(crate) fn healthy(outcome: Outcome<'_>) -> Result<v1::HealthResponse, Failur
     Ok(v1::HealthResponse { ok, detail })
 }
 
-fn with_modes(request: ClientRequest, read_tree: bool) -> SessionOp {
+fn with_modes(request: ClientRequest, read_tree: bool) -> CheckedCall {
     let facts = Facts {
         read_tree,
         ..Default::default()
     };
-    SessionOp { request, facts }
+    CheckedCall { request, facts }
 }
 
 fn name(owner: &OwnerId) -> String {

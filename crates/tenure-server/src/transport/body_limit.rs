@@ -138,7 +138,9 @@ where
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
                 match deadline.as_mut().poll(cx) {
                     Poll::Ready(()) => {
-                        let late = Status::deadline_exceeded("timed out: the request did not arrive in time");
+                        let late = Status::deadline_exceeded(
+                            "timed out: the request did not arrive in time",
+                        );
                         Poll::Ready(Some(Err(late.into())))
                     }
                     Poll::Pending => Poll::Pending,
@@ -172,10 +174,7 @@ mod tests {
         let error = body.frame().await.unwrap().unwrap_err();
         let status = Status::from_error(error);
         assert_ne!(status.code(), tonic::Code::Cancelled);
-        assert!(
-            status.message().contains("disconnected before"),
-            "{status}"
-        );
+        assert!(status.message().contains("disconnected before"), "{status}");
     }
 
     #[test]

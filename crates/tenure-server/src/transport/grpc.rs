@@ -140,7 +140,11 @@ impl Grpc {
         };
         match tokio::time::timeout(deadline, collected).await {
             Ok(collected) => collected?,
-            Err(_) => return Err(Status::deadline_exceeded("timed out: the chunks of the stream did not arrive in time")),
+            Err(_) => {
+                return Err(Status::deadline_exceeded(
+                    "timed out: the chunks of the stream did not arrive in time",
+                ));
+            }
         }
         let answer = handlers::ask(&self.node, acquire_chunks(chunks)?, deadline).await;
         Ok(acquired(Outcome {
@@ -247,7 +251,9 @@ where
         }
         self.stopped.as_mut().poll(cx).map(|()| {
             self.stream = None;
-            Some(Err(Status::unavailable("the node is shutting down: connect to another node")))
+            Some(Err(Status::unavailable(
+                "the node is shutting down: connect to another node",
+            )))
         })
     }
 }

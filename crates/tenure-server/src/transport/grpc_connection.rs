@@ -74,7 +74,7 @@ pub(crate) async fn serve(
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = ServedCall::new(connection, port, peer);
+    let mut served = ServedConnection::new(connection, port, peer);
     // `biased`: the connection is polled before `stop`, so a request that has arrived is still
     // served.
     tokio::select! {
@@ -110,7 +110,7 @@ type Waited = (Arrived, Permits, Bytes);
 type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
 /// A gRPC connection with its calls in flight.
-struct ServedCall {
+struct ServedConnection {
     connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
     client: GrpcConnection,
     calls: CallBatch,
@@ -122,13 +122,13 @@ struct ServedCall {
     ping: Option<KeepAlivePing>,
 }
 
-impl ServedCall {
+impl ServedConnection {
     fn new(
         mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
         port: Arc<GrpcPort>,
         peer: SocketAddr,
-    ) -> ServedCall {
-        ServedCall {
+    ) -> ServedConnection {
+        ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // The event buffer is not used: unary calls listen to no owner.
@@ -357,7 +357,7 @@ impl ServedCall {
     }
 }
 
-impl Drop for ServedCall {
+impl Drop for ServedConnection {
     fn drop(&mut self) {
         let telemetry = self.client.telemetry();
         for call in self.under_way.drain() {

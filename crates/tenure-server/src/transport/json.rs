@@ -19,7 +19,7 @@ use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
-use crate::rpc::{Effect, Facts, Outcome, Rpc, SessionOp, Unary};
+use crate::rpc::{Effect, Facts, Outcome, Rpc, CheckedCall, Unary};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Telemetry, Transport};
 
@@ -88,7 +88,7 @@ async fn answer(
 ) -> Result<Vec<u8>, RefusedRequest> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|peer| peer.0);
-    let SessionOp { request, mut facts } = parse(unary, &read(request).await?)?;
+    let CheckedCall { request, mut facts } = parse(unary, &read(request).await?)?;
     if let Some(record) = &mut facts.audit {
         record.peer = peer;
     }
@@ -193,7 +193,7 @@ async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
 
 /// Decodes and validates a JSON body. Malformed JSON is 400, well-formed JSON with wrong types is
 /// 422.
-fn parse(unary: &Unary, body: &[u8]) -> Result<SessionOp, RefusedRequest> {
+fn parse(unary: &Unary, body: &[u8]) -> Result<CheckedCall, RefusedRequest> {
     match (unary.parse_json)(body) {
         Ok(asked) => Ok(asked?),
         Err(error) => {

@@ -225,7 +225,8 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
 }
 
 async fn use_https(mut stream: TcpStream) -> ConnectionEnd {
-    let body = r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port uses TLS: use https"}}"#;
+    let body =
+        r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port uses TLS: use https"}}"#;
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{body}",
