@@ -192,8 +192,15 @@ fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>,
         match (ended, failed) {
             (_, Some(test)) => return Ok(Some(test.to_string())),
             (Some(status), None) if status.success() => return Ok(None),
-            (Some(_), None) => return Ok(Some(format!("{} failed without the name of a test", program.display()))),
-            (None, None) if hangs => return Ok(Some(format!("{} did not end in time", program.display()))),
+            (Some(_), None) => {
+                return Ok(Some(format!(
+                    "{} failed without the name of a test",
+                    program.display()
+                )));
+            }
+            (None, None) if hangs => {
+                return Ok(Some(format!("{} did not end in time", program.display())));
+            }
             (None, None) => std::thread::sleep(Duration::from_millis(50)),
         }
     }

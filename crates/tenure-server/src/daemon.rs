@@ -143,8 +143,8 @@ impl Daemon {
 }
 
 /// Starts the node and waits until it is part of a cluster. From then on it serves clients, even
-/// without replicas of its own (R167 bootstrap decision, bootstrap decision). While it waits, the
-/// operator can run `tenure cluster init` to make it create a cluster.
+/// without replicas of its own (R167 bootstrap decision). While it waits, the operator can run
+/// `tenure cluster init` to make it create a cluster.
 async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;

@@ -30,7 +30,7 @@ use crate::convert;
 use crate::events;
 use crate::handlers;
 use crate::in_flight::{InFlight, SpareRequests};
-use crate::rpc::{self, Facts, Outcome, CheckedCall};
+use crate::rpc::{self, CheckedCall, Facts, Outcome};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Rpc, Telemetry, Transport};
 use crate::transport::framing::{self, Unreadable};

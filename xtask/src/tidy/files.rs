@@ -133,7 +133,10 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
             .iter()
             .any(|other| other.path == resolved || other.path.starts_with(&format!("{resolved}/")));
         if !found {
-            complaints.push(format!("{}: the link {target} leads to no file of the repository", source.path));
+            complaints.push(format!(
+                "{}: the link {target} leads to no file of the repository",
+                source.path
+            ));
         }
     }
 }

@@ -9,7 +9,7 @@ use tenure_wire::v1;
 use super::mismatch;
 use crate::audit::{AuditRecord, NamedHold};
 use crate::convert;
-use crate::rpc::{Facts, Outcome, CheckedCall};
+use crate::rpc::{CheckedCall, Facts, Outcome};
 use crate::status::{Code, Failure};
 
 /// Parses a ForceRelease: drops everything that an owner has (R101 ForceRelease always notifies the

@@ -9,7 +9,7 @@ use tenure_wire::v1;
 use super::deadlock::names;
 use super::mismatch;
 use crate::convert;
-use crate::rpc::{Facts, Outcome, CheckedCall};
+use crate::rpc::{CheckedCall, Facts, Outcome};
 use crate::status::Failure;
 
 /// Time limit for Health (R145, Health needs a working quorum).

@@ -19,7 +19,7 @@ use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
-use crate::rpc::{Effect, Facts, Outcome, Rpc, CheckedCall, Unary};
+use crate::rpc::{CheckedCall, Effect, Facts, Outcome, Rpc, Unary};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Telemetry, Transport};
 
