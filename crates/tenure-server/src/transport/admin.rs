@@ -302,7 +302,7 @@ mod tests {
 
     /// A group whose voter lost its disk is not healthy, although the node is up again.
     #[test]
-    fn a_voter_of_an_earlier_life_is_not_well() {
+    fn a_voter_of_an_earlier_incarnation_is_not_healthy() {
         let fixed = FixedConfig {
             group_count: 0,
             routing_prefix_segments: 1,
