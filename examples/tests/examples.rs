@@ -55,7 +55,7 @@ impl Candidate {
     fn says(&self, beginning: &str) -> String {
         loop {
             let line = self.lines.recv_timeout(LONG);
-            let line = line.unwrap_or_else(|_| panic!("nobody said: {beginning}…"));
+            let line = line.unwrap_or_else(|_| panic!("no line starts with: {beginning}…"));
             if let Some(rest) = line.strip_prefix(beginning) {
                 return rest.to_owned();
             }

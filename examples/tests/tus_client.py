@@ -1,5 +1,5 @@
 """A real tus client: `begin URL FILE CHUNK` uploads one chunk and prints where; `resume URL FILE` goes on from what the
-server has, and prints the offset that it was told."""
+server has, and prints the offset that the server reported."""
 
 import sys
 

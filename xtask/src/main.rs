@@ -16,7 +16,7 @@ usage: cargo xtask <command>
   test     everything that CI requires: format, tidy, licences, lints, docs, tests; prints the
            minutes of each part (the tests install what they need)
   check    the same without the tests
-  tidy     the repository's own rules: crate dependencies, rule ids, dead files, leftovers
+  tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice

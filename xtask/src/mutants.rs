@@ -192,8 +192,15 @@ fn watch(mut child: Child, log: &Path, program: &Path) -> Result<Option<String>,
         match (ended, failed) {
             (_, Some(test)) => return Ok(Some(test.to_string())),
             (Some(status), None) if status.success() => return Ok(None),
-            (Some(_), None) => return Ok(Some(format!("{} died", program.display()))),
-            (None, None) if hangs => return Ok(Some(format!("{} hangs", program.display()))),
+            (Some(_), None) => {
+                return Ok(Some(format!(
+                    "{} failed without the name of a test",
+                    program.display()
+                )));
+            }
+            (None, None) if hangs => {
+                return Ok(Some(format!("{} did not end in time", program.display())));
+            }
             (None, None) => std::thread::sleep(Duration::from_millis(50)),
         }
     }
@@ -219,7 +226,7 @@ fn parse(text: &str) -> Result<Vec<Mutant>, String> {
             .strip_prefix('\'')
             .and_then(|value| value.strip_suffix('\''))
             .filter(|value| !value.contains('\''))
-            .ok_or_else(|| complain("expected a text in single quotes"))?;
+            .ok_or_else(|| complain("expected a string in single quotes"))?;
         let mutant = mutants
             .last_mut()
             .ok_or_else(|| complain("expected [[mutant]] first"))?;

@@ -9,6 +9,7 @@ use std::process::Command;
 mod dependencies;
 mod files;
 mod names;
+mod phrases;
 mod rules;
 
 /// A tracked text file.
@@ -28,6 +29,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
     let mut complaints = dependencies::check(root)?;
     complaints.extend(files::check(&sources));
     complaints.extend(names::check(&sources));
+    complaints.extend(phrases::check(&sources));
     complaints.extend(rules::check(&sources));
     if complaints.is_empty() {
         return Ok(());

@@ -3,7 +3,7 @@
 //! `cargo xtask compare` builds and starts it. Every server runs durably on loopback, in its own
 //! directory, on the same cores as the load. So only ratios of figures from one run are meaningful.
 
-#![allow(clippy::print_stdout, reason = "the command is what prints")]
+#![allow(clippy::print_stdout, reason = "a command prints its results")]
 
 mod compare;
 

@@ -104,7 +104,7 @@ fn messages(bytes: &[u8], each: &mut dyn FnMut(u32, WorkerReply)) -> Result<usiz
             break;
         };
         if *flag != 0 {
-            return Err("a compressed message, which nobody asked for".to_owned());
+            return Err("a compressed message, although compression is off".to_owned());
         }
         let response = v1::SessionResponse::decode(body).map_err(|error| error.to_string())?;
         match &response.result {
@@ -135,7 +135,7 @@ fn worker_of(owner: &str) -> Result<u32, String> {
     owner
         .rsplit_once('-')
         .and_then(|(_, worker)| worker.parse().ok())
-        .ok_or_else(|| format!("an event for {owner}, who is nobody of ours"))
+        .ok_or_else(|| format!("an event for the unknown owner {owner}"))
 }
 
 fn frame(out: &mut Vec<u8>, kind: u8, flags: u8, stream: u32, payload: &[u8]) {

@@ -34,33 +34,33 @@ mod why;
 pub(crate) enum Command {
     /// Hold a lock while a command runs.
     Run(Box<run::RunCommand>),
-    /// Take a lock and leave it held.
+    /// Acquire a lock that stays held when this command ends.
     Lock(Box<lock::LockCommand>),
-    /// Show that a hold is still wanted.
+    /// Renew the lease of a lock taken with `tenure lock`.
     Renew(lock::RenewCommand),
-    /// Give a hold back.
+    /// Release a lock taken with `tenure lock`.
     Unlock(lock::UnlockCommand),
-    /// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
+    /// Check whether a lock is free: exits with 0 if it is free, with 75 if it is held.
     Try(try_lock::Try),
-    /// What is held at or below a place.
+    /// List the locks that are held at or below an address.
     Ls(ls::Ls),
-    /// Why am I waiting? Explains a lock in sentences.
+    /// Explain who holds a lock and why a request has to wait.
     Why(why::WhyCommand),
-    /// What happens at or below a place, as it happens, beginning with what is held now.
+    /// Print every change of the locks at or below an address, starting with the held ones.
     Watch(watch::WatchCommand),
-    /// A live view of what is held and who waits.
+    /// Show held locks and their waiters in a live terminal view.
     Top(top::Top),
-    /// Ask the holder of a lock to let go. Nothing is taken away.
+    /// Ask the holder of a lock to release it. The lock is not removed.
     Ask(ask::AskCommand),
-    /// Remove a lock: names exactly what it will remove, and asks.
+    /// Remove a lock. Shows which holds it will remove and asks for confirmation.
     Break(break_lock::BreakCommand),
-    /// May a server work on its database now? 0 proceed, 75 skip, and the reason.
+    /// Check whether a server may use its database now: exits with 0 to proceed, 75 to skip.
     Check(check::CheckCommand),
     #[command(subcommand)]
     Fence(fence::FenceCommand),
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// What can this place promise?
+    /// Show what the backend of an address supports and guarantees.
     Doctor(doctor::Doctor),
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
@@ -70,7 +70,7 @@ pub(crate) enum Command {
     Serve(serve::Serve),
     /// Print the completions of a shell.
     Completions(completions::Completions),
-    /// Write the manual pages, one for each verb, into a directory.
+    /// Write the manual pages, one per command, to a directory.
     Manual(completions::Manual),
 }
 

@@ -14,11 +14,11 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
         "" | "s" => 1.0,
         "m" => 60.0,
         "h" => 3600.0,
-        _ => return Err(format!("{unit:?} is no unit: use ms, s, m or h")),
+        _ => return Err(format!("unknown unit {unit:?}: use ms, s, m or h")),
     };
     let number: f64 = number
         .parse()
-        .map_err(|_| "give a number, such as 30s".to_owned())?;
+        .map_err(|_| "a duration starts with a number, such as 30s".to_owned())?;
     Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())
 }
 

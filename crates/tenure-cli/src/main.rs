@@ -1,6 +1,6 @@
 //! The `tenure` command.
 
-#![allow(clippy::print_stdout, reason = "the command is what prints")]
+#![allow(clippy::print_stdout, reason = "a command prints its results")]
 
 mod commands;
 mod duration;
@@ -21,14 +21,15 @@ use clap::Parser;
 ///
 /// WHERE is an address:
 ///   state.json, sidecar:state.json        a lock file beside state.json
-///   exclusive:DIR                         a database that its server must leave alone
+///   exclusive:DIR                         a database; its server pauses while the lock is held
 ///   upload:DIR/ID                         one resumable upload
 ///   repo:/dir, s3://…, gs://…, az://…     a repository of lock objects
 ///   tenant:/acme/42, tenure://host/…      a path of the daemon (TENURE_URL)
-/// A file is what looks like nothing else; ./ in front always means a file.
+/// Any other text is the name of a file. A leading ./ always means a file.
 ///
-/// Exit codes: the command's own with `run`; 0 yes or done, 2 bad usage, 75 held, 124 waited in vain,
-/// 120 lost, 121 gave way, 125 tenure failed, 126 cannot run, 127 not found, 128+n killed by signal n.
+/// Exit codes: the command's own with `run`; 0 yes or done, 2 bad usage, 75 held, 124 timed out,
+/// 120 lock lost, 121 released on request, 125 tenure failed, 126 command cannot run,
+/// 127 command not found, 128+n command killed by signal n.
 ///
 /// Examples:
 ///   tenure run -n state.json -- ./compact state.json

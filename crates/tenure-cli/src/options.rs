@@ -16,10 +16,10 @@ use crate::output::CommandFailure;
 /// How long to wait for a lock.
 #[derive(Args)]
 pub(crate) struct WaitOptions {
-    /// Do not wait: end with 75 if the lock is held.
+    /// Do not wait: exit with 75 if the lock is held.
     #[arg(short = 'n', long, conflicts_with = "wait")]
     no_wait: bool,
-    /// Wait at most this long (500ms, 30s, 5m, 1h; a bare number is seconds), then end with 124.
+    /// Maximum time to wait (500ms, 30s, 5m, 1h; a bare number is seconds); then exit with 124. Default: no limit.
     #[arg(short, long, value_name = "DUR", value_parser = duration::parse)]
     wait: Option<Duration>,
 }
@@ -34,65 +34,66 @@ impl WaitOptions {
     }
 }
 
-/// What only one protocol knows, and even those need who only look.
+/// Options of one protocol that inspection needs, too.
 #[derive(Args)]
 pub(crate) struct InspectOptions {
-    /// Believe a bare pid in a record: no containers share the directory (lock files).
+    /// Trust a process id alone in a record: no containers share the directory (lock files).
     #[arg(long)]
     trust_pid: bool,
-    /// Process ids in records may belong to other containers: a missing one proves nothing (lock files).
+    /// Process ids in records may belong to other containers: a missing process is not proof of death (lock files).
     #[arg(long)]
     foreign_pids: bool,
-    /// Another lock file than WHERE.lock.
+    /// The lock file [default: WHERE.lock].
     #[arg(long, value_name = "FILE")]
     lock_path: Option<PathBuf>,
-    /// A repository's data key: 32 bytes or 64 hex digits.
+    /// File with the data key of a repository: 32 bytes or 64 hex digits.
     #[arg(long, value_name = "FILE", env = "TENURE_KEY_FILE")]
     key_file: Option<PathBuf>,
 }
 
-/// What only one protocol knows.
+/// Options of one protocol.
 #[derive(Args)]
 pub(crate) struct ProtocolOptions {
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// When a lock that is not shown to be alive may be removed.
+    /// When a lock without a proven live holder may be removed.
     #[arg(long, value_name = "WHEN", value_enum, help_heading = FILES)]
     reclaim: Option<WaitWhen>,
-    /// The age at which a lock counts as stale.
+    /// Age at which a lock counts as stale.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = FILES)]
     stale: Option<Duration>,
-    /// How often to show that we live.
+    /// Interval of heartbeats.
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = FILES)]
     heartbeat: Option<Duration>,
-    /// Do not wait for the disk: the lock may be forgotten in a power cut.
+    /// Do not wait for the disk: a power failure may lose the lock.
     #[arg(long, help_heading = FILES)]
     not_durable: bool,
-    /// Only our own user may read the record (exclusive:).
+    /// Make the record readable for the current user only (exclusive:).
     #[arg(long, help_heading = ONE)]
     private: bool,
-    /// The tool's version, for the record (exclusive:).
+    /// Version of the tool, stored in the record (exclusive:).
     #[arg(long, value_name = "TEXT", help_heading = ONE)]
     holder_version: Option<String>,
-    /// Wait this long before the lock counts, for those who look only now and then (exclusive:, repositories).
+    /// Wait this long after the record is written, for programs that check it only now and then
+    /// (exclusive:, repositories).
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = ONE)]
     settle: Option<Duration>,
-    /// How long to wait for running cycles of the server (exclusive:).
+    /// Maximum time to wait for running cycles of the server (exclusive:).
     #[arg(long, value_name = "DUR", value_parser = duration::parse, help_heading = ONE)]
     quiesce: Option<Duration>,
     /// Do not wait for running cycles of the server (exclusive:).
     #[arg(long, conflicts_with = "quiesce", help_heading = ONE)]
     no_quiesce: bool,
-    /// Write sealed records.
+    /// Write encrypted records (needs --key-file).
     #[arg(long, help_heading = REPOSITORIES)]
     seal: bool,
     /// Refuse a store without conditional writes.
     #[arg(long, help_heading = REPOSITORIES)]
     require_cas: bool,
-    /// Only Tenure uses this store: there is nobody to wait for.
+    /// Only Tenure uses this store: do not wait for other programs.
     #[arg(long, help_heading = REPOSITORIES)]
     tenure_only: bool,
-    /// A shared holder that sees an intruder gives the lock up for lost.
+    /// Treat a shared lock as lost when a conflicting holder appears.
     #[arg(long, help_heading = REPOSITORIES)]
     strict: bool,
 }
@@ -103,11 +104,11 @@ const REPOSITORIES: &str = "Repositories";
 
 #[derive(Clone, Copy, ValueEnum)]
 enum WaitWhen {
-    /// On proof, or where the protocol's own rule says so.
+    /// On proof that the holder is dead, or by the protocol's own stale rule.
     Proof,
-    /// By age alone, too.
+    /// Also by age alone.
     Age,
-    /// Never; that is left to `tenure break`.
+    /// Never; use `tenure break`.
     Never,
 }
 
@@ -251,7 +252,7 @@ impl ProtocolOptions {
 fn refuse(options: &[(bool, &str)], whose: &str, applies: bool) -> Result<(), CommandFailure> {
     match options.iter().find(|(given, _)| *given) {
         Some((_, option)) if !applies => Err(CommandFailure::usage(format!(
-            "{option} is for {whose}; none of the places is one"
+            "{option} applies to {whose} only, and no given address is one"
         ))),
         _ => Ok(()),
     }

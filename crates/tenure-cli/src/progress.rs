@@ -80,7 +80,7 @@ impl WaitProgress {
 fn line(busy: &Busy, waited: Duration) -> String {
     let place = busy
         .position
-        .map_or_else(String::new, |n| format!(", number {n} in line"));
+        .map_or_else(String::new, |n| format!(", queue position {n}"));
     let holder = match &busy.blocker {
         Some(blocker) => format!(" behind {}", blocker.holder),
         None => String::new(),

@@ -311,11 +311,15 @@ async fn nodes_come_and_go() {
             && status.nodes.iter().all(|node| node.replicas == 9)
     })
     .await;
-    assert_ne!(life(&before), life(&after), "a wiped node has a new life");
+    assert_ne!(
+        life(&before),
+        life(&after),
+        "a wiped node has a new incarnation"
+    );
     assert_held(&cluster, 2, &held).await;
     let words = cluster.command(0, &["status"]);
     assert!(
-        words.starts_with("well: 3 of 3 nodes up, 8 groups"),
+        words.starts_with("healthy: 3 of 3 nodes up, 8 groups"),
         "{words}"
     );
 }
@@ -364,12 +368,16 @@ async fn strangers_stay_out() {
         ],
     );
     assert!(
-        wrong_token.contains("no seed has answered"),
+        wrong_token.contains("these seeds did not answer"),
         "{wrong_token}"
     );
     assert!(!wrong_token.contains(&other_token));
     let status = until(&cluster, 0, "alone", |_| true).await;
-    assert_eq!(status.nodes.len(), 1, "nobody remembers them: {status:#?}");
+    assert_eq!(
+        status.nodes.len(),
+        1,
+        "the refused nodes are not listed: {status:#?}"
+    );
 }
 
 /// R167: as in the guide, every node has seeds and waits, and one is ordered to create the cluster.
@@ -505,7 +513,7 @@ async fn a_backup_is_restored_into_a_cluster_of_another_size() {
     assert!(
         cluster
             .command(2, &["backup", name])
-            .starts_with("9 groups")
+            .starts_with("saved 9 groups")
     );
 
     let mut restored = Cluster::new(8);

@@ -223,7 +223,11 @@ fn release_requests() {
     let waiter = run(&place, &["--ask", "-w", "60s", "r:/y", "--", "true"]).spawn();
     holder.expect_error("asks for the lock");
     holder.signal("TERM");
-    assert_eq!(holder.end().code, Some(143), "a word is not an order");
+    assert_eq!(
+        holder.end().code,
+        Some(143),
+        "a request does not end the command"
+    );
     assert_eq!(waiter.unwrap().wait().unwrap().code(), Some(0));
 }
 
@@ -522,7 +526,7 @@ fn a_stopped_command_and_its_lease() {
     terminal.expect("running");
     let child = place.pids("pids")[0];
     terminal.key(0x1a);
-    terminal.expect("its lease runs out in ");
+    terminal.expect("the lease expires in ");
     terminal.expect("Stopped");
     terminal.expect("ready> ");
     eventually("the keeper has ended it", || !shell::is_alive(child));

@@ -476,7 +476,7 @@ fn bad_configurations_do_not_start() {
         ("TENURE_GROUP_COUNT", "8"),
     ]);
     assert_eq!(code, Some(125), "{text}");
-    assert!(text.contains("group_count was 4"), "{text}");
+    assert!(text.contains("created with 4"), "{text}");
     let (code, text) = run(&[("TENURE_LISTEN", "0.0.0.0:0"), ("TENURE_EVENT_BUFFER", "x")]);
     assert_eq!(code, Some(125), "{text}");
     assert!(

@@ -31,13 +31,13 @@ pub enum ArchiveError {
     #[error("{0}")]
     Io(#[from] io::Error),
     /// The file is not a backup or is truncated.
-    #[error("this is no complete backup: {0}")]
+    #[error("this is not a complete backup: {0}")]
     Damaged(&'static str),
     /// The checksum of a group is wrong.
-    #[error("the backup is damaged in group {0}")]
+    #[error("the backup is damaged: the checksum of group {0} is wrong; use another backup")]
     Group(u32),
     /// Groups are missing.
-    #[error("the backup has {found} of {wanted} groups")]
+    #[error("the backup is incomplete: it has {found} of {wanted} groups; use another backup")]
     Missing {
         /// Number of groups in the file.
         found: usize,
@@ -125,16 +125,18 @@ pub struct Archive {
 /// Reads a complete backup and verifies all checksums.
 pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     if take::<8>(&mut input)? != *MAGIC {
-        return Err(ArchiveError::Damaged("it begins with something else"));
+        return Err(ArchiveError::Damaged(
+            "the file does not start like a backup",
+        ));
     }
     let length = u32::from_le_bytes(take(&mut input)?);
     if length > MAX_HEAD {
-        return Err(ArchiveError::Damaged("its head is too long"));
+        return Err(ArchiveError::Damaged("its header is too long"));
     }
     let mut head = vec![0; length as usize];
     input.read_exact(&mut head)?;
     let (facts, cluster) =
-        read_head(&head).map_err(|_| ArchiveError::Damaged("its head makes no sense"))?;
+        read_head(&head).map_err(|_| ArchiveError::Damaged("its header cannot be decoded"))?;
     let mut sum = digest::Context::new(&digest::SHA256);
     sum.update(&head);
     let mut groups: Vec<SavedGroup> = Vec::new();
@@ -142,7 +144,7 @@ pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
         match take::<1>(&mut input)? {
             [1] => {}
             [0] => break,
-            _ => return Err(ArchiveError::Damaged("something else is in it")),
+            _ => return Err(ArchiveError::Damaged("it contains an unknown section")),
         }
         let (number, place, size) = (take(&mut input)?, take(&mut input)?, take(&mut input)?);
         let claimed: [u8; SUM] = take(&mut input)?;
@@ -173,7 +175,9 @@ pub fn read_archive(mut input: impl Read) -> Result<Archive, ArchiveError> {
     let count = u32::from_le_bytes(take(&mut input)?);
     let claimed: [u8; SUM] = take(&mut input)?;
     if count as usize != groups.len() || sum.finish().as_ref() != claimed {
-        return Err(ArchiveError::Damaged("its manifest does not fit"));
+        return Err(ArchiveError::Damaged(
+            "its manifest does not match its content",
+        ));
     }
     groups.sort_by_key(|saved| saved.group);
     groups.dedup_by_key(|saved| saved.group);
@@ -209,7 +213,7 @@ fn take<const N: usize>(input: &mut impl Read) -> Result<[u8; N], ArchiveError> 
     match input.read_exact(&mut bytes) {
         Ok(()) => Ok(bytes),
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-            Err(ArchiveError::Damaged("it ends too early"))
+            Err(ArchiveError::Damaged("it is truncated"))
         }
         Err(error) => Err(error.into()),
     }

@@ -26,21 +26,21 @@ pub enum BootstrapError {
         source: std::io::Error,
     },
     /// The seeds could not be asked.
-    #[error("the seeds cannot be asked")]
+    #[error("cannot contact the seed nodes")]
     Ask(#[source] std::io::Error),
     /// A seed did not answer (R167 (bootstrap decision)). Two nodes that each create a cluster
     /// would grant the same locks twice.
     #[error(
-        "bootstrap is set and the data directory is empty, but no seed has answered within 10 s ({0}): \
-         a cluster may be there. If there is none, run: tenure cluster init --data-dir DIR"
+        "no cluster was created: bootstrap is set and the data directory is empty, but these seeds did not answer \
+         within 10 s, so a cluster may exist: {0}. If there is no cluster, run: tenure cluster init --data-dir DIR"
     )]
     NoSeedAnswers(String),
     /// Data of an earlier incarnation is in the directory (R167). A new cluster would grant its
     /// locks again.
     #[error(
-        "{found} stands in {data_dir} and the node has no other data, so it was in a cluster and founds \
-         none. To join that cluster again: tenure cluster rejoin --data-dir {data_dir}. To found a new one \
-         and give the old locks up: tenure cluster init --forget-old-data --data-dir {data_dir}"
+        "no cluster was created: {data_dir} has {found} and no other data, so this node was in a cluster before. \
+         To join that cluster again, run: tenure cluster rejoin --data-dir {data_dir}. To create a new cluster and \
+         forget the old locks, run: tenure cluster init --forget-old-data --data-dir {data_dir}"
     )]
     SetAside {
         /// Name of the old data.
@@ -50,7 +50,7 @@ pub enum BootstrapError {
     },
     /// A restore or a recovery was interrupted before its data was complete and in place.
     #[error(
-        "{data_dir}/db.new stands beside missing data: a recovery or a restore was interrupted. Run it \
+        "a recovery or a restore was interrupted: {data_dir} has db.new but no data. Run the command \
          again: tenure cluster recover --others-are-lost --data-dir {data_dir}, or tenure cluster restore \
          FILE --data-dir {data_dir}"
     )]
@@ -60,9 +60,9 @@ pub enum BootstrapError {
     },
     /// The directory requires that the node joins a cluster, but no peers are configured.
     #[error(
-        "{data_dir} was set aside by tenure cluster {because}, so the node joins its cluster again and founds \
-         none: set internal_auth_token and seed_nodes. To found a new cluster and give the old locks up: \
-         tenure cluster init --forget-old-data --data-dir {data_dir}"
+        "no cluster was created: tenure cluster {because} has moved the data of {data_dir} aside, so this node must \
+         join its cluster again. Set internal_auth_token and seed_nodes. To create a new cluster and forget the \
+         old locks instead, run: tenure cluster init --forget-old-data --data-dir {data_dir}"
     )]
     MustJoin {
         /// Path of the data directory.
@@ -71,7 +71,7 @@ pub enum BootstrapError {
         because: &'static str,
     },
     /// The `next_start` file in the directory cannot be read or written.
-    #[error("{path} cannot be used: {source}")]
+    #[error("cannot read or write {path}: {source}")]
     Order {
         /// Path of the file.
         path: PathBuf,
@@ -79,22 +79,22 @@ pub enum BootstrapError {
         source: std::io::Error,
     },
     /// The directory belongs to another cluster than the configured one, or to none.
-    #[error("expected_cluster_id is {expected:016x}, and {found}")]
+    #[error("expected_cluster_id is {expected:016x}, but {found}")]
     Unexpected {
         /// Configured cluster id.
         expected: u64,
         /// What was found instead.
         found: String,
     },
-    /// The node's cluster gave way to another cluster with the same token (R161 (settings fixed per
-    /// cluster)).
+    /// The node's cluster stopped in favour of another cluster with the same token (R161 (settings
+    /// fixed per cluster)).
     #[error("{0}")]
     GaveWay(String),
     /// The data is an older copy. A node that starts on it could vote twice in one term.
     #[error("{0}")]
     OlderCopy(String),
     /// The cluster that answered has other fixed settings (R161).
-    #[error("this node does not fit in the cluster of its seeds: {0}")]
+    #[error("this node cannot join the cluster of its seeds: {0}")]
     DoesNotFit(String),
 }
 
@@ -234,7 +234,7 @@ pub(crate) fn decide(beginning: &BootstrapFacts<'_>) -> Result<BootstrapDecision
     if !discovered.node_records.is_empty() {
         tracing::warn!(
             node = discovered.node_records[0].name,
-            "this node was to found a cluster, but a cluster with its token answers: it joins that"
+            "no cluster is created: a cluster with this token exists, and this node joins it"
         );
         return Ok(BootstrapDecision::Join(discovered.node_records));
     }

@@ -209,7 +209,7 @@ impl Driver {
         }
         let now = self.clock.now();
         if self.is_over(now) {
-            self.over = Some("it was told to".to_owned());
+            self.over = Some("shutdown requested".to_owned());
             return NextStep::Never;
         }
         let mut sleep = self.node.wake_in().min(LONGEST_SLEEP_MS);
@@ -236,10 +236,10 @@ impl Driver {
             self.suspects_told_ms = now + SUSPECTS_TOLD_EVERY_MS;
             tracing::error!(
                 groups = left.len(),
-                "the end of this node's log was lost, and some of its groups have not heard from a leader since: it \
-                 takes no part in their elections. Start the other nodes. If all run and this message comes again, or \
-                 if too many are lost for good, stop all nodes, run `tenure cluster recover --others-are-lost` on a \
-                 node whose log was not cut off, and `tenure cluster rejoin` on the others"
+                "the end of this node's log was lost, and some of its groups have not heard from a leader since, so \
+                 this node does not vote in them. Start the other nodes. If all nodes run and this message repeats, or \
+                 if too many nodes are permanently lost: stop all nodes, run `tenure cluster recover \
+                 --others-are-lost` on a node whose log was not truncated, and `tenure cluster rejoin` on the others"
             );
         }
         if left.len() == self.suspects {
@@ -254,7 +254,7 @@ impl Driver {
         // If the log thread has ended, the node ends too, and the group stays suspect.
         let _ = self.log_writer.send(LogJob::Note(note));
         if self.suspects == 0 {
-            tracing::info!("all groups of this node have caught up: it takes part in elections");
+            tracing::info!("all groups of this node have caught up: it votes again");
         }
     }
 

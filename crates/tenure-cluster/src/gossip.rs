@@ -145,7 +145,7 @@ impl Gossip {
         for seed in &self.seeds {
             // Resolved anew each time, because a seed may have moved.
             let Ok(addresses) = lookup_host(seed).await else {
-                tracing::debug!(seed, "a seed's name cannot be resolved");
+                tracing::debug!(seed, "cannot resolve the host name of a seed");
                 continue;
             };
             for address in addresses {
@@ -242,7 +242,7 @@ impl Gossip {
                 .tell(RegistryEvent::NodeRecords(wants.node_records));
         }
         for node in wants.gone {
-            tracing::debug!(%node, "gossip has lost sight of it");
+            tracing::debug!(%node, "gossip: the node does not answer and is removed");
         }
         for (after, timer) in wants.timers {
             let timers = self.timers.clone();

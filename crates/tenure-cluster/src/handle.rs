@@ -200,7 +200,7 @@ impl Handle {
     }
 
     /// Waits until the node belongs to a cluster. Returns the reason if it cannot join (R161
-    /// settings fixed per cluster (settings fixed per cluster), R167 (bootstrap decision)).
+    /// (settings fixed per cluster), R167 (bootstrap decision)).
     pub async fn joined(&self) -> Result<(), String> {
         let mut joined = self.joined.subscribe();
         let state = joined

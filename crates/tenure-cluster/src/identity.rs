@@ -43,7 +43,8 @@ pub enum IdentityError {
     },
     /// A setting that is fixed per cluster was changed.
     #[error(
-        "{key} was {found} when the cluster was born, and is configured as {configured}: it can never change"
+        "{key} is configured as {configured}, but the cluster was created with {found}, and the setting cannot \
+         change: set it to {found}"
     )]
     Fixed {
         /// Name of the setting.
@@ -230,7 +231,7 @@ mod tests {
         cluster.group_count = 4;
         let refused = identity().check(node, &cluster).unwrap_err();
         assert!(
-            refused.to_string().contains("group_count was 256"),
+            refused.to_string().contains("created with 256"),
             "{refused}"
         );
     }

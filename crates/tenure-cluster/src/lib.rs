@@ -136,7 +136,7 @@ pub enum StartError {
     #[error("the log cannot be written: {0}")]
     Write(String),
     /// The operating system refused a thread or random numbers.
-    #[error("the operating system refuses")]
+    #[error("the operating system refused a thread or random numbers")]
     System(#[from] std::io::Error),
 }
 
@@ -204,7 +204,7 @@ impl RunningNode {
             thread::park_timeout(Duration::from_millis(1));
         }
         if !left.is_empty() {
-            tracing::warn!("the log is not closed: its disk hangs");
+            tracing::warn!("the log was not closed, because its disk does not respond");
         }
     }
 }
@@ -325,7 +325,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     if let (DataOrigin::Founded, Some(id)) = (origin, identity.cluster_id) {
         tracing::info!(
             cluster = format!("{id:016x}"),
-            "this node has founded a cluster"
+            "this node has created a cluster"
         );
     }
     // The creator writes the birth of all groups in one batch. If no group is in the log, the node
@@ -474,7 +474,7 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
     if recovered.end_unreadable {
         tracing::warn!(
             %place,
-            "the end marker of the log is damaged: lost files and a lost end would not be noticed"
+            "the end marker of the log is damaged: missing files or a missing end cannot be detected"
         );
     }
     let Some(cut) = &recovered.cut else { return };
@@ -487,15 +487,15 @@ fn report_end(place: &Path, recovered: &tenure_log::Recovered) {
     match kind {
         TruncationKind::Torn => tracing::warn!(
             %place, %file, offset, bytes,
-            "the end of the log was cut off: a write that was not finished. Nothing that a sync \
+            "the end of the log was truncated: the last write was incomplete. Nothing that a sync \
              had confirmed is lost"
         ),
         TruncationKind::Suspicious => tracing::error!(
             %place, %file, offset, bytes,
-            "the end of the log was cut off, and no crash explains it: records that were confirmed \
-             may be lost. Check the disk. One of several nodes takes no part in elections until a \
-             leader has brought it up to date; for a new start: tenure cluster rejoin. The only \
-             node goes on with what it has; to go back to a backup: tenure cluster restore"
+            "the end of the log was truncated, and no crash explains it: confirmed records may be \
+             lost. Check the disk. In a cluster this node does not vote until a leader has brought \
+             it up to date; to start again with an empty directory: tenure cluster rejoin. A single \
+             node continues with the remaining data; to return to a backup: tenure cluster restore"
         ),
     }
 }

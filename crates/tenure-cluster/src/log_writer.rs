@@ -124,7 +124,7 @@ impl LogWriter {
         self.publish();
         if let Err(error) = self.serve(writes) {
             let why = error.to_string();
-            tracing::error!(why, "the log failed: this node stops");
+            tracing::error!(why, "cannot write the log: this node stops");
             self.runner.push(Job::Input(Input::WriteFailed { why }));
         }
     }
@@ -167,7 +167,7 @@ impl LogWriter {
                             // reports the failure to the sender.
                             Err(WriteError::TooLong(error)) => {
                                 let key = String::from_utf8_lossy(&note.key);
-                                tracing::error!(%key, %error, "a note of this node is not written");
+                                tracing::error!(%key, %error, "a record about this node was not written, because it is too long");
                             }
                             Err(error) => return Err(error),
                         }
@@ -248,7 +248,7 @@ impl LogWriter {
     /// Housekeeping after a sync.
     fn clean(&mut self, synced: Synced) {
         if let Err(error) = synced.clean(&self.snapshots) {
-            tracing::warn!(%error, "a superfluous snapshot stays");
+            tracing::warn!(%error, "cannot remove an old snapshot; it is tried again");
         }
         if self.turns.is_multiple_of(PUBLISH_EVERY) {
             self.publish();

@@ -65,10 +65,10 @@ pub enum OfflineError {
         source: OpenError,
     },
     /// The directory already contains data.
-    #[error("{0} is not empty: name a directory for the new cluster that is")]
+    #[error("{0} is not empty: give an empty directory for the new cluster")]
     NotEmpty(PathBuf),
     /// The directory contains no data of a node.
-    #[error("{0} holds no data of a node")]
+    #[error("{0} has no data of a node: check --data-dir")]
     Nothing(PathBuf),
     /// The log contains records that cannot be decoded.
     #[error(transparent)]
@@ -85,29 +85,29 @@ pub enum OfflineError {
         why: String,
     },
     /// The directories belong to different clusters.
-    #[error("{0} belongs to another cluster")]
+    #[error("{0} belongs to another cluster: give directories of one cluster only")]
     Other(PathBuf),
     /// The directory already belongs to a cluster, so none can be created.
-    #[error("the data directory belongs to cluster {0:016x} already: nothing is to be founded")]
+    #[error("no cluster was created: the data directory already belongs to cluster {0:016x}")]
     Belongs(u64),
     /// A daemon that belongs to a cluster runs on the directory.
-    #[error("a daemon runs on {0} and is in a cluster already: nothing is to be founded")]
+    #[error("no cluster was created: the daemon that runs on {0} is already in a cluster")]
     Runs(PathBuf),
     /// The directory contains data of an earlier incarnation.
     #[error(
-        "{0} shows that the node was in a cluster. To join it again: tenure cluster rejoin. To found a new one \
-         and give the old locks up: add --forget-old-data"
+        "no cluster was created: {0} shows that this node was in a cluster before. To join it again, run: tenure \
+         cluster rejoin. To create a new cluster and forget the old locks, add --forget-old-data"
     )]
     OldData(PathBuf),
-    /// The cluster of this directory did not give way to another one.
+    /// The cluster of this directory did not stop in favour of another one.
     #[error(
-        "the cluster of this data directory did not give way to another one: nothing is to be decided"
+        "nothing was changed: the cluster of this data directory has met no other cluster with the same token"
     )]
     NothingToDecide,
     /// The clock of this machine is wrong.
     #[error(
-        "the clock of this machine is before 2026: set it first. Fencing tokens are raised by the time, so that \
-         they never go back, also if the same backup was used before"
+        "the clock of this machine is before 2026: set it first. New fencing tokens are derived from the time, so \
+         that they are greater than all earlier ones, even if the same backup was restored before"
     )]
     Clock,
     /// The new data cannot be written.
@@ -127,7 +127,7 @@ pub struct RecoveredData {
 }
 
 /// Creates a data directory from the states of a backup: the start of a new cluster. Nodes of the
-/// original cluster give way to it, if the backup contains that cluster's id.
+/// original cluster stop when they meet it, if the backup contains that cluster's id.
 pub fn restore(
     data_dir: &Path,
     node: NodeId,
@@ -152,8 +152,8 @@ fn restore_at(
     }
     tenure_log::create_directory(data_dir).map_err(at(data_dir))?;
     discard_staging(data_dir)?;
-    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
-    // way, even if their history is longer.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must stop
+    // serving, even if their history is longer.
     let standing = ClusterStanding {
         supersedes: old_cluster.into_iter().collect(),
         ..ClusterStanding::default()
@@ -198,8 +198,8 @@ pub fn recover(data_dir: &Path, also: &[PathBuf]) -> Result<RecoveredData, Offli
     let mut groups: Vec<SavedGroup> = best.into_values().map(|(_, saved)| saved).collect();
     groups.extend(empty_states(&facts, &lost)?);
     discard_staging(data_dir)?;
-    // The new cluster supersedes the old one: nodes of the old cluster that come back must give
-    // way, even if their history is longer.
+    // The new cluster supersedes the old one: nodes of the old cluster that come back must stop
+    // serving, even if their history is longer.
     let mut standing = ClusterStanding {
         members: peer_state.standing.members + 1,
         supersedes: peer_state.standing.supersedes,
@@ -334,7 +334,7 @@ pub fn is_ordered_to_found(data_dir: &Path) -> bool {
     matches!(order, Ok(Some(order)) if order.what != StartAction::Join)
 }
 
-/// Decides in favour of the cluster of this directory, which gave way to another one. Returns the
+/// Decides in favour of the cluster of this directory, which stopped for another one. Returns the
 /// id of the other cluster.
 pub fn keep(data_dir: &Path) -> Result<u64, OfflineError> {
     let db = data_dir.join(LIVE);
@@ -383,8 +383,8 @@ type LastKnown = (Option<u64>, Vec<NodeRecord>);
 
 /// Keeps the lock of a directory, so that no daemon starts on it.
 enum HeldData {
-    Log(#[expect(dead_code, reason = "its lock counts")] Box<FileLog<RealDisk>>),
-    Lock(#[expect(dead_code, reason = "it is held")] <RealDisk as Disk>::Lock),
+    Log(#[expect(dead_code, reason = "keeps the directory locked")] Box<FileLog<RealDisk>>),
+    Lock(#[expect(dead_code, reason = "keeps the directory locked")] <RealDisk as Disk>::Lock),
 }
 
 /// Returns what a directory's log says about its cluster, or nothing if the log cannot be read.
@@ -507,7 +507,7 @@ fn extract(
     for (group, place) in last {
         let (index, state) = node.state_of(group).ok_or_else(|| OfflineError::State {
             group: group.0,
-            why: "it has no replica".to_owned(),
+            why: "the log has no replica of it".to_owned(),
         })?;
         let saved = SavedGroup {
             group: group.0,

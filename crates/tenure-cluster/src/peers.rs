@@ -209,7 +209,9 @@ pub(crate) fn run(
             let local = tokio::task::LocalSet::new();
             local.block_on(&runtime, registry::run(start, events));
         }
-        Err(error) => tracing::error!(%error, "no event loop: this node meets nobody"),
+        Err(error) => {
+            tracing::error!(%error, "cannot start the event loop for peers: this node cannot connect to other nodes")
+        }
     }
 }
 
@@ -382,14 +384,16 @@ impl PeersContext {
             (Some(_), Some(_)) => Err(HandshakeRefusal::Cluster.to_string()),
             (None, Some(theirs)) if self.chosen.get() != Some(theirs) => {
                 self.tell(RegistryEvent::Candidate(Box::new(hello.clone())));
-                Err("it has not chosen its cluster yet".to_owned())
+                Err("the node has not chosen its cluster yet".to_owned())
             }
             (None, Some(theirs)) => {
                 if let Some(Succession::New { after_ms }) =
                     hello.known.map(|known| self.succession(&known))
                 {
                     self.born_after(after_ms);
-                    return Err("it dates its birth again and connects again".to_owned());
+                    return Err(
+                        "the node renews its identity first, then it connects again".to_owned()
+                    );
                 }
                 // The claim comes before the membership: what this node claims for the cluster must
                 // not be shorter than the cluster's history. The log thread writes in order, so the
@@ -406,7 +410,7 @@ impl PeersContext {
                 // Only now: until the membership is durable, the order to join must survive a
                 // crash.
                 if let Err(error) = NextStart::remove(&self.data_dir) {
-                    tracing::warn!(%error, "{} stays; the next start removes it", next_start::FILE);
+                    tracing::warn!(%error, "cannot remove {}; the next start removes it", next_start::FILE);
                 }
                 self.known.send_modify(|known| known.cluster = Some(theirs));
                 self.joined.send_replace(ClusterMembership::Yes);

@@ -46,7 +46,7 @@ impl Rebalancer {
     /// Notes the result of a membership change.
     pub(crate) fn changed(&mut self, id: RequestId, result: Result<Membership, ChangeRefused>) {
         if let Err(refused) = result {
-            tracing::debug!(%refused, "a change of membership waits");
+            tracing::debug!(%refused, "a membership change was refused and is tried again");
         }
         self.asked.retain(|_, (asked, _)| *asked != id);
     }

@@ -132,7 +132,7 @@ async fn an_operators_order_founds_once() {
     let place = nodes(2);
     let directory = place.directory(1);
     let why = refused(place.options(1, BootstrapMode::Bootstrap, &[2]));
-    assert!(why.contains("no seed has answered"), "{why}");
+    assert!(why.contains("these seeds did not answer"), "{why}");
     offline::found(&directory, OldData::Keep).unwrap();
     assert!(offline::is_ordered_to_found(&directory));
     let first = place.start(1, BootstrapMode::Join, &[2]);
@@ -141,10 +141,13 @@ async fn an_operators_order_founds_once() {
     assert!(!offline::is_ordered_to_found(&directory));
     // A daemon that belongs to a cluster must not be ordered to create one.
     let why = offline::found(&directory, OldData::Forget).unwrap_err();
-    assert!(why.to_string().contains("in a cluster already"), "{why}");
+    assert!(why.to_string().contains("already in a cluster"), "{why}");
     stop([first]).await;
     let why = offline::found(&directory, OldData::Forget).unwrap_err();
-    assert!(why.to_string().contains("belongs to cluster"), "{why}");
+    assert!(
+        why.to_string().contains("already belongs to cluster"),
+        "{why}"
+    );
     let first = place.start(1, BootstrapMode::Force, &[2]);
     assert_eq!(first.origin(), DataOrigin::Resumed);
     assert_eq!(first.handle().cluster(), Some(cluster));
@@ -273,7 +276,10 @@ async fn two_clusters_with_one_token_notice_each_other() {
     let health = lost.handle().call(Box::new(health), STEP_TIMEOUT).await;
     assert!(health.is_err());
     let met = until_met(&second).await;
-    assert!(met.contains("node-0") && met.contains("goes on"), "{met}");
+    assert!(
+        met.contains("node-0") && met.contains("this cluster continues"),
+        "{met}"
+    );
     assert_eq!(second.handle().stopped(), None);
     let fourth = place.start(4, BootstrapMode::Join, &[1, 2]);
     fourth.handle().joined().await.unwrap();
@@ -311,7 +317,7 @@ async fn a_node_that_is_offered_two_clusters_joins_the_one_that_goes_on() {
 }
 
 /// R161: a restarted node without a replica of the system group claims the history of its cluster
-/// that it has heard of. A shorter claim would make its cluster give way to a younger one.
+/// that it has heard of. A shorter claim would make its cluster stop for a younger one.
 #[tokio::test]
 async fn a_member_claims_the_history_that_it_has_heard_of() {
     let place = nodes(4);
@@ -588,6 +594,6 @@ async fn a_leader_without_a_quorum_gives_no_state() {
     }
     stop([second, third]).await;
     let alone = first.handle().state(group, Duration::from_secs(1)).await;
-    assert_eq!(alone, None, "nobody confirms it");
+    assert_eq!(alone, None, "no other node confirms it");
     stop([first]).await;
 }

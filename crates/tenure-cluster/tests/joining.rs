@@ -168,8 +168,8 @@ async fn adjacent_releases_share_a_cluster() {
     let refused = tokio::time::timeout(STEP_TIMEOUT, later.handle().joined()).await;
     let why = refused.unwrap().unwrap_err();
     let sentence = format!(
-        "it speaks version {newest} of the peer protocol and this node versions {} to {}: \
-         a cluster is upgraded one release at a time",
+        "the peer supports version {newest} of the peer protocol, and this node versions {} to {}: \
+         upgrade a cluster one release at a time",
         newest + 1,
         newest + 2
     );

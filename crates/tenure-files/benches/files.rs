@@ -357,7 +357,7 @@ fn sidecar(directory: &Path, durability: Durability) {
     );
 }
 
-/// Only the system calls that K17 (publish in one step).1 and K26 (rename, compare, then unlink)
+/// Only the system calls that K17.1 (publish in one step) and K26 (rename, compare, then unlink)
 /// need: the lower bound for a lock that is published in one step and removed by rename.
 fn bare_calls(directory: &Path) {
     use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, openat, renameat, unlinkat};

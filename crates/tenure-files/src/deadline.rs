@@ -18,7 +18,7 @@ pub enum Wait {
 
 impl Wait {
     /// Returns the deadline, counted from now on the monotonic clock, or `None` for no limit (K43
-    /// poll jitter and deadlines (poll jitter and deadlines)).
+    /// (poll jitter and deadlines)).
     pub fn deadline(self) -> Option<Instant> {
         let now = Instant::now();
         match self {

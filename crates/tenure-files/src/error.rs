@@ -1,6 +1,6 @@
 //! Errors of lock operations: the decision of a check (K1 (one decision per check)), the class of a
 //! failure (K2 (one class per failure)), and a message that names the holder and the next step (K5
-//! content of user messages (content of user messages)).
+//! (content of user messages)).
 //!
 //! Programs compare [`Class`]; people read the `Display` text. Both come from the same value and
 //! cannot disagree.

@@ -9,7 +9,7 @@
 //! The original protocol keeps server and tools apart. Tenure adds three things: tools exclude each
 //! other; the lock of a dead tool is removed, on proof and without removing a live one; and a tool
 //! knows when the last cycle that began before its lock has ended. In doubt the server skips (X9
-//! skip when in doubt (skip when in doubt)).
+//! (skip when in doubt)).
 //!
 //! ```no_run
 //! use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
@@ -63,6 +63,6 @@ pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
     /// Process ids may belong to other containers with the same host name, so that a missing
-    /// process proves nothing (X12 order of exclusive tests.4).
+    /// process proves nothing (X12.4 order of exclusive tests).
     foreign_pids: bool,
 }

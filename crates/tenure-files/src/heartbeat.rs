@@ -1,6 +1,5 @@
 //! Heartbeat thread: one thread per process that writes the heartbeats of all its holds (K33
-//! heartbeat in place (heartbeat in place)) and checks a hold when its directory changes (K34
-//! (detect a lost lock)).
+//! (heartbeat in place)) and checks a hold when its directory changes (K34 (detect a lost lock)).
 //!
 //! The first hold that needs the thread starts it, but not while a [`HeartbeatPause`] exists. The
 //! first check of a hold runs 50 ms after its acquisition (1 ms if it listens for requests), so

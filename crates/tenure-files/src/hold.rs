@@ -1,5 +1,5 @@
 //! A lock file held by this process: heartbeat (K33 (heartbeat in place)), loss detection (K34
-//! detect a lost lock (detect a lost lock)) and release (K36 (idempotent release)).
+//! (detect a lost lock)) and release (K36 (idempotent release)).
 //!
 //! ```text
 //!   Held ──check fails──▶ Lost        listeners run once, also those registered later

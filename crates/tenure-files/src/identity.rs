@@ -219,7 +219,7 @@ impl Identity {
     }
 
     /// Parses a block. A member of the wrong type, or a pid out of range, counts as missing (K15
-    /// records without a block (records without a block)).
+    /// (records without a block)).
     pub fn from_json(block: &Map<String, Value>) -> Identity {
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
         let number = |key: &str| block.get(key).and_then(Value::as_u64);

@@ -204,7 +204,7 @@ impl SidecarGuard {
     /// Drops the guard without releasing the lock and returns the token.
     ///
     /// The record stays, and the lock then lives as long as the process that the record names (C13
-    /// holds for scripts (holds for scripts)).
+    /// (holds for scripts)).
     pub fn leave(mut self) -> Token {
         let entry = self
             .entry

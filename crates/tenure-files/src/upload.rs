@@ -249,8 +249,8 @@ struct LockFileKey {
 /// How records of other holders are judged.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
-    /// Process ids may belong to other containers: a missing process proves nothing (U13 order of
-    /// upload tests.3).
+    /// Process ids may belong to other containers: a missing process proves nothing (U13.3 order of
+    /// upload tests).
     foreign_pids: bool,
     clock: Clock,
 }

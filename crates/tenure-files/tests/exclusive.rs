@@ -227,7 +227,7 @@ fn a_dead_tools_lock_is_removed_where_the_original_skips_for_ever() {
     Actor::spawn(&["original-server"], fixture.dir()).says("proceed");
 }
 
-/// X12 (order of exclusive tests).4: with foreign process ids a missing process proves nothing.
+/// X12.4 (order of exclusive tests): with foreign process ids a missing process proves nothing.
 #[test]
 fn foreign_pids_are_not_judged() {
     let fixture = ExclusiveFixture::new();

@@ -135,8 +135,8 @@ impl VectorFixture {
 }
 
 /// X2 (exclusive record fields), X3 (exclusive record syntax), X4 (start time format), X5
-/// (exclusive record size limit), X7 (answers of should_skip), X8 (dead holder on this host), X12
-/// (order of exclusive tests).2, X12.3, X12.4, X13 (reclaim and proceed), K8 (compare host names),
+/// (exclusive record size limit), X7 (answers of should_skip), X8 (dead holder on this host), X12.2
+/// (order of exclusive tests), X12.3, X12.4, X13 (reclaim and proceed), K8 (compare host names),
 /// K12 (ask the kernel for the process), K14 (a different PID namespace), K15: the server's
 /// decision.
 #[test]

@@ -142,7 +142,7 @@ fn one_at_a_time_both_sides_keep_each_other_out() {
     }
 }
 
-/// S19 (order of sidecar tests).3: an original that was killed is proven dead and replaced, without
+/// S19.3 (order of sidecar tests): an original that was killed is proven dead and replaced, without
 /// waiting for its age; a stopped one is not.
 #[test]
 fn a_killed_original_is_replaced() {

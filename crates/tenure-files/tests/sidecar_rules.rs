@@ -171,7 +171,7 @@ fn a_release_wakes_a_waiting_thread() {
     );
 }
 
-/// S16 (one acquisition attempt).4: a guard that appears after we published is waited for. If our
+/// S16.4 (one acquisition attempt): a guard that appears after we published is waited for. If our
 /// file was removed meanwhile, we try again; if it still exists, we hold the lock.
 #[test]
 fn the_second_look_waits_for_a_late_guard() {

@@ -296,7 +296,7 @@ fn what_is_not_a_file_is_refused_at_once() {
     assert_eq!(peer_code(Class::Stale), Some("file_lock_stale"));
 }
 
-/// S16 (one acquisition attempt).1, S3: a guard without a lock blocks the acquisition, whatever
+/// S16.1 (one acquisition attempt), S3: a guard without a lock blocks the acquisition, whatever
 /// file type it has.
 #[test]
 fn a_foreign_guard_keeps_us_out() {

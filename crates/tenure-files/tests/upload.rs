@@ -110,7 +110,7 @@ fn zero_times_are_defaults_or_refused() {
     assert_eq!(wait, Wait::For(Duration::from_secs(20)));
 }
 
-/// U10 (acquire an upload lock).3, K42: an event, not a poll, lets a waiter take over from a killed
+/// U10.3 (acquire an upload lock), K42: an event, not a poll, lets a waiter take over from a killed
 /// holder.
 #[test]
 fn a_killed_holders_lock_is_taken_over() {
@@ -146,7 +146,7 @@ fn threads_are_inside_one_at_a_time() {
     assert!(fixture.names().is_empty(), "{:?}", fixture.names());
 }
 
-/// U13 (order of upload tests).1: a record without read permission counts as held by an unknown
+/// U13.1 (order of upload tests): a record without read permission counts as held by an unknown
 /// holder.
 #[test]
 fn an_unreadable_record_is_held() {

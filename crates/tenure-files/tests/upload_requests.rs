@@ -34,7 +34,7 @@ fn a_holder_in_another_process_hears_the_request_and_hands_over() {
     waiter.says("held");
 }
 
-/// U10 (acquire an upload lock).5, U16: at the deadline the class is `Timeout`, and the waiter
+/// U10.5 (acquire an upload lock), U16: at the deadline the class is `Timeout`, and the waiter
 /// removes its request.
 #[test]
 fn a_waiter_that_gives_up_takes_its_request_with_it() {

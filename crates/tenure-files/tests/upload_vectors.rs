@@ -120,7 +120,7 @@ fn id(text: &str) -> UploadId {
 const OLD: Duration = Duration::from_secs(60);
 
 /// U4 (pid on the first line), U5 (the tenure line), U6 (accepted first lines), U7 (upload record
-/// size limit), U13 (order of upload tests).1–U13.4, K11 (a different boot id), K12 (ask the kernel
+/// size limit), U13.1 (order of upload tests)–U13.4, K11 (a different boot id), K12 (ask the kernel
 /// for the process), K14 (a different PID namespace), K15 (records without a block), K16: the
 /// decision of a requester.
 #[test]

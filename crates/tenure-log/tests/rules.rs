@@ -327,7 +327,7 @@ fn snapshots_free_the_oldest_file_and_no_vote_is_forgotten() {
     assert_eq!(
         opened.log.usage().held_back_by,
         [0; 0],
-        "nobody is left to ask"
+        "no other voter can repair it"
     );
     for index in 30..38 {
         entry(&mut opened.log, 3, index, 500);

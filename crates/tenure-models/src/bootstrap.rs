@@ -17,7 +17,7 @@
 //!
 //! 1. A node founds no cluster while a member of one with its token is reachable for the whole look.
 //! 2. A node that names seeds founds no cluster without an order while another node's disk belongs to one.
-//! 3. Two clusters that meet do not both go on, and one that gave way serves again only by an order.
+//! 3. Two clusters that meet do not both continue, and one that has stopped serves again only by an order.
 //! 4. Two clusters that can reach each other do not stay so (checked as: a state without such a pair is reachable).
 //! 5. Two nodes that reach each other and stay up do not both found, also if both are ordered to at the same moment
 //!    ([`Bootstrap::strict`]).
@@ -43,7 +43,7 @@ pub enum Mistake {
     DoesNotListen,
     /// A founder takes seeds that do not answer for seeds without a cluster.
     SilentSeedsCountAsNone,
-    /// That a cluster gave way is not written.
+    /// That a cluster has stopped for another one is not written.
     GivingWayIsForgotten,
     /// Each side compares with its history of a later moment than the other side does.
     HistoriesOfTwoMoments,
@@ -115,7 +115,7 @@ struct Node {
     /// Clusters that an operator gave up for this one, as bits.
     supersedes: u8,
     gave_way: Option<u8>,
-    /// That it gave way, written or not, until an operator decides.
+    /// Whether it has stopped for another cluster, written or not, until an operator decides.
     stopped: bool,
     /// Nodes that it knows, as bits.
     book: u8,
@@ -314,7 +314,7 @@ impl Bootstrap {
             }
             after.nodes[node].process = Process::Running;
             if here.stopped {
-                after.fault = Some("a cluster that gave way serves again without an order");
+                after.fault = Some("a cluster that has stopped serves again without an order");
             }
             return Some(after);
         }

@@ -17,7 +17,7 @@
 //! | [`raft`]: one of three is replaced, requested twice | see [`raft`] | 4 nodes, joint configuration, 2 terms, 1 crash or 1 late answer | 88 565 + 102 999 | no joint configuration; lost change stays open; left by its proposer only |
 //! | [`bootstrap`], all nodes name seeds | see [`bootstrap`] | 3 nodes, 1 wipe, 2 stops, 1 cut, 1 decision | 4 936 | silent seeds count as none |
 //! | [`bootstrap`], the founder names none | see [`bootstrap`] | the same | 7 072 | does not listen |
-//! | [`bootstrap`], `init` on two nodes | see [`bootstrap`] | the same, 2 orders, no wipe | 30 816 | giving way is forgotten; histories of two moments |
+//! | [`bootstrap`], `init` on two nodes | see [`bootstrap`] | the same, 2 orders, no wipe | 30 816 | the stop for another cluster is forgotten; histories of two moments |
 //! | the same, all nodes stay up | the same | 2 orders | 357 | the higher number does not wait |
 //!
 //! What the models do not have: time (what is kept for 300 s is kept), the length of queues and snapshots, disks that lie.

@@ -5,7 +5,7 @@
 //! group says, and asks for the outcome by number if another node has finished it.
 //!
 //! Three nodes. Two administrators: one sets a row under a key at node 0 and again at node 1, the other sets the same row
-//! to another algorithm at node 2 without a key. Node 2 also leads the system group and resumes what was left behind. A
+//! to another algorithm at node 2 without a key. Node 2 also leads the system group and resumes unfinished changes. A
 //! client holds a path in the region, which refuses a change that moves it, until its lease expires.
 //!
 //! Properties:

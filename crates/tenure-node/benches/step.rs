@@ -121,7 +121,7 @@ fn path(text: &str) -> Path {
     Path::parse(text).expect("a valid path")
 }
 
-/// Takes a path that nobody had before, then gives it back.
+/// Acquires a path that was never locked before, then releases it.
 fn pair(slot: u64, number: u64) -> ClientRequest {
     let namespace = slot % NAMESPACES;
     let path = path(&format!("bench:/n{namespace}/{slot}/{}", number / 2));
@@ -326,7 +326,7 @@ impl Cluster {
             for (id, answer) in self.turn() {
                 assert!(
                     !matches!(answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
-                    "nobody contends"
+                    "there is no contention"
                 );
                 done += 1;
                 if asked < wanted {

@@ -839,7 +839,10 @@ impl Group {
     ) -> Option<AnyOutcome> {
         let effects = &mut turn.effects;
         let Some(outcome) = self.machine.apply(stamp, command, effects) else {
-            turn.stop = Some(format!("{} holds a command of the other machine", self.id));
+            turn.stop = Some(format!(
+                "{}: the log has a command of another kind of group",
+                self.id
+            ));
             return None;
         };
         if let Leadership::Leading(leading) = &mut self.lead {
@@ -858,7 +861,7 @@ impl Group {
             // The other replicas apply the following entries by rules that this release does not
             // know.
             turn.stop = Some(format!(
-                "{} applies by rules {}, and this release knows rules up to {RULES}: start a newer release",
+                "{} uses rules number {}, and this release supports numbers up to {RULES}: start a newer release",
                 self.id,
                 self.machine.rules()
             ));
@@ -908,7 +911,7 @@ impl Group {
             }
             _ => {
                 turn.stop = Some(format!(
-                    "{} was to install a snapshot of entry {} that never arrived",
+                    "{}: the snapshot of entry {} to install is missing",
                     self.id, place.index
                 ));
             }

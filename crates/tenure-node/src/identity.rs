@@ -76,7 +76,7 @@ impl ReplicaId {
 
 impl fmt::Display for ReplicaId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} (life {}", self.node, self.incarnation)?;
+        write!(f, "{} (incarnation {}", self.node, self.incarnation)?;
         if self.replica != 0 {
             write!(f, ", replica {}", self.replica)?;
         }

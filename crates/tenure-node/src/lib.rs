@@ -297,18 +297,18 @@ pub enum ChangeRefused {
     #[error("this node does not lead the group")]
     NotLeader,
     /// Another change is under way.
-    #[error("another change of this group is under way")]
+    #[error("another membership change of this group is in progress")]
     Busy,
     /// A learner has not caught up yet (R165: pace of membership changes).
     #[error("the learner has not caught up yet")]
     Behind,
     /// The node to be added is not known to have the rules that the group applies by.
     #[error(
-        "the node to be added has not announced the rules of this group: start a newer release there"
+        "the node to be added does not support the rules number of this group: start a newer release there"
     )]
     OlderRelease,
     /// The change does not fit the present membership.
-    #[error("the change does not fit the present membership")]
+    #[error("the change does not match the current membership")]
     Senseless,
 }
 

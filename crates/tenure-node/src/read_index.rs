@@ -274,7 +274,7 @@ mod tests {
         rounds.confirmed(first, 1);
         assert!(
             ripe(&mut rounds, 9, 9).is_empty(),
-            "the late word counts for nobody"
+            "the late confirmation counts for no round"
         );
         rounds.confirmed(second, 1);
         assert_eq!(ripe(&mut rounds, 9, 9), ["read"]);

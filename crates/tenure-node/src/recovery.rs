@@ -37,7 +37,7 @@ pub enum RecoveryError {
         error: DecodeError,
     },
     /// Entries are missing.
-    #[error("{group}: after entry {last} comes {next}")]
+    #[error("{group}: entries are missing: entry {next} follows entry {last}")]
     Gap {
         /// The group.
         group: GroupId,

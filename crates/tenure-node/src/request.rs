@@ -390,7 +390,7 @@ pub enum Failure {
     InvalidArgument(String),
     /// The policy or routing changed under an acquire twice in a row; nothing has changed: retry
     /// (R32: re-resolution after policy change).
-    #[error("the namespace policy changed under this request twice: try again")]
+    #[error("the namespace policy changed twice during this request: try again")]
     Aborted,
     /// The current state does not allow the request (R133 route changes need drained paths, R138).
     /// Nothing has changed.
@@ -410,10 +410,10 @@ pub enum Failure {
     },
     /// The idempotency table is full, and entries are never evicted early (R102: keyed requests
     /// apply once). Nothing has changed; the same call without a key would have been accepted.
-    #[error("too many answers are remembered: try again later, or without a key")]
+    #[error("the idempotency table is full: try again later, or without a key")]
     AnswersFull,
     /// The deadline passed before the answer. The request may have taken effect.
-    #[error("the deadline passed before the answer came")]
+    #[error("timed out: the deadline passed before the answer arrived")]
     DeadlineExceeded,
 }
 

@@ -210,7 +210,7 @@ fn request(
                 edge: WaitEdge::Keep,
                 key: None,
             };
-            // Whoever sends a release stops believing, and waits for the answer.
+            // A client that sends a release no longer believes that it holds, and waits for the answer.
             beliefs.holders.retain(|_, (holder, _)| *holder != who);
             beliefs.incarnations.insert(number, (incarnation, true));
             (

@@ -284,7 +284,7 @@ fn policy_is_set_once(cluster: fn() -> Cluster) {
         let first = cluster.ask(3, set(Algorithm::PointRw, Some("k1")));
         cluster.run(cut_after);
         cluster.isolate(3);
-        // The leader of the system group finishes what was left behind.
+        // The leader of the system group finishes the interrupted change.
         cluster.run(4_000);
         assert!(!cluster.test_nodes[3].answers.contains_key(&first) || cut_after > 4);
         // The operator repeats it under its key elsewhere, and is answered; then sets something else.
@@ -628,8 +628,8 @@ fn a_keyed_kill_ends_what_it_was_meant_for() {
     assert_eq!(events(&cluster, other, stream), 1);
 }
 
-/// R100: whoever waited when everything was released does not hold anything afterwards, also if the grant came
-/// between the look and the release.
+/// R100: an owner that waited when everything was released does not hold anything afterwards, also if the grant
+/// came between the read and the release.
 #[test]
 fn a_waiter_that_is_granted_meanwhile_is_released_too() {
     for pause in 0..12 {
@@ -706,7 +706,7 @@ fn a_dead_group_does_not_withhold_grants_of_others() {
     let stream = subscribe(&mut cluster, 2, 1, "bob");
     cluster.run(1_000);
     assert_eq!(events(&cluster, 2, stream), 1);
-    // And it is told once when the group is there again.
+    // The stream gets it once when the group is there again.
     cluster.start(1);
     cluster.run(5_000);
     assert_eq!(events(&cluster, 2, stream), 1);
@@ -811,8 +811,8 @@ fn a_late_answer_to_an_earlier_question_does_not_count() {
     }
     cluster.run(4_000);
     granted(&cluster.acquire(3, acquire("amy", "t:/a", 60_000)));
-    // One group gets a leader of which the guest does not hear, so that it asks the former one in vain, for as
-    // long as the list is not complete.
+    // One group gets a leader of which the guest does not hear, so that it asks the former one without an answer,
+    // for as long as the list is not complete.
     cluster.cut(1, 3);
     lead(&mut cluster, astray, 1);
     // What seat 0 answers comes late: to each question by itself.

@@ -226,7 +226,7 @@ fn grants_reach_subscribers_on_any_node() {
         let seen = events(&cluster, at, StreamId(10 + at as u64));
         assert!(matches!(seen[..], [EventKind::Grant { fence: Some(_) }]));
     }
-    // A late subscriber is told the grant that still stands, once.
+    // A late subscriber gets the grant that is still in force, once.
     cluster.input(
         1,
         Input::Subscribe {
@@ -580,7 +580,7 @@ fn policies_change_with_all_groups() {
         };
         assert_eq!(namespace, Some(ns("t:/a/b")));
     }
-    // R131: another algorithm clears, and each owner is told once.
+    // R131: another algorithm clears, and each owner gets one event.
     cluster.input(
         0,
         Input::Subscribe {
@@ -642,7 +642,7 @@ fn reads_follow_the_route() {
     }
 }
 
-/// R135: a change interrupted anywhere is finished by somebody, and repeating it converges.
+/// R135: a change interrupted anywhere is finished by some node, and repeating it converges.
 #[test]
 fn a_policy_change_interrupted_anywhere_is_finished() {
     for after in (0..40).step_by(3) {
@@ -732,7 +732,7 @@ fn a_node_without_replicas_serves() {
     assert_eq!(events(&cluster, 3, StreamId(1)).len(), 1);
 }
 
-/// R25, R32: a copy of the table that nobody refreshes is slow, never wrong: the space says so.
+/// R25, R32: a copy of the table that is never refreshed is slow, never wrong: the space says so.
 #[test]
 fn a_stale_copy_of_the_table_is_only_slow() {
     let mut cluster = trio_and_a_guest();
@@ -748,7 +748,8 @@ fn a_stale_copy_of_the_table_is_only_slow() {
     assert_eq!(
         cluster.call(0, delete_policy("t:/a/b")),
         Err(Failure::FailedPrecondition(
-            "t:/a/b still has a live lock: amy holds t:/a/b/c".to_owned()
+            "the policy of t:/a/b cannot change while a lock is held in it: amy holds t:/a/b/c"
+                .to_owned()
         ))
     );
     cluster.release(3, "amy", "t:/a/b/c");
@@ -761,7 +762,8 @@ fn a_stale_copy_of_the_table_is_only_slow() {
 }
 
 /// A node that died while its request was under way gets the answer after its restart. That answer
-/// belongs to nobody: it once told another owner that it held a lock (found by a storm, seed 161).
+/// belongs to no call: it once reported to another owner that it held a lock (found by a storm, seed
+/// 161).
 #[test]
 fn an_answer_to_an_earlier_process_is_nobodys() {
     let mut cluster = trio();

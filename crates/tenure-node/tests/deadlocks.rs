@@ -150,7 +150,7 @@ fn while_bob_goes_on(
     (vec![amy, bob], cluster.wait(3, asked))
 }
 
-/// E5, E7, R113: waits that were never there at the same time are no cycle, whenever they are looked at.
+/// E5, E7, R113: waits that were never there at the same time are no cycle, whenever they are read.
 #[test]
 fn waits_one_after_the_other_are_no_deadlock() {
     let mut cluster = trio_and_a_guest();

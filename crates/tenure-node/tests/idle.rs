@@ -1,4 +1,4 @@
-//! What a cluster says when nobody asks for anything.
+//! Messages of a cluster without requests.
 
 #![allow(clippy::unwrap_used, reason = "tests")]
 
@@ -30,5 +30,5 @@ fn all_groups_of_a_node_speak_at_once() {
     // A little more: who leads what is said again now and then.
     let most = pairs * rounds * 2 + 60;
     assert!(frames <= most, "{frames} frames, {most} would do");
-    assert!(frames >= pairs * rounds, "somebody was silent");
+    assert!(frames >= pairs * rounds, "a node was silent");
 }

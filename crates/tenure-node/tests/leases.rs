@@ -322,7 +322,7 @@ fn a_read_after_the_deadline_waits_for_the_end() {
     }
 }
 
-/// R94: time in which the leader did not run counts against nobody; an instant that leaps adds 1 s.
+/// R94: time in which the leader did not run counts against no owner; an instant that leaps adds 1 s.
 #[test]
 fn a_leap_of_the_clock_ends_no_lease() {
     let mut cluster = Cluster::new(1, 1);

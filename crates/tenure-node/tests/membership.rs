@@ -118,7 +118,7 @@ fn a_founder_comes_back_as_one_of_many() {
     }
     cluster.start(0);
     for _ in 0..300 {
-        assert!(!leads(&cluster), "nobody has voted for it");
+        assert!(!leads(&cluster), "no node has voted for it");
         cluster.run(10);
     }
     cluster.heal();
@@ -182,7 +182,7 @@ fn a_leader_that_is_replaced_hands_over_to_a_voter() {
     });
 }
 
-/// R165: where nobody who stays may lead yet, the new voters come first and the old one goes afterwards.
+/// R165: where no remaining replica may lead yet, the new voters come first and the old one goes afterwards.
 #[test]
 fn a_lone_leader_is_replaced() {
     let mut cluster = Cluster::empty(1, small_logs());
@@ -201,7 +201,7 @@ fn a_lone_leader_is_replaced() {
         status(cluster, 1, group).is_some_and(|one| one.applied > 5)
     });
     let steps = vec![MembershipStep::Voter(new), MembershipStep::Remove(old)];
-    // Whoever leads is asked until it is done, as the driver does.
+    // The present leader is asked until it is done, as the driver does.
     for _ in 0..20 {
         if cluster.leader(group).is_some()
             && let Ok(after) = change(&mut cluster, group, steps.clone())
@@ -218,7 +218,7 @@ fn a_lone_leader_is_replaced() {
     assert_eq!(cluster.holder(0, "t:/x/3").as_deref(), Some("amy"));
 }
 
-/// R166: a learner never stands for election, so nobody would notice that it is still there.
+/// R166: a learner never stands for election, so no node would notice that it is still there.
 #[test]
 fn a_learner_that_was_away_learns_that_it_is_removed() {
     let (mut cluster, new) = trio_and_learner();

@@ -15,7 +15,7 @@ const GROUP: GroupId = GroupId(0);
 
 type MakeMember = fn(u32, Limits) -> Cluster;
 
-/// Nobody may lead: whoever does lacks what was committed.
+/// No replica may lead: any leader would lack committed entries.
 fn assert_not_led(cluster: &mut Cluster, amy: tenure_core::value::Fence) {
     if let Some(wrong) = cluster.leader(GROUP) {
         let now = status(cluster, wrong, GROUP).unwrap();
@@ -63,7 +63,7 @@ fn comes_back_empty(make: MakeMember) {
     cluster.until(5_000, "it is back", |cluster| {
         status(cluster, back, GROUP).is_some()
     });
-    // Those who know everything are away, and the one that was away is here again.
+    // The replicas with all entries are away, and the one that was away is back.
     for at in [leader, new] {
         cluster.crash(at);
         cluster.tell_down(at);

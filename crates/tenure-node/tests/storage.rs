@@ -146,7 +146,7 @@ fn a_pause_of_the_process_is_no_slow_disk() {
     assert_eq!(cluster.test_nodes[0].stopped, None);
 }
 
-/// A hand-over from one slow disk to another helps nobody: where all disks hang, leaderships stay.
+/// A hand-over from one slow disk to another does not help: where all disks hang, leaderships stay.
 #[test]
 fn leaderships_stay_where_all_disks_hang() {
     let mut cluster = trio();
@@ -259,7 +259,7 @@ fn a_node_with_a_slow_disk_does_not_campaign() {
     }
     // Two of five are left that can write: no majority, until one of the disks is back.
     cluster.test_nodes[others[0]].paused_disk = false;
-    cluster.until(5_000, "somebody leads", |cluster| {
+    cluster.until(5_000, "a node leads", |cluster| {
         cluster.leader(group).is_some()
     });
     assert!(others[1..].contains(&cluster.leader(group).unwrap()));

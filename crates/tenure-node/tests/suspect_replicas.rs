@@ -51,7 +51,7 @@ fn a_suspect_replica_neither_stands_nor_votes_until_it_has_caught_up() {
     assert!(suspects(&cluster, follower).contains(&GROUP));
     for _ in 0..300 {
         cluster.run(100);
-        assert_eq!(cluster.leader(GROUP), None, "nobody knows of the grant");
+        assert_eq!(cluster.leader(GROUP), None, "no replica knows of the grant");
     }
     // Its node's connections break and come back: that makes no candidate of it either.
     cluster.tell_down(leader);
@@ -103,7 +103,7 @@ fn a_suspect_replica_comes_back_in_a_later_term() {
     cluster.crash(follower);
     cluster.test_nodes[follower].disk.suspect = true;
     cluster.start(follower);
-    // The leader of the old term gives way to one of a later term, once.
+    // The leader of the old term steps down for one of a later term, once.
     cluster.heal();
     cluster.until(10_000, "it has caught up", |cluster| {
         suspects(cluster, follower).is_empty()
@@ -113,7 +113,7 @@ fn a_suspect_replica_comes_back_in_a_later_term() {
     granted(&cluster.write(follower, "ann", "t:/a"));
 }
 
-/// Nobody knows more than a lone voter: it serves at once.
+/// No other replica knows more than a lone voter: it serves at once.
 #[test]
 fn a_lone_voter_starts_all_the_same() {
     let mut cluster = Cluster::new(1, 2);

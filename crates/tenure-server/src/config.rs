@@ -5,9 +5,8 @@
 //! ```
 //!
 //! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
-//! `PATHLOCKD_<KEY>` (R180 every key is accepted, every key is accepted; R182 zero configuration,
-//! zero configuration). Keys without a meaning for this daemon are accepted, ignored and logged
-//! once.
+//! `PATHLOCKD_<KEY>` (R180 every key is accepted; R182 zero configuration). Keys without a meaning
+//! for this daemon are accepted, ignored and logged once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -21,7 +20,7 @@ pub use raw::{ConfigError, ConfigMistake, Effective, RawSettings, ValueOrigin};
 /// Keys of the wire-compatible daemon without a meaning here (R180): its storage engine and gossip;
 /// election timing, which is fixed by the node's protocol and equal on all nodes; garbage
 /// collection, because expiry here is driven by deadlines, not by scans (R95 expiry is noticed in
-/// time, expiry is noticed in time).
+/// time).
 const WITHOUT_MEANING: &[&str] = &[
     "gossip_foca_periodic",
     "gossip_manual_gossip_interval_ms",
@@ -68,13 +67,12 @@ pub struct Config {
 pub struct NodeConfig {
     /// The name; it ends in the node's number.
     pub name: String,
-    /// Trailing digits of the name plus one (R162 node ids, node ids).
+    /// Trailing digits of the name plus one (R162 node ids).
     pub id: u64,
     /// Fixed for the lifetime of the cluster, checked at start and against peers (R161 settings
-    /// fixed per cluster, settings fixed per cluster).
+    /// fixed per cluster).
     pub fixed: FixedConfig,
-    /// Maximum number of waiting commands per group (R151 backpressure per group, backpressure per
-    /// group).
+    /// Maximum number of waiting commands per group (R151 backpressure per group).
     pub max_inflight_per_group: u64,
 }
 
@@ -94,8 +92,7 @@ pub struct FixedConfig {
 pub struct DiskConfig {
     /// The data directory.
     pub data_dir: PathBuf,
-    /// Whether an answer waits for fsync (R152 acknowledged means durable, acknowledged means
-    /// durable).
+    /// Whether an answer waits for fsync (R152 acknowledged means durable).
     pub sync: SyncConfig,
     /// Log entries of a group between two snapshots.
     pub snapshot_entries: u64,
@@ -115,7 +112,7 @@ pub enum SyncConfig {
 /// Cluster membership and placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterConfig {
-    /// Whether this node creates a cluster (R167 bootstrap decision, bootstrap decision).
+    /// Whether this node creates a cluster (R167 bootstrap decision).
     pub start: BootstrapConfig,
     /// Gossip addresses of other nodes, `host:port`.
     pub seeds: Vec<String>,
@@ -137,8 +134,7 @@ pub struct ClusterConfig {
     pub gossip_send_queue: u64,
     /// Voters per group; odd.
     pub replication_factor: u64,
-    /// Shared secret with which peers authenticate each other (R168 internal authentication,
-    /// internal authentication).
+    /// Shared secret with which peers authenticate each other (R168 internal authentication).
     pub token: Option<Secret>,
     /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
@@ -197,8 +193,7 @@ pub struct TransportConfig {
     pub zero_rtt: ZeroRtt,
     /// Events kept per owner for clients that reconnect.
     pub web_event_log_capacity: u64,
-    /// Events that a subscriber may lag behind (R123 slow subscribers are closed, slow subscribers
-    /// are closed).
+    /// Events that a subscriber may lag behind (R123 slow subscribers are closed).
     pub event_buffer: u64,
     /// Time limit of one call.
     pub request_timeout_ms: u64,
@@ -363,7 +358,7 @@ impl Config {
                     "seed_nodes",
                     seed,
                     "must be host:port",
-                    "name another node's gossip port",
+                    "write the gossip address of another node, such as 10.0.0.2:7946",
                 );
             }
         }
@@ -374,7 +369,7 @@ impl Config {
                 "replication_factor",
                 &text,
                 "must be odd",
-                "an even one adds no safety",
+                "an even number tolerates no more failures than the odd number below it",
             );
         }
         let bootstrap = bootstrap(&mut w, &seeds);
@@ -414,7 +409,7 @@ impl Config {
                 "expected_cluster_id",
                 "",
                 "needs internal_auth_token",
-                "a node without one is a cluster of its own",
+                "a node without a token never joins other nodes",
             );
         }
         let cluster = ClusterConfig {
@@ -460,7 +455,7 @@ impl Config {
                     lonely,
                     "",
                     "is missing",
-                    "certificate and key: both or none",
+                    "set both certificate and key, or neither",
                 );
                 None
             }
@@ -501,8 +496,8 @@ impl Config {
                 w.mistake(
                     key,
                     &address.to_string(),
-                    "reaches beyond this machine, and clients are not asked who they are",
-                    "set client_auth_token (with TLS), or say allow_anonymous = true",
+                    "is reachable from other machines, and clients need no token",
+                    "set client_auth_token (with TLS), or set allow_anonymous = true",
                 );
             }
         }
@@ -526,7 +521,7 @@ impl Config {
     }
 }
 
-const NO_NUMBER: &str = "the digits, plus one, are the node's number in its cluster (R162)";
+const NO_NUMBER: &str = "the digits plus one are the number of the node in its cluster";
 
 fn unless(bare: bool, address: Ipv4Addr) -> IpAddr {
     IpAddr::V4(if bare { Ipv4Addr::LOCALHOST } else { address })
@@ -565,7 +560,7 @@ fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {
     if paths.iter().any(Option::is_some) {
         for (key, path) in keys.iter().zip(&paths) {
             if path.is_none() {
-                let hint = "authority, certificate and key: all three or none";
+                let hint = "set all three of authority, certificate and key, or none";
                 w.mistake(key, "", "is missing", hint);
             }
         }
@@ -580,7 +575,7 @@ fn bootstrap(w: &mut raw::SettingsReader, seeds: &[String]) -> bool {
         return bootstrap;
     }
     if w.is_written("bootstrap") {
-        let hint = "name other nodes in seed_nodes, or leave bootstrap out";
+        let hint = "list other nodes in seed_nodes, or remove bootstrap";
         w.mistake("bootstrap", "false", "needs seed_nodes", hint);
     }
     // `--print-config` shows the value in effect, so that its output can be used as a file.
@@ -595,7 +590,7 @@ fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
     let digits = text.len() == 16 && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = number.filter(|number| *number != 0 && digits);
     if number.is_none() {
-        let hint = "tenure cluster status prints it";
+        let hint = "to see it, run: tenure cluster status";
         w.mistake(
             "expected_cluster_id",
             &text,

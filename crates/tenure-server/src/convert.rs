@@ -16,7 +16,7 @@ use tenure_wire::v1;
 
 use crate::status::{Code, Failure};
 
-/// Maximum number of entries of one request (R13 list length limits, list length limits).
+/// Maximum number of entries of one request (R13 list length limits).
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
 /// Parses an owner id (R7: owner ids).
@@ -64,8 +64,7 @@ pub(crate) fn count(found: usize, allowed: usize) -> Result<(), Failure> {
     }
 }
 
-/// Parses the list of namespaces that selects domains (R13; R126 selection by domains, selection by
-/// domains).
+/// Parses the list of namespaces that selects domains (R13; R126 selection by domains).
 pub(crate) fn domains(texts: &[String]) -> Result<Vec<Namespace>, Failure> {
     count(texts.len(), MAX_ENTRIES)?;
     texts.iter().map(|text| namespace(text)).collect()
@@ -78,7 +77,7 @@ fn unknown(what: &str, number: i32) -> Failure {
     )
 }
 
-/// Parses a mode (R12 unknown enum numbers are refused, unknown enum numbers are refused).
+/// Parses a mode (R12 unknown enum numbers are refused).
 pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     match v1::Mode::try_from(number) {
         Ok(v1::Mode::Write) => Ok(Mode::Write),
@@ -88,8 +87,7 @@ pub(crate) fn mode(number: i32) -> Result<Mode, Failure> {
     }
 }
 
-/// Returns the number of a mode, for clients that know all three (E6 shared lock on a subtree,
-/// shared lock on a subtree).
+/// Returns the number of a mode, for clients that know all three (E6 shared lock on a subtree).
 pub(crate) fn mode_number(mode: Mode) -> i32 {
     match mode {
         Mode::Write => v1::Mode::Write,
@@ -187,8 +185,7 @@ pub(crate) fn hold_enums(
     Ok(())
 }
 
-/// Parses a reason. Only reasons with a blocker are accepted (R110 reasons that can block, reasons
-/// that can block).
+/// Parses a reason. Only reasons with a blocker are accepted (R110 reasons that can block).
 pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
     match v1::ReasonCode::try_from(number) {
         Ok(v1::ReasonCode::AncestorLocked) => Ok(BlockReason::AncestorLocked),
@@ -201,7 +198,7 @@ pub(crate) fn block_reason(number: i32) -> Result<BlockReason, Failure> {
         Ok(other) => Err(Failure::new(
             Code::InvalidArgument,
             format!(
-                "{} names no blocker: 1 to 5, 9 and 17 do",
+                "the reason {} has no blocker: use one of 1 to 5, 9 and 17",
                 other.as_str_name()
             ),
         )),
@@ -273,7 +270,7 @@ pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
     }
 }
 
-/// Converts a blocker to the wire type (E4 blocker and queue position, blocker and queue position).
+/// Converts a blocker to the wire type (E4 blocker and queue position).
 pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::Blocker {
     v1::Blocker {
         owner: blocker.owner.as_str().to_owned(),
@@ -286,7 +283,7 @@ pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::
     }
 }
 
-/// Converts an event to the wire type, with Tenure's details (E12 event details, event details).
+/// Converts an event to the wire type, with Tenure's details (E12 event details).
 pub(crate) fn event_out(event: &Event) -> v1::Event {
     let (kind, fence) = match event.kind {
         EventKind::Grant { fence } => (v1::EventType::Grant, fence),

@@ -47,11 +47,10 @@ pub enum DaemonError {
     #[error(transparent)]
     PeerTls(#[from] tenure_cluster::PeerTlsError),
     /// The node's number is out of range.
-    #[error("node_id ends in {0}: the largest is 4294967294")]
+    #[error("node_id ends in {0}: the maximum is 4294967294")]
     NodeId(u64),
-    /// The cluster refuses this node because its settings differ (R161 settings fixed per cluster,
-    /// settings fixed per cluster).
-    #[error("this node does not fit in the cluster: {0}")]
+    /// The cluster refuses this node because its settings differ (R161 settings fixed per cluster).
+    #[error("this node cannot join the cluster: {0}")]
     Excluded(String),
     /// `raft_addr` is not a host and a port.
     #[error("raft_addr = {0}: must be a URL such as http://10.0.0.1:50052")]
@@ -60,7 +59,7 @@ pub enum DaemonError {
     #[error("the node has stopped: {0}")]
     Stopped(String),
     /// gRPC reflection cannot be offered.
-    #[error("server reflection cannot be offered: {0}")]
+    #[error("gRPC reflection cannot be set up: {0}")]
     Reflection(String),
 }
 
@@ -144,14 +143,14 @@ impl Daemon {
 }
 
 /// Starts the node and waits until it is part of a cluster. From then on it serves clients, even
-/// without replicas of its own (R167 bootstrap decision, bootstrap decision). While it waits, the
-/// operator can run `tenure cluster init` to make it create a cluster.
+/// without replicas of its own (R167 bootstrap decision). While it waits, the operator can run
+/// `tenure cluster init` to make it create a cluster.
 async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;
         if node.origin() == DataOrigin::Joins {
             tracing::info!(
-                "this node waits for its cluster; if there is none yet, run on one node: \
+                "this node waits for its cluster; to create a cluster, run once on one node: \
                  tenure cluster init --data-dir {}",
                 config.disk.data_dir.display()
             );
@@ -163,7 +162,7 @@ async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
             }
             () = ordered_to_found(config), if node.origin() == DataOrigin::Joins => {}
         }
-        tracing::info!("this node is ordered to found a cluster");
+        tracing::info!("found an order to create a cluster (tenure cluster init)");
         // `stop` joins threads. A node without a cluster has nothing to hand over. The next
         // iteration of the loop finds the order and creates the cluster.
         let _ = tokio::task::spawn_blocking(move || node.stop()).await;
@@ -188,7 +187,9 @@ fn say_without_effect(config: &Config, node: &RunningNode) {
         if entry
             .is_some_and(|one| one.origin != config::ValueOrigin::Default && one.value == "true")
         {
-            tracing::warn!("{key} is set and has no effect: this node is in a cluster. Remove it");
+            tracing::warn!(
+                "{key} has no effect, because this node is already in a cluster: remove it from the configuration"
+            );
         }
     }
 }

@@ -4,7 +4,7 @@
 //! node keeps the owner's most recent events. A client that reconnects with `Last-Event-ID` gets
 //! the events it missed. GRANT events are never replayed from this buffer: only the node knows
 //! whether a grant still stands, and it repeats a standing GRANT to every new subscription (R122
-//! events are always delivered, events are always delivered).
+//! events are always delivered).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;
@@ -33,7 +33,7 @@ const MEMORY: Duration = Duration::from_secs(30);
 pub struct EventHub {
     node: Handle,
     /// Events that a subscriber may lag behind before its stream is closed (R123 slow subscribers
-    /// are closed, slow subscribers are closed).
+    /// are closed).
     buffer: usize,
     /// Events kept per owner.
     capacity: usize,
@@ -54,7 +54,7 @@ struct OwnerEvents {
 }
 
 /// Events in the order of arrival. Ids of different groups follow their leaders' clocks (R121 event
-/// ids, event ids), so a smaller id does not mean an older event.
+/// ids), so a smaller id does not mean an older event.
 #[derive(Default)]
 struct RecentEvents(VecDeque<Event>);
 
@@ -245,10 +245,13 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
     match end {
         StreamEnd::Overflow => Failure::new(
             Code::ResourceExhausted,
-            "this reader was too slow and missed something: begin again",
+            "the client reads too slowly, and events were dropped: open the stream again",
         ),
         StreamEnd::Failed(why) => handlers::failure(why),
-        StreamEnd::Stopped => Failure::new(Code::Unavailable, "the node stops: try another one"),
+        StreamEnd::Stopped => Failure::new(
+            Code::Unavailable,
+            "the node is shutting down: connect to another node",
+        ),
     }
 }
 

@@ -60,9 +60,9 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
             nothing_happened, ..
         } => {
             let advice = match nothing_happened {
-                EffectCertainty::Yes => "nothing has changed: try again",
+                EffectCertainty::Yes => "the request was not applied: try again",
                 EffectCertainty::No => {
-                    "it may have happened: repeat it under the same idempotency key"
+                    "the request may have been applied: repeat it with the same idempotency key"
                 }
             };
             Failure::new(Code::Unavailable, format!("{text}; {advice}"))
@@ -80,7 +80,7 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
 
 /// An answer that does not fit its request: a bug in the daemon.
 pub(crate) fn mismatch(answer: &Answer) -> Failure {
-    internal(&format_args!("an answer of the wrong kind: {answer:?}"))
+    internal(&format_args!("unexpected kind of answer: {answer:?}"))
 }
 
 /// A bug in the daemon. The details go to the log, not to the client.

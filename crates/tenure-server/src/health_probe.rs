@@ -19,16 +19,16 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 #[derive(Debug, Error)]
 pub enum Unhealthy {
     /// No connection.
-    #[error("nobody answers on {0}: is the daemon running?")]
+    #[error("cannot connect to {0}: check that the daemon is running")]
     Unreachable(SocketAddr, #[source] tonic::transport::Error),
     /// The daemon answers with an error.
-    #[error("the daemon on {0} does not say how it is")]
+    #[error("the daemon on {0} refused the health check")]
     Refused(SocketAddr, #[source] Box<tonic::Status>),
     /// The daemon is not ready.
     #[error("the daemon on {0} is not ready: {1}")]
     NotReady(SocketAddr, String),
     /// The daemon does not answer in time.
-    #[error("the daemon on {0} does not answer within 2 s")]
+    #[error("the daemon on {0} did not answer within 2 s")]
     Silent(SocketAddr),
 }
 

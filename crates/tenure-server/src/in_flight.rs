@@ -63,7 +63,7 @@ impl<T> InFlight<T> {
 /// Pool of request boxes that came back from the node, to save an allocation per call.
 #[derive(Default)]
 pub(crate) struct SpareRequests(
-    #[allow(clippy::vec_box, reason = "the boxes are what is kept")] Vec<Box<ClientRequest>>,
+    #[allow(clippy::vec_box, reason = "the pool keeps the allocations")] Vec<Box<ClientRequest>>,
 );
 
 impl SpareRequests {

@@ -25,7 +25,7 @@ pub fn cluster_of(status: &StatusResponse) -> Option<u64> {
     u64::from_str_radix(&status.cluster_id, 16).ok()
 }
 
-/// Returns the node of this name: its trailing digits, plus one (R162 node ids, node ids).
+/// Returns the node of this name: its trailing digits, plus one (R162 node ids).
 pub fn node_of(name: &str) -> Option<NodeId> {
     let number = crate::config::node_number(name)?;
     NodeId::new(u32::try_from(number).ok()?)

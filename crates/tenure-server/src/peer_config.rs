@@ -9,7 +9,7 @@ use crate::config::{BootstrapConfig, Config, PeerTlsFiles};
 use crate::daemon::DaemonError;
 
 /// Returns the peer options, or `None` without a cluster token: peers could not be authenticated,
-/// so the node stays alone (R168 internal authentication, internal authentication).
+/// so the node stays alone (R168 internal authentication).
 pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonError> {
     let cluster = &config.cluster;
     let Some(token) = &cluster.token else {

@@ -91,8 +91,7 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree, shared lock on a
-    /// subtree).
+    /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.
     pub(crate) audit: Option<Box<AuditRecord>>,
@@ -190,7 +189,7 @@ macro_rules! rpcs {
     ;)+) => {
         /// The RPCs of the service.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        #[allow(missing_docs, reason = "the proto file has the words")]
+        #[allow(missing_docs, reason = "the proto file documents them")]
         pub enum Rpc { $($name),+ }
 
         impl Rpc {

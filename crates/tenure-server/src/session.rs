@@ -49,7 +49,7 @@ pub(crate) struct SessionContext {
     pub(crate) telemetry: Telemetry,
     /// Time limit of one operation.
     pub(crate) timeout: Duration,
-    /// Resolves when the daemon stops (R169 shutdown within 10 s, shutdown within 10 s).
+    /// Resolves when the daemon stops (R169 shutdown within 10 s).
     pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
@@ -237,7 +237,7 @@ where
         if session.go_on(cx).is_pending() {
             ready!(session.means.stopped.as_mut().poll(cx));
             session.is_over = true;
-            last = Status::unavailable("the node stops: try another one");
+            last = Status::unavailable("the node is shutting down: connect to another node");
         }
         if !session.responses.is_empty() {
             let piece = session.responses.split().freeze();
@@ -345,10 +345,10 @@ struct PendingOp {
 fn parse(request: v1::SessionRequest) -> Result<(Rpc, ValidCall), Failure> {
     let wrong = |text| Failure::new(Code::InvalidArgument, text);
     if request.id == 0 {
-        return Err(wrong("id 0 is for events: number from 1"));
+        return Err(wrong("id 0 is reserved for events: use ids from 1"));
     }
     let op = request.op;
-    let op = op.ok_or_else(|| wrong("the request names no operation"))?;
+    let op = op.ok_or_else(|| wrong("the request has no operation"))?;
     let (rpc, asked) = rpc::parse_operation(op);
     Ok((rpc, asked?))
 }

@@ -209,7 +209,7 @@ impl Simulator {
     /// Every path can be acquired, with a fence larger than all earlier ones.
     fn everything_is_free(&mut self) -> Result<(), Violation> {
         for (number, text) in PATHS.into_iter().enumerate() {
-            // Semaphores have no fence (R54 permits have no token, permits have no token).
+            // Semaphores have no fence (R54 permits have no token).
             if text.starts_with('s') {
                 continue;
             }

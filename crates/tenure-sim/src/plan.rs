@@ -307,7 +307,7 @@ impl RunPlan {
     /// Upper bound for the time that a waiter outlives its owner in the convergence phase: its
     /// queue time plus 5 s for the pending call that renews it, on the slowest clock, plus slack.
     /// Until then a dead waiter is granted free paths like any other waiter (R87 events that
-    /// trigger a sweep, events that trigger a sweep).
+    /// trigger a sweep).
     pub(crate) fn place_after(&self) -> SimTime {
         let longest = QUEUE_TTLS.into_iter().max().unwrap_or(0) + 5_000;
         longest * MILLISECOND * 12 / 10 + 3 * SECOND

@@ -24,7 +24,7 @@ impl ObjectKey {
     const EXCLUSIVE: &str = "index/lock.exclusive";
     const FENCE: &str = "index/lock.tenure/fence";
 
-    /// Creates the key of a shared lock acquired at `acquired_at` (P30 acquire a shared lock.2).
+    /// Creates the key of a shared lock acquired at `acquired_at` (P30.2 acquire a shared lock).
     /// `suffix` separates two processes whose clocks show the same time.
     pub fn shared(acquired_at: &str, suffix: u64) -> ObjectKey {
         ObjectKey::Shared(format!("{acquired_at}-{suffix:016x}"))

@@ -15,7 +15,7 @@ use tenure_files::identity as process;
 use crate::time::parse_stamp;
 
 /// The ttl of the originals. Records without a valid ttl of their own are judged by it (P22
-/// evidence of staleness (evidence of staleness)).
+/// (evidence of staleness)).
 pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
 /// A lock record.

@@ -144,7 +144,7 @@ named!(
 );
 
 /// Reads an enum from its number or its name. Unknown numbers are kept; the handler refuses them
-/// (R12 unknown enum numbers are refused, unknown enum numbers are refused).
+/// (R12 unknown enum numbers are refused).
 pub(crate) fn enumeration<'de, T, D>(deserializer: D) -> Result<i32, D::Error>
 where
     T: NamedEnum,

@@ -17,7 +17,7 @@ pub mod json;
     clippy::allow_attributes_without_reason,
     clippy::doc_markdown,
     clippy::large_enum_variant,
-    reason = "generated code; the proto file has the words"
+    reason = "generated code; the proto file documents it"
 )]
 pub mod v1 {
     tonic::include_proto!("pathlockd.v1");
@@ -29,7 +29,7 @@ pub mod v1 {
     unreachable_pub,
     clippy::allow_attributes_without_reason,
     clippy::doc_markdown,
-    reason = "generated code; the proto file has the words"
+    reason = "generated code; the proto file documents it"
 )]
 pub mod cluster {
     tonic::include_proto!("tenure.cluster.v1");

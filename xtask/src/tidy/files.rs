@@ -8,10 +8,10 @@ const LEFTOVERS: &[(&str, &str)] = &[
         concat!("TO", "DO"),
         "finish it, or write down the limit as a fact",
     ),
-    (concat!("FIX", "ME"), "mend it"),
-    (concat!("X", "XX"), "mend it"),
-    (concat!("/work", "/"), "a place of one machine"),
-    (concat!("/ro", "ot/"), "a place of one machine"),
+    (concat!("FIX", "ME"), "fix it"),
+    (concat!("X", "XX"), "fix it"),
+    (concat!("/work", "/"), "a path of one machine"),
+    (concat!("/ro", "ot/"), "a path of one machine"),
     (concat!("../sha", "red"), "not part of the repository"),
 ];
 
@@ -49,7 +49,7 @@ fn opening(source: &Source, complaints: &mut Vec<String>) {
     let first = source.text.lines().find(|line| !line.starts_with("#!["));
     if !first.is_some_and(|line| line.starts_with("//!")) {
         complaints.push(format!(
-            "{}: open with `//!`: what is the idea of this file?",
+            "{}: start the file with `//!` and say what it contains",
             source.path
         ));
     }
@@ -102,7 +102,7 @@ fn reachable(source: &Source, sources: &[Source], complaints: &mut Vec<String>) 
         .any(|other| other.text.contains(&plain) || other.text.contains(&conditional));
     if !by_path {
         complaints.push(format!(
-            "{}: no `mod {module};` leads here: a dead file?",
+            "{}: no `mod {module};` declares it: delete the file or declare the module",
             source.path
         ));
     }
@@ -133,7 +133,10 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
             .iter()
             .any(|other| other.path == resolved || other.path.starts_with(&format!("{resolved}/")));
         if !found {
-            complaints.push(format!("{}: the link {target} leads nowhere", source.path));
+            complaints.push(format!(
+                "{}: the link {target} leads to no file of the repository",
+                source.path
+            ));
         }
     }
 }

@@ -9,10 +9,10 @@ use tenure::{Address, blocking};
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
-/// Ask the holder of a lock to let go. Nothing is taken away.
+/// Ask the holder of a lock to release it. The lock is not removed.
 ///
-/// Upload locks and the daemon pass requests on; lock files and repositories have no way to. Off a terminal
-/// it needs --force, because it changes what somebody else's program does.
+/// Upload locks and the daemon deliver the request to the holder. Lock files and repositories cannot.
+/// Without a terminal --force is required, because the request affects another program.
 ///
 /// Examples:
 ///   tenure ask tenant:/acme/42
@@ -20,10 +20,10 @@ use crate::output::{self, CommandFailure, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct AskCommand {
-    /// Do it although nobody watches.
+    /// Send the request without a terminal.
     #[arg(long)]
     force: bool,
-    /// What for.
+    /// The reason, shown to the holder.
     #[arg(long, value_name = "TEXT")]
     reason: Option<String>,
     /// Print JSON.
@@ -31,7 +31,7 @@ pub(crate) struct AskCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
@@ -46,16 +46,17 @@ impl AskCommand {
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         if !self.force && !output::is_terminal(std::io::stdin()) {
             return Err(CommandFailure::usage(format!(
-                "this asks somebody else's program to let go of {place}; off a terminal say so with --force"
+                "not sent: standard input is not a terminal, and a release request for {place} affects another \
+                 program; to send it anyway, add --force"
             )));
         }
         let asked = blocking::wait(tenure.ask(&place, self.reason.as_deref()))?;
         let text = match asked.as_slice() {
-            [] => format!("nobody holds {place}; nobody was asked"),
+            [] => format!("{place} is not held; no request was sent"),
             several => {
                 let whom: Vec<String> =
                     several.iter().map(|hold| hold.holder.to_string()).collect();
-                format!("asked for {place}: {}", whom.join("; "))
+                format!("asked to release {place}: {}", whom.join("; "))
             }
         };
         OutputFormat::of(self.json).answer(text, &json!({ "place": place, "asked": asked }))

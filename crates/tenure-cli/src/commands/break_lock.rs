@@ -11,32 +11,32 @@ use tenure_files::sidecar;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
-/// Remove a lock: names exactly what it will remove, and asks.
+/// Remove a lock. Shows which holds it will remove and asks for confirmation.
 ///
-/// Without --force only dead and stale locks are removed, and only on a terminal. With it a live one goes,
-/// too: its holder loses the lock, and where there are fences it is shut out. In a repository one hold is
-/// named with --id, or all with --all.
+/// Without --force only dead and stale locks are removed, and only on a terminal. With --force a live
+/// lock is removed, too: its holder loses the lock, and where fences are used, the fence rises, so that
+/// later writes of the holder are refused. In a repository, select one hold with --id, or all with --all.
 ///
 /// Examples:
 ///   tenure break state.json
-///   tenure break --force --id 5b1c… state.json     # only if that hold is still the one
+///   tenure break --force --id 5b1c… state.json     # only if this hold still exists
 ///   tenure break --force --all s3://bucket/backup
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct BreakCommand {
-    /// Do not ask, and remove a live lock too.
+    /// Do not ask for confirmation, and remove a live lock, too.
     #[arg(long)]
     force: bool,
-    /// Only if this hold (token, owner or object, as `tenure why` shows it) is still the one.
+    /// Remove only this hold (token, owner or object, as `tenure why` shows it), if it still exists.
     #[arg(long, value_name = "ID", conflicts_with = "all")]
     id: Option<String>,
-    /// Every hold of a repository.
+    /// Remove every hold of a repository.
     #[arg(long)]
     all: bool,
-    /// Lock files: the guard that another program's clean-up left beside the lock, not the lock itself.
+    /// Lock files: remove the guard file that an interrupted clean-up left beside the lock, not the lock.
     #[arg(long, conflicts_with_all = ["id", "all"])]
     guard: bool,
-    /// Why, for the audit log.
+    /// The reason, for the audit log.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
     /// Print JSON.
@@ -44,7 +44,7 @@ pub(crate) struct BreakCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
@@ -59,7 +59,8 @@ impl BreakCommand {
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         if !self.force && !output::is_terminal(std::io::stdin()) {
             return Err(CommandFailure::usage(format!(
-                "this removes the lock of {place}; off a terminal say so with --force"
+                "not removed: standard input is not a terminal, so the removal of {place} cannot be confirmed; \
+                 to remove it anyway, add --force"
             )));
         }
         if self.guard {
@@ -99,16 +100,19 @@ impl BreakCommand {
     fn remove_guard(&self, place: &Address) -> Result<(), CommandFailure> {
         let Address::Sidecar(file) = place else {
             return Err(CommandFailure::usage(
-                "--guard is for lock files: only they have one",
+                "--guard applies to lock files only; other locks have no guard",
             ));
         };
         if !self.force {
-            ask("this removes the guard beside the lock; is no program cleaning up there? [y/N] ")?;
+            ask(
+                "this removes the guard beside the lock. Another program may be cleaning up the lock now; \
+                 remove the guard only if none is. Remove it? [y/N] ",
+            )?;
         }
         let was_there = sidecar::break_guard(&sidecar::Options::new(file))?;
         let text = match was_there {
             true => format!("removed the guard of {place}"),
-            false => format!("{place} has no guard; there was nothing to remove"),
+            false => format!("{place} has no guard; nothing was removed"),
         };
         let json = json!({ "place": place, "guard": was_there });
         OutputFormat::of(self.json).answer(text, &json)
@@ -132,7 +136,7 @@ impl BreakCommand {
                 return Err(CommandFailure::new(
                     output::HELD,
                     format!(
-                        "a living holder is named with --id, or all of them with --all:\n{state}"
+                        "not removed: every holder may be alive; select one with --id ID, or all with --all:\n{state}"
                     ),
                 ));
             }
@@ -142,10 +146,10 @@ impl BreakCommand {
                 "{place} is not held by {id} any more; nothing was removed"
             ))),
             (None, 0) if state.free => Err(CommandFailure::own(format!(
-                "{place} is not held; there is nothing to remove"
+                "{place} is not held; nothing was removed"
             ))),
             (None, 2..) if !self.all => Err(CommandFailure::usage(format!(
-                "{place} has several holders; name one with --id, or all with --all:\n{state}"
+                "{place} has several holders; select one with --id ID, or all with --all:\n{state}"
             ))),
             _ => Ok(victims),
         }
@@ -168,7 +172,7 @@ fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), CommandFail
         Some(hold) => Err(CommandFailure::new(
             output::HELD,
             format!(
-                "{place} is {hold}; its holder lives: to take it away all the same, add --force"
+                "not removed: {place} is {hold}, and the holder is alive; to remove the lock anyway, add --force"
             ),
         )),
         None => Ok(()),

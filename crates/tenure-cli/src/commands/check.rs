@@ -11,10 +11,10 @@ use tenure_files::exclusive::{CycleDecision, CycleKind, ExclusiveServer};
 
 use crate::output::{self, CommandFailure, HELD, OutputFormat};
 
-/// May a server work on its database now? 0 proceed, 75 skip, and the reason.
+/// Check whether a server may use its database now: exits with 0 to proceed, 75 to skip.
 ///
-/// A lock whose holder is dead is removed on the way. With a command it is one cycle of the server: the
-/// command runs under the gate, so that a tool which takes the lock meanwhile waits for its end.
+/// Prints the reason, and removes a lock whose holder is dead. With a command, it runs one cycle of the
+/// server: a tool that takes the lock meanwhile waits until the command has ended.
 ///
 /// Examples:
 ///   tenure check exclusive:.beads || exit 0
@@ -23,10 +23,10 @@ use crate::output::{self, CommandFailure, HELD, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct CheckCommand {
-    /// Remove nothing.
+    /// Do not remove the lock of a dead holder.
     #[arg(long, conflicts_with = "command")]
     dry_run: bool,
-    /// Process ids in locks may belong to other containers: a missing one proves nothing.
+    /// Process ids in locks may belong to other containers: a missing process is not proof of death.
     #[arg(long)]
     foreign_pids: bool,
     /// Print JSON.
@@ -35,7 +35,7 @@ pub(crate) struct CheckCommand {
     /// The database: exclusive:DIR.
     #[arg(value_name = "WHERE")]
     place: String,
-    /// One cycle of the server.
+    /// The command that runs one cycle of the server.
     #[arg(last = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -48,7 +48,7 @@ impl CheckCommand {
     fn decide(&self) -> Result<u8, CommandFailure> {
         let Address::Exclusive(dir) = self.place.parse::<Address>()? else {
             return Err(CommandFailure::usage(format!(
-                "{}: only exclusive:DIR has a server that asks; `tenure try` answers for other locks",
+                "{}: `tenure check` works on exclusive:DIR only; for other locks use: tenure try WHERE",
                 self.place
             )));
         };

@@ -15,7 +15,7 @@ mod backup;
 mod offline;
 mod status_view;
 
-/// Look at a cluster, and move things between its nodes.
+/// Show and manage a cluster.
 #[derive(Subcommand)]
 pub(crate) enum ClusterCommand {
     Status(StatusCommand),
@@ -29,13 +29,13 @@ pub(crate) enum ClusterCommand {
     Keep(offline::Keep),
 }
 
-/// Which daemon is asked.
+/// The daemon to ask.
 #[derive(Args)]
 struct DaemonAddress {
     /// Any node of the cluster.
     #[arg(long, env = "TENURE_URL", default_value = "http://127.0.0.1:50051")]
     url: String,
-    /// What clients must show there, if they must.
+    /// The daemon's client_auth_token, if it has one.
     #[arg(
         long,
         env = "TENURE_CLIENT_AUTH_TOKEN",
@@ -47,7 +47,8 @@ struct DaemonAddress {
 
 /// Show nodes, groups, leaders and lag.
 ///
-/// Exits with 0 if every node is up and every group has its leader and is at rest, with 1 if not.
+/// Exits with 0 if the cluster is healthy, with 1 if it is degraded (a node is down, a group has no
+/// leader, or there is an error) or rebalancing (replicas are being moved).
 #[derive(Args)]
 pub(crate) struct StatusCommand {
     #[command(flatten)]
@@ -62,24 +63,24 @@ pub(crate) struct StatusCommand {
 
 /// Move leaderships and replicas off a node while it is up.
 ///
-/// The node goes on serving clients by forwarding. Drain it before it is stopped for good.
+/// The node still serves clients: it forwards their requests. Drain a node before you remove it.
 #[derive(Args)]
 pub(crate) struct DrainCommand {
     /// The node's name (`node_id`), such as tenure-2.
     node: String,
     #[command(flatten)]
     daemon: DaemonAddress,
-    /// Let it have replicas again.
+    /// End the drain: the node may have replicas again.
     #[arg(long)]
     undo: bool,
-    /// Come back when the node has no replica left.
+    /// Wait until the node has no replica.
     #[arg(long)]
     wait: bool,
 }
 
-/// Take a stopped or drained node out of the cluster for good.
+/// Remove a stopped or drained node from the cluster permanently.
 ///
-/// Its replicas are made anew elsewhere. It can come back only with an empty data directory.
+/// Other nodes get new replicas in its place. The node can join again only with an empty data directory.
 #[derive(Args)]
 pub(crate) struct RemoveCommand {
     /// The node's name (`node_id`), such as tenure-2.
@@ -204,18 +205,24 @@ impl DaemonAddress {
             Some(token) => {
                 let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
                     .parse()
-                    .map_err(|_| "the token has characters that no header can carry")?;
+                    .map_err(|_| "the token has characters that an HTTP header cannot contain; check --token")?;
                 value.set_sensitive(true);
                 Some(value)
             }
         };
         let endpoint = Endpoint::from_shared(http)
-            .map_err(|_| format!("{url} is no address of a daemon"))?
+            .map_err(|_| {
+                format!(
+                    "{url} is not the address of a daemon: use a URL such as http://127.0.0.1:50051"
+                )
+            })?
             .connect_timeout(Duration::from_secs(5));
         let channel = endpoint
             .connect()
             .await
-            .map_err(|_| format!("no daemon answers at {url}"))?;
+            .map_err(|_| {
+                format!("cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL")
+            })?;
         let inner = ClusterClient::with_interceptor(channel, Credentials(token));
         Ok(AdminClient { inner })
     }
@@ -243,6 +250,6 @@ impl AdminClient {
         let status = self.status().await?;
         let known: Vec<String> = status.nodes.iter().map(|node| node.name.clone()).collect();
         let found = status.nodes.into_iter().find(|node| node.name == name);
-        found.ok_or_else(|| format!("no node is called {name}; there are {}", known.join(", ")))
+        found.ok_or_else(|| format!("unknown node {name}; known nodes: {}", known.join(", ")))
     }
 }

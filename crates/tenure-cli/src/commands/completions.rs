@@ -32,14 +32,14 @@ impl Completions {
     }
 }
 
-/// Write the manual pages, one for each verb, into a directory.
+/// Write the manual pages, one per command, to a directory.
 ///
 /// Examples:
 ///   tenure manual /usr/local/share/man/man1
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Manual {
-    /// Where to; it must exist.
+    /// The directory to write to. It must exist.
     #[arg(value_name = "DIR")]
     directory: PathBuf,
 }
@@ -49,7 +49,7 @@ impl Manual {
         let pages = clap_mangen::generate_to(Arguments::command(), &self.directory);
         output::end(pages.map_err(|error| {
             CommandFailure::own(format!(
-                "cannot write into {}: {error}",
+                "cannot write manual pages to {}: {error}",
                 self.directory.display()
             ))
         }))

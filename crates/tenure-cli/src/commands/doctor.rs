@@ -11,19 +11,19 @@ use tenure_files::dir::{Dir, FileSystemReach};
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
 
-/// What can this place promise?
+/// Show what the backend of an address supports and guarantees.
 ///
-/// Modes, order, fences, leases, how the death of a holder is noticed, and what was found out on the spot:
-/// the file system, the store's conditional writes, the daemon's answer.
+/// Prints modes, queue order, fences, leases and how a dead holder is detected, and checks the backend:
+/// the file system, the conditional writes of the store, or the health of the daemon.
 ///
 /// Examples:
 ///   tenure doctor state.json
 ///   tenure doctor s3://bucket/backup
-///   tenure doctor --clean upload:/srv/uploads/any     # remove what crashed processes left
+///   tenure doctor --clean upload:/srv/uploads/any     # remove files of crashed processes
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Doctor {
-    /// Upload directories: remove dead locks, requests without a lock and leftovers.
+    /// Upload directories: remove dead locks, requests without a lock and temporary files.
     #[arg(long)]
     clean: bool,
     /// Print JSON.
@@ -31,7 +31,7 @@ pub(crate) struct Doctor {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which place.
+    /// The address to examine.
     #[arg(value_name = "WHERE")]
     place: String,
 }
@@ -69,7 +69,7 @@ impl Doctor {
             }
             other => {
                 return Err(CommandFailure::usage(format!(
-                    "{} is not known here",
+                    "this release cannot examine {} addresses",
                     other.backend()
                 )));
             }
@@ -105,14 +105,18 @@ fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
     let (reach, proof) = match system.reach {
-        FileSystemReach::Local => ("local", "the kernel's lock proves whether a holder lives"),
+        FileSystemReach::Local => (
+            "local",
+            "the kernel's lock proves whether a holder is alive",
+        ),
         FileSystemReach::Remote => (
             "remote",
-            "a holder's life is judged by its process, else by age: the kernel's lock may not reach other machines",
+            "the kernel's lock may not reach other machines, so whether a holder is alive is decided by its \
+             process, else by age",
         ),
         FileSystemReach::Unknown => (
             "unknown",
-            "treated like a network file system: a holder's life is judged by its process, else by age",
+            "treated as a network file system: whether a holder is alive is decided by its process, else by age",
         ),
     };
     Ok(vec![(
@@ -132,13 +136,15 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
     let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
-        tenure_store::ConditionLevel::Nothing => "no conditions: more waiting takes their place",
+        tenure_store::ConditionLevel::Nothing => {
+            "no conditional writes: locks take longer, because they wait instead"
+        }
         tenure_store::ConditionLevel::Writes => "conditional writes",
         tenure_store::ConditionLevel::Deletes => "conditional writes and deletes",
     };
     let clock = match health.clock_ahead {
         Some(ahead) => format!("the store's clock is {ahead:#} ahead of ours"),
-        None => "the store shows no clock".to_owned(),
+        None => "the store does not report its clock".to_owned(),
     };
     Ok(vec![
         (
@@ -157,7 +163,7 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
 fn clean(place: &Address) -> Result<DoctorFinding, CommandFailure> {
     let Address::Upload { dir, .. } = place else {
         return Err(CommandFailure::usage(
-            "--clean is for upload directories: upload:DIR/ANY",
+            "--clean applies to upload directories only: tenure doctor --clean upload:DIR/ANY",
         ));
     };
     let cleaned = tenure_files::upload::FileLocker::new(dir)?.clean()?;
@@ -170,7 +176,7 @@ fn clean(place: &Address) -> Result<DoctorFinding, CommandFailure> {
         .map(|name| name.to_string_lossy().into_owned())
         .collect();
     let text = format!(
-        "{} dead locks, {} requests without a lock, {} leftovers removed",
+        "removed {} dead locks, {} requests without a lock, {} temporary files",
         cleaned.locks.len(),
         cleaned.requests.len(),
         leftovers.len()

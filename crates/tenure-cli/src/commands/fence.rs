@@ -10,7 +10,7 @@ use tenure::{Address, Blocker, HolderLiveness, LockState, blocking};
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, LOST, OutputFormat};
 
-/// Fences: is what I hold still in force?
+/// Check whether a hold is still valid.
 #[derive(Subcommand)]
 pub(crate) enum FenceCommand {
     Check(Box<FenceCheckCommand>),
@@ -24,11 +24,11 @@ impl FenceCommand {
     }
 }
 
-/// Is the hold still in force? 0 yes, 120 no.
+/// Check whether a hold is still valid: exits with 0 if it is, with 120 if it is lost.
 ///
-/// Under `tenure run` it needs no arguments: what to check is in the environment (TENURE_WHERE,
-/// TENURE_OWNER, TENURE_FENCE). Check right before the step that must not happen twice, and pass the fence
-/// on to whatever stores the result.
+/// Under `tenure run` it needs no arguments: it reads TENURE_WHERE, TENURE_OWNER and TENURE_FENCE. Check
+/// immediately before the step that must not happen twice, and pass the fence to the store that keeps the
+/// result.
 ///
 /// Examples:
 ///   tenure run --fence state.json -- sh -c './prepare && tenure fence check && ./commit --fence $TENURE_FENCE'
@@ -36,10 +36,10 @@ impl FenceCommand {
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct FenceCheckCommand {
-    /// The fence that must still be the newest.
+    /// The fence that the hold must have.
     #[arg(long, value_name = "N", env = "TENURE_FENCE")]
     fence: Option<u64>,
-    /// Who must still hold: the token of a lock file, the owner on the daemon.
+    /// The expected holder: the token of a lock file, the owner on the daemon.
     #[arg(long, value_name = "ID", env = "TENURE_OWNER")]
     owner: String,
     /// Print JSON.
@@ -47,7 +47,7 @@ pub(crate) struct FenceCheckCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which lock [default: TENURE_WHERE].
+    /// The address of the lock [default: TENURE_WHERE].
     #[arg(value_name = "WHERE")]
     place: Option<String>,
 }
@@ -97,7 +97,7 @@ impl FenceCheckCommand {
 /// TENURE_WHERE may be relative to another directory, so the absolute path of the lock file is
 /// preferred.
 fn from_environment() -> Result<Address, CommandFailure> {
-    let missing = || CommandFailure::usage("say which lock, or run this under `tenure run`");
+    let missing = || CommandFailure::usage("name the lock, or run this command under `tenure run`");
     let place: Address = std::env::var("TENURE_WHERE")
         .map_err(|_| missing())?
         .parse()?;

@@ -15,10 +15,11 @@ use crate::options::{InspectOptions, ProtocolOptions, WaitOptions};
 use crate::output::{self, CommandFailure, OutputFormat};
 use crate::parent_shell;
 
-/// Take a lock and leave it held.
+/// Acquire a lock that stays held when this command ends.
 ///
-/// Prints the hold: one word that `tenure renew` and `tenure unlock` take. A lock file follows the life of
-/// the calling shell; on the daemon and in repositories the lock lives by its ttl, so renew in time.
+/// Prints the hold: one word for `tenure renew` and `tenure unlock`. A lock file is held as long as the
+/// calling shell runs. On the daemon and in repositories the lease expires after its ttl unless it is
+/// renewed.
 ///
 /// Examples:
 ///   hold=$(tenure lock -w 1m state.json) || exit
@@ -35,22 +36,22 @@ pub(crate) struct LockCommand {
     exclusive: bool,
     #[command(flatten)]
     waiting: WaitOptions,
-    /// End with this code instead of 75 or 124.
+    /// Exit with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
-    /// The lease's length (daemon 30s, repositories 60s).
+    /// Length of the lease [default: daemon 30s, repositories 60s].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// What the lock is for; shown to those who wait.
+    /// Purpose of the lock; shown to waiters.
     #[arg(long, value_name = "TEXT")]
     purpose: Option<String>,
-    /// Ask the holder to let go while waiting.
+    /// Ask the holder to release the lock while waiting.
     #[arg(long)]
     ask: bool,
     /// Take a fencing number, which grows with every holder.
     #[arg(long)]
     fence: bool,
-    /// Lock files: the process whose life the lock follows [default: the calling shell].
+    /// Lock files: the lock ends with this process [default: the calling shell].
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
     /// Print JSON: hold, where, fence, ttl.
@@ -58,7 +59,7 @@ pub(crate) struct LockCommand {
     json: bool,
     #[command(flatten)]
     protocol: ProtocolOptions,
-    /// What to lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
@@ -129,10 +130,10 @@ impl LockCommand {
     }
 }
 
-/// Show that a hold is still wanted.
+/// Renew the lease of a lock taken with `tenure lock`.
 ///
-/// On the daemon and in repositories this renews the lease. Lock files live as long as the process they
-/// follow; there it writes the next beat, which only other programs need that go by age.
+/// On the daemon and in repositories this renews the lease. A lock file is held as long as its process
+/// runs; there the command writes a heartbeat, which only programs need that judge a lock by its age.
 ///
 /// Examples:
 ///   tenure renew "$hold"
@@ -144,7 +145,7 @@ pub(crate) struct RenewCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// What `tenure lock` printed.
+    /// The hold that `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
 }
@@ -167,7 +168,7 @@ impl RenewCommand {
     }
 }
 
-/// Give a hold back.
+/// Release a lock taken with `tenure lock`.
 ///
 /// Examples:
 ///   tenure unlock "$hold"
@@ -179,7 +180,7 @@ pub(crate) struct UnlockCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// What `tenure lock` printed.
+    /// The hold that `tenure lock` printed.
     #[arg(value_name = "HOLD")]
     hold: String,
 }

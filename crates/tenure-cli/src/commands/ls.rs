@@ -9,9 +9,10 @@ use crate::lock_table;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
-/// What is held at or below a place.
+/// List the locks that are held at or below an address.
 ///
-/// WHERE may be a directory, an upload directory, a repository or a path of the daemon. Without WHERE: the lock files of this directory and, if TENURE_URL is set, every lock of the daemon.
+/// WHERE may be a directory, an upload directory, a repository or a path of the daemon. Without WHERE: the
+/// lock files of this directory and, if TENURE_URL is set, every lock of the daemon.
 ///
 /// Examples:
 ///   tenure ls
@@ -21,12 +22,12 @@ use crate::output::{self, CommandFailure, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Ls {
-    /// Print JSON: a list of places with holders and waiters.
+    /// Print JSON: a list of addresses with holders and waiters.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Where to look.
+    /// The address to list.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
 }
@@ -41,7 +42,7 @@ impl Ls {
         match OutputFormat::of(self.json) {
             OutputFormat::Json => output::line(&output::to_json(&states)?),
             OutputFormat::Text if states.is_empty() => {
-                eprintln!("tenure: nothing is held here");
+                eprintln!("tenure: no lock is held here");
                 Ok(())
             }
             OutputFormat::Text => output::line(&lock_table::layout(&lock_table::rows(&states))),

@@ -8,9 +8,9 @@ use tenure::{Algorithm, Policy as Row, Tenure, blocking};
 
 use crate::output::{self, CommandFailure, OutputFormat};
 
-/// Namespace policies of the daemon: how locks conflict there.
+/// Show and change the policies of namespaces: how the locks of a namespace conflict.
 ///
-/// Algorithms: recursive_rw (shared points, exclusive subtrees; the usual one), point_rw, recursive_write,
+/// Algorithms: recursive_rw (shared points, exclusive subtrees; the default), point_rw, recursive_write,
 /// point_write, semaphore (permits).
 ///
 /// Examples:
@@ -27,7 +27,7 @@ pub(crate) enum PolicyCommand {
     Ls(AllPolicies),
 }
 
-/// Set the policy of a namespace. Nothing may be held there.
+/// Set the policy of a namespace. No lock may be held in it.
 #[derive(Args)]
 pub(crate) struct SetPolicy {
     /// Print JSON.
@@ -35,7 +35,7 @@ pub(crate) struct SetPolicy {
     json: bool,
     /// The namespace, such as jobs:/pool.
     namespace: String,
-    /// How locks conflict there.
+    /// The algorithm.
     #[arg(value_parser = |text: &str| text.parse::<Algorithm>())]
     algorithm: Algorithm,
 }
@@ -50,7 +50,7 @@ pub(crate) struct OnePolicy {
     namespace: String,
 }
 
-/// List every policy that was set.
+/// List all policies that were set.
 #[derive(Args)]
 pub(crate) struct AllPolicies {
     /// Print JSON.
@@ -77,7 +77,7 @@ impl PolicyCommand {
                 ..
             }) => {
                 blocking::wait(tenure.set_policy(&namespace, algorithm))?;
-                let text = format!("{namespace} is {algorithm} now");
+                let text = format!("the policy of {namespace} is now {algorithm}");
                 form.answer(
                     text,
                     &json!({ "namespace": namespace, "algorithm": algorithm }),
@@ -89,7 +89,7 @@ impl PolicyCommand {
             }
             PolicyCommand::Rm(OnePolicy { namespace, .. }) => {
                 blocking::wait(tenure.remove_policy(&namespace))?;
-                let text = format!("{namespace} has no policy of its own now");
+                let text = format!("removed the policy of {namespace}");
                 form.answer(text, &json!({ "namespace": namespace, "removed": true }))
             }
             PolicyCommand::Ls(_) => {

@@ -25,21 +25,22 @@ use crate::run::{
 
 /// Hold a lock while a command runs.
 ///
-/// The lock is given back when the command and everything in its process group has ended. If tenure is
-/// killed, so is the command; if the lock is lost, the command and all it started is ended before
-/// anybody else can get it. Several WHEREs are taken in a fixed order, all or none.
+/// The lock is released when all processes of the command's process group have ended. If tenure is
+/// killed, the command is killed, too. If the lock is lost, the command and every process that it started
+/// are stopped before another client can get the lock. Several WHEREs are acquired in a fixed order, all
+/// or none.
 ///
-/// The command finds TENURE_HELD, TENURE_WHERE, TENURE_MODE, TENURE_FENCE, TENURE_OWNER and, for lock
-/// files, TENURE_LOCK_PATH, TENURE_TOKEN and TENURE_FD in its environment (TENURE_WHERE_2, … of the
-/// second WHERE), and reads {"event":"ask"|"at-risk"|"lost"} as JSON lines from TENURE_NOTICE_FD.
+/// The environment of the command has TENURE_HELD, TENURE_WHERE, TENURE_MODE, TENURE_FENCE, TENURE_OWNER
+/// and, for lock files, TENURE_LOCK_PATH, TENURE_TOKEN and TENURE_FD (TENURE_WHERE_2, … for the second
+/// WHERE). It can read {"event":"ask"|"at-risk"|"lost"} as JSON lines from TENURE_NOTICE_FD.
 ///
 /// Examples:
 ///   tenure run state.json -- ./compact state.json
-///   tenure run -n ./nightly -- ./job            # do nothing (75) if another run is at it
-///   tenure run -w 30s ./deploy -- ./deploy.sh   # give up (124) after 30 seconds
+///   tenure run -n ./nightly -- ./job            # exit with 75 if another run holds the lock
+///   tenure run -w 30s ./deploy -- ./deploy.sh   # exit with 124 after 30 seconds
 ///   tenure run -s s3://bucket/backup -- restic check
 ///   tenure run --ttl 10s --ask tenant:/acme/42 -- ./reindex
-///   tenure run ./old.lock --also tenant:/jobs/nightly -- ./job    # while moving from one to the other
+///   tenure run ./old.lock --also tenant:/jobs/nightly -- ./job    # during a move to another lock
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct RunCommand {
@@ -49,53 +50,53 @@ pub(crate) struct RunCommand {
     /// Hold the lock alone. This is the default.
     #[arg(short = 'x', long)]
     exclusive: bool,
-    /// With -s: the path and everything below it (daemon).
+    /// With -s: lock the path and everything below it (daemon).
     #[arg(long, requires = "shared")]
     tree: bool,
-    /// One of N places; everybody must name the same number (daemon, semaphore namespaces).
+    /// Take one of N permits; all clients must give the same N (daemon, semaphore namespaces).
     #[arg(long, value_name = "N", conflicts_with = "exclusive")]
     permits: Option<NonZeroU32>,
     #[command(flatten)]
     waiting: options::WaitOptions,
-    /// End with this code instead of 75 or 124.
+    /// Exit with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
-    /// Say nothing of a lock that is held, neither while waiting nor when giving up: the exit code tells.
+    /// Print no message about a held lock, neither while waiting nor at the end; only set the exit code.
     #[arg(short, long)]
     quiet: bool,
-    /// The lease's length; it is renewed by itself (daemon 30s, repositories 60s).
+    /// Length of the lease, which tenure renews [default: daemon 30s, repositories 60s].
     #[arg(long, value_name = "DUR", value_parser = duration::parse)]
     ttl: Option<Duration>,
-    /// What the lock is for; shown to those who wait.
+    /// Purpose of the lock; shown to waiters.
     #[arg(long, value_name = "TEXT")]
     purpose: Option<String>,
-    /// Ask the holder to let go while waiting.
+    /// Ask the holder to release the lock while waiting.
     #[arg(long)]
     ask: bool,
-    /// What happens to the command when the lock is lost.
+    /// Action when the lock is lost.
     #[arg(long, value_name = "WHAT", default_value = "term")]
     on_lost: OnLostOption,
-    /// What happens to the command when somebody asks for the lock [default: term on upload locks, else notify].
+    /// Action on a release request [default: term on upload locks, else notify].
     #[arg(long, value_name = "WHAT")]
     on_ask: Option<OnAskOption>,
     /// Time between TERM and KILL.
     #[arg(long, value_name = "DUR", default_value = "10s", value_parser = duration::parse)]
     grace: Duration,
-    /// When tenure is killed, wait for the command instead of killing it; the lock stays held.
+    /// If tenure is killed, let the command run to its end; the lock stays held until then.
     #[arg(long)]
     no_kill: bool,
-    /// Do not hand the locked descriptor down to the command.
+    /// Do not pass the locked file descriptor to the command.
     #[arg(short = 'o', long)]
     close: bool,
     /// Take a fencing number (TENURE_FENCE), which grows with every holder.
     #[arg(long)]
     fence: bool,
-    /// One more lock, for a move from one place to another.
+    /// One more lock, for example during a move to another address.
     #[arg(long, value_name = "WHERE")]
     also: Vec<String>,
     #[command(flatten)]
     protocol: ProtocolOptions,
-    /// What to lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE", required = true)]
     places: Vec<String>,
     /// The command and its arguments.
@@ -105,21 +106,21 @@ pub(crate) struct RunCommand {
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OnLostOption {
-    /// Terminate it, then kill it.
+    /// Send TERM to the command, then KILL.
     Term,
-    /// Kill it at once.
+    /// Send KILL to the command at once.
     Kill,
-    /// Tell it, and nothing else.
+    /// Only notify the command.
     Notify,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
 enum OnAskOption {
-    /// Terminate it, then kill it; tenure ends with 121.
+    /// Send TERM to the command, then KILL; tenure exits with 121.
     Term,
-    /// Tell it, and nothing else.
+    /// Only notify the command.
     Notify,
-    /// Not even that.
+    /// Do nothing.
     Ignore,
 }
 
@@ -200,7 +201,8 @@ impl RunCommand {
     fn task(&self, terminal: &Terminal) -> Result<SupervisorTask, CommandFailure> {
         let words = u32::try_from(self.command.len());
         Ok(SupervisorTask {
-            words: words.map_err(|_| CommandFailure::usage("a command of too many words"))?,
+            words: words
+                .map_err(|_| CommandFailure::usage("the command has too many arguments"))?,
             on_lost: match self.on_lost {
                 OnLostOption::Term => OnLost::Term,
                 OnLostOption::Kill => OnLost::Kill,
@@ -455,7 +457,7 @@ fn code(outcome: &RunOutcome, lost: bool, program: &OsStr) -> u8 {
             }
         }
         RunOutcome::SupervisorGone => {
-            eprintln!("tenure: the keeper was killed; the command was ended");
+            eprintln!("tenure: the supervisor process was killed, so the command was killed, too");
             ProcessEnd::Killed(libc::SIGKILL).exit_code()
         }
     }

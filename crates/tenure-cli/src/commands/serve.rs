@@ -13,8 +13,8 @@ use tenure_server::telemetry::otlp::{Environment, Signals};
 
 /// Run the daemon.
 ///
-/// With nothing configured it listens on this machine only: gRPC on 127.0.0.1:50051, JSON, SSE and
-/// HTTP/3 on 127.0.0.1:8443, data in /var/lib/tenure or the user's state directory.
+/// By default it listens on this machine only: gRPC on 127.0.0.1:50051, JSON, SSE and HTTP/3 on
+/// 127.0.0.1:8443. Data is in /var/lib/tenure or in the user's state directory.
 ///
 /// Examples:
 ///   tenure serve
@@ -24,13 +24,13 @@ use tenure_server::telemetry::otlp::{Environment, Signals};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Serve {
-    /// A TOML file; keys in the environment (`TENURE_…`) win over it.
+    /// A TOML file. Environment variables (`TENURE_…`) override its keys.
     #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Print every key, its value and where it comes from, and exit.
+    /// Print every key, its value and its source, and exit.
     #[arg(long)]
     print_config: bool,
-    /// Ask the daemon that runs here whether it is ready: exit 0 if it is, else 1.
+    /// Ask the local daemon whether it is ready: exit 0 if it is, else 1.
     #[arg(long, conflicts_with = "print_config")]
     health_check: bool,
 }
@@ -86,7 +86,10 @@ impl Serve {
         logs::begin(&config.log, std::env::var("RUST_LOG").ok().as_deref())?;
         if !config.ignored.is_empty() {
             let keys = config.ignored.join(" ");
-            tracing::warn!(keys, "these keys have no meaning here and are ignored");
+            tracing::warn!(
+                keys,
+                "ignored: these keys of the configuration have no effect in Tenure"
+            );
         }
         raise_file_limit();
         keep_large_buffers_apart();
@@ -127,7 +130,7 @@ fn raise_file_limit() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     if let Err(error) = setrlimit(Resource::Nofile, limit) {
-        tracing::warn!(%error, "the limit of open files stays as it is");
+        tracing::warn!(%error, "cannot raise the limit of open files: many connections may fail");
     }
 }
 
@@ -136,7 +139,7 @@ fn raise_file_limit() {
 /// By default glibc raises it when a large buffer is freed, and then takes such buffers from the
 /// heap, where they leave holes: after two minutes of load the process used an eighth more memory.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[allow(unsafe_code, reason = "there is no other way to say it from within")]
+#[allow(unsafe_code, reason = "mallopt has no safe wrapper")]
 fn keep_large_buffers_apart() {
     const LARGE: libc::c_int = 1 << 20;
     // SAFETY: no other thread allocates yet. Both settings are plain numbers; a refused one changes

@@ -18,9 +18,9 @@ use crate::lock_table;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure};
 
-/// A live view of what is held and who waits.
+/// Show held locks and their waiters in a live terminal view.
 ///
-/// Keys: up and down (or j and k) choose a lock, a asks its holder to let go, r looks again, q leaves.
+/// Keys: up and down (or j and k) select a lock, a asks its holder to release it, r refreshes, q quits.
 ///
 /// Examples:
 ///   tenure top
@@ -28,12 +28,12 @@ use crate::output::{self, CommandFailure};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Top {
-    /// How often to look.
+    /// Refresh interval.
     #[arg(long, value_name = "DUR", default_value = "1s", value_parser = duration::parse)]
     every: Duration,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Where to look, as with `tenure ls`.
+    /// The address to list, as in `tenure ls`.
     #[arg(value_name = "WHERE")]
     place: Option<String>,
 }
@@ -55,7 +55,7 @@ impl Top {
     fn show(&self) -> Result<(), CommandFailure> {
         if !output::is_terminal(std::io::stdout()) || !output::is_terminal(std::io::stdin()) {
             return Err(CommandFailure::usage(
-                "this needs a terminal; `tenure ls` and `tenure watch` do not",
+                "`tenure top` needs a terminal; without one, use `tenure ls` or `tenure watch`",
             ));
         }
         let scope = ListScope::new(self.place.as_deref(), &self.inspect_options)?;
@@ -133,8 +133,8 @@ impl TopView {
         let Some(state) = self.chosen() else { return };
         let place = state.place.clone();
         self.message = match blocking::wait(scope.tenure().ask(&place, None)) {
-            Ok(asked) if asked.is_empty() => format!("nobody holds {place}"),
-            Ok(asked) => format!("asked {} to let go of {place}", asked[0].holder),
+            Ok(asked) if asked.is_empty() => format!("{place} is not held"),
+            Ok(asked) => format!("asked {} to release {place}", asked[0].holder),
             Err(error) => error.to_string(),
         };
     }
@@ -169,9 +169,9 @@ impl TopView {
             .block(Block::bordered().title(title));
         frame.render_stateful_widget(list, locks, &mut self.selected);
         let waiting =
-            Paragraph::new(Text::from(waiters)).block(Block::bordered().title(" in line "));
+            Paragraph::new(Text::from(waiters)).block(Block::bordered().title(" waiting "));
         frame.render_widget(waiting, line);
-        let keys = "up/down choose   a ask   r look again   q leave";
+        let keys = "up/down select   a ask for release   r refresh   q quit";
         let foot_text = if self.message.is_empty() {
             keys
         } else {
@@ -195,7 +195,7 @@ mod tests {
         terminal.draw(|frame| view.draw(frame)).unwrap();
         let screen = terminal.backend().to_string();
         assert!(screen.contains("tenure: 0 held"), "{screen}");
-        assert!(screen.contains("q leave"), "{screen}");
+        assert!(screen.contains("q quit"), "{screen}");
     }
 
     /// The selected row shows its waiters in order.

@@ -8,10 +8,10 @@ use tenure::{Address, LockState, Mode, blocking};
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, HELD, OutputFormat};
 
-/// Is a lock free? Ends with 0 if it is, with 75 if it is held, and says by whom.
+/// Check whether a lock is free: exits with 0 if it is free, with 75 if it is held.
 ///
-/// Nothing is taken and nothing is removed. The answer may be old when you read it: to act on it, use
-/// `tenure run -n`.
+/// Prints the holder. Acquires and removes nothing. The answer may be out of date when you read it: to act
+/// on a free lock, use `tenure run -n`.
 ///
 /// Examples:
 ///   tenure try state.json && echo free
@@ -19,7 +19,7 @@ use crate::output::{CommandFailure, HELD, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Try {
-    /// Would a shared lock be granted?
+    /// Check for a shared lock.
     #[arg(short, long)]
     shared: bool,
     /// Print JSON.
@@ -27,7 +27,7 @@ pub(crate) struct Try {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }

@@ -8,10 +8,10 @@ use tenure::{Address, ChangeEvent, ChangeKind, Holder, blocking};
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
-/// What happens at or below a place, as it happens, beginning with what is held now.
+/// Print every change of the locks at or below an address, starting with the held ones.
 ///
-/// The daemon and memory tell every change in order; lock files and repositories are looked at again and
-/// again, so a lock that is taken and given back in between is not seen.
+/// The daemon and memory report every change in order. Lock files and repositories are polled, so a lock
+/// that is acquired and released between two polls is not reported.
 ///
 /// Examples:
 ///   tenure watch tenant:/acme
@@ -20,12 +20,12 @@ use crate::output::{self, CommandFailure, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct WatchCommand {
-    /// Print JSON, one change a line.
+    /// Print JSON, one change per line.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Where to look [default: this directory].
+    /// The address to watch [default: this directory].
     #[arg(value_name = "WHERE", default_value = ".")]
     place: String,
 }

@@ -8,10 +8,10 @@ use tenure::{Address, Capabilities, HolderLiveness, LockState, blocking};
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
 
-/// Why am I waiting? Explains a lock in sentences.
+/// Explain who holds a lock and why a request has to wait.
 ///
-/// Who holds it, since when, how that is known, who waits in which order, who waits for whom in a circle,
-/// which rule decides, and what you can do.
+/// Prints the holders, since when they hold the lock and how that is known, the waiters in order,
+/// deadlocks, the policy, and what you can do next.
 ///
 /// Examples:
 ///   tenure why state.json
@@ -25,7 +25,7 @@ pub(crate) struct WhyCommand {
     json: bool,
     #[command(flatten)]
     inspect_options: InspectOptions,
-    /// Which lock.
+    /// The address of the lock.
     #[arg(value_name = "WHERE")]
     place: String,
 }
@@ -56,11 +56,11 @@ fn sentences(state: &LockState) -> String {
 fn next_steps(state: &LockState) -> Vec<String> {
     let place = &state.place;
     if state.free {
-        return vec![format!("take it: tenure run {place} -- COMMAND")];
+        return vec![format!("acquire it: tenure run {place} -- COMMAND")];
     }
     let mut steps = vec![format!("wait for it: tenure run -w 10m {place} -- COMMAND")];
     if Capabilities::of(place).ask && !state.holders.is_empty() {
-        steps.push(format!("ask the holder to let go: tenure ask {place}"));
+        steps.push(format!("ask the holder to release it: tenure ask {place}"));
     }
     let dead = state
         .holders
@@ -70,11 +70,11 @@ fn next_steps(state: &LockState) -> Vec<String> {
     match state.holders.as_slice() {
         [] => {}
         [one] => steps.push(match &one.id {
-            Some(id) => format!("take it away from its holder: tenure {how} --id {id} {place}"),
-            None => format!("take it away from its holder: tenure {how} {place}"),
+            Some(id) => format!("remove the lock: tenure {how} --id {id} {place}"),
+            None => format!("remove the lock: tenure {how} {place}"),
         }),
         _ => steps.push(format!(
-            "take it away from one of them: tenure {how} --id ID {place}"
+            "remove the lock of one holder: tenure {how} --id ID {place}"
         )),
     }
     steps

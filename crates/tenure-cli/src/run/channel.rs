@@ -133,7 +133,9 @@ impl Channel {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_DESCRIPTORS))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-            return Err(io::Error::other("too many descriptors for one message"));
+            return Err(io::Error::other(
+                "too many file descriptors for one message",
+            ));
         }
         loop {
             // A dead peer must be an error here, not SIGPIPE.
@@ -196,7 +198,7 @@ impl Channel {
         match M::take(&bytes[..length]) {
             Some(message) => Ok(Some((message, descriptors))),
             None => Err(io::Error::other(
-                "wrapper and keeper do not understand each other",
+                "an unknown message between tenure and its supervisor process",
             )),
         }
     }

@@ -54,7 +54,9 @@ pub(crate) fn fork() -> io::Result<Channel> {
                 Ok(()) => 0,
                 Err(error) => {
                     // No process of the child may outlive the lock, whatever failed.
-                    eprintln!("tenure: the keeper failed: {error}");
+                    eprintln!(
+                        "tenure: the supervisor process failed, so the command is killed: {error}"
+                    );
                     kill_all();
                     125
                 }

@@ -338,8 +338,8 @@ impl Terminal {
             }
             // A stopped process does not renew.
             Some(left) => eprintln!(
-                "tenure: the command was stopped by signal {signal}; its lease runs out in {} s, and the command \
-                 is ended before that unless it goes on",
+                "tenure: the command was stopped by signal {signal}; the lease expires in {} s; continue the command \
+                 (fg or bg) before that, or it is killed",
                 left.as_secs()
             ),
         }

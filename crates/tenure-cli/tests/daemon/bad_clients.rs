@@ -178,7 +178,7 @@ async fn the_web_port_has_room_for_4096() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
-    assert!(served, "a free place is not given to anybody");
+    assert!(served, "a free connection slot is not used");
 }
 
 /// Connections that send nothing, or stop in the middle of the preface, are closed.
@@ -258,7 +258,7 @@ async fn answers_that_nobody_reads_do_not_pile_up() {
     }
     let more = grown(&daemon, before);
     println!(
-        "400 answers of 2 to 3 MB that nobody reads: {} MiB",
+        "400 answers of 2 to 3 MB that the client does not read: {} MiB",
         more / MIB
     );
     assert!(more < 200 * MIB, "{more} bytes");

@@ -354,7 +354,7 @@ async fn a_reader_that_is_too_slow_is_told() {
     let status = loop {
         match unread.message().await {
             Ok(Some(_)) => got += 1,
-            Ok(None) => panic!("it ended without a word after {got}"),
+            Ok(None) => panic!("the stream ended without an error after {got}"),
             Err(status) => break status,
         }
     };

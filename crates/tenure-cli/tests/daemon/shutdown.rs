@@ -187,7 +187,7 @@ async fn a_polite_end_does_not_wait_for_everybody() {
     let last = loop {
         match changes.message().await {
             Ok(Some(_)) => {}
-            Ok(None) => panic!("the watch ended without a word"),
+            Ok(None) => panic!("the watch ended without an error"),
             Err(status) => break status.code(),
         }
     };

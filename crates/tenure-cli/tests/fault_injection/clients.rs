@@ -201,7 +201,7 @@ impl Load {
             }
         });
         if ended.await.is_err() {
-            panic!("somebody waits for ever: {}", self.what_is_stuck().await);
+            panic!("a client waits without end: {}", self.what_is_stuck().await);
         }
         let mut kept = Vec::new();
         while let Some(some) = self.supervisors.join_next().await {

@@ -140,7 +140,7 @@ fn stopping_tenure_does_not_stop_the_command() {
     eventually("tenure is stopped", || state(holder.pid()) == Some('T'));
     place.say("go");
     assert_eq!(holder.line(), "done");
-    assert!(!place.is_free(), "nobody gave the lock back yet");
+    assert!(!place.is_free(), "the lock is still held");
     holder.signal("CONT");
     assert_eq!(holder.end().code, Some(8));
 }

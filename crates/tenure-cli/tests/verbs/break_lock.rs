@@ -219,7 +219,7 @@ fn a_guard_that_was_left_is_removed() {
     assert_eq!(
         place.code(&["-n", "f", "--", "touch", "ran"]),
         Some(75),
-        "somebody may be cleaning up"
+        "another program may be cleaning up"
     );
     let (_, text) = tenure(&place, &["why", "f"]);
     assert!(text.contains("tenure break --guard"), "{text}");

@@ -67,7 +67,11 @@ pub(crate) fn discover(
         })
     };
     std::thread::scope(|scope| scope.spawn(run).join())
-        .unwrap_or_else(|_| Err(std::io::Error::other("the search broke off")))
+        .unwrap_or_else(|_| {
+            Err(std::io::Error::other(
+                "the thread that contacts the seeds panicked",
+            ))
+        })
         .map_err(BootstrapError::Ask)
 }
 
@@ -256,7 +260,7 @@ impl Discovery {
                 node_record: Some(theirs.node_record),
                 misfit: misfit.map(|refusal| refusal.to_string()),
             });
-            Err("it looks for its cluster".to_owned())
+            Err("the node has not found its cluster yet".to_owned())
         };
         answer_hello(self.options.tls.as_ref(), stream, mine, &self.token, admit).await;
         met

@@ -61,21 +61,23 @@ impl KeepAlive {
 pub(crate) enum ConnectionError {
     #[error("{0}")]
     Io(#[from] io::Error),
-    #[error("no TLS with it ({0}); the three peer_tls keys are set on all nodes or on none")]
+    #[error("the TLS handshake failed ({0}): set the three peer_tls keys on all nodes or on none")]
     Tls(io::Error),
-    #[error("it speaks TLS; the three peer_tls keys are set on all nodes or on none")]
+    #[error(
+        "the peer uses TLS and this node does not: set the three peer_tls keys on all nodes or on none"
+    )]
     SpeaksTls,
-    #[error("it did not answer in time")]
+    #[error("timed out: the peer did not answer in time")]
     Slow,
-    #[error("it was closed")]
+    #[error("the connection was closed")]
     Closed,
-    #[error("it does not know the cluster's token")]
+    #[error("the peer has another internal_auth_token")]
     Stranger,
-    #[error("it sent what no node sends")]
+    #[error("the peer sent an invalid message")]
     Rubbish,
     #[error("{0}")]
     Refused(#[from] HandshakeRefusal),
-    #[error("it refused this node: {0}")]
+    #[error("the peer refused this node: {0}")]
     RefusedUs(String),
     /// The peer has proved the token but belongs to another cluster. Both sides know that by now.
     #[error("{}", HandshakeRefusal::Cluster)]

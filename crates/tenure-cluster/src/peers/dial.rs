@@ -89,7 +89,10 @@ pub(crate) async fn identify(home: Rc<PeersContext>, node: NodeId, address: Stri
         // That node waits for a cluster itself.
         Ok(_) => {}
         Err(error) => {
-            tracing::debug!(address, "which cluster is it in? {error}");
+            tracing::debug!(
+                address,
+                "cannot determine the cluster of this node: {error}"
+            );
             tell_misfit(&home, node, &error);
         }
     }

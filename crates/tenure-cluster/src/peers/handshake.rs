@@ -93,31 +93,33 @@ const KNOWN: u64 = 2;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HandshakeRefusal {
     #[error(
-        "it speaks {theirs} of the peer protocol and this node {ours}: a cluster is upgraded one release at a time"
+        "the peer supports {theirs} of the peer protocol, and this node {ours}: upgrade a cluster one release at a time"
     )]
     Version { ours: Versions, theirs: Versions },
-    #[error("{key} is {theirs} there and {ours} here: it can never differ within a cluster")]
+    #[error("{key} is {theirs} there and {ours} here: it must be equal on all nodes of a cluster")]
     Facts {
         key: &'static str,
         ours: String,
         theirs: String,
     },
-    #[error("it belongs to another cluster that has the same token")]
+    #[error("the peer belongs to another cluster with the same token")]
     Cluster,
-    #[error("its cluster is {theirs:016x}, and expected_cluster_id is {expected:016x}")]
+    #[error("the peer's cluster is {theirs:016x}, but expected_cluster_id is {expected:016x}")]
     Unexpected { expected: u64, theirs: u64 },
-    #[error("it is node {0}, which is this node's own number")]
+    #[error(
+        "the peer is configured as node {0}, which is this node's own number: change node_id of one of them"
+    )]
     SameNumber(u32),
-    #[error("node {found} answers where node {wanted} should")]
+    #[error("node {found} answered at the address of node {wanted}")]
     Elsewhere { wanted: u32, found: u32 },
     #[error(
-        "the data directory of node {0} is of an earlier life of that node, and a newer one is known; stop \
-         the daemon of node {0} and run there: tenure cluster rejoin"
+        "the data directory of node {0} belongs to an earlier incarnation of that node; stop the daemon of \
+         node {0} and run there: tenure cluster rejoin"
     )]
     EarlierLife(u32),
     #[error(
-        "the data directory of node {node} is an older copy: it counts {start} starts, and {known} are known, \
-         so it has forgotten what the node has voted since; stop the daemon of node {node} and run there: \
+        "the data directory of node {node} is an older copy: it has counted {start} starts, but the cluster knows \
+         {known}, so votes since then are missing from it; stop the daemon of node {node} and run there: \
          tenure cluster rejoin"
     )]
     OlderCopy { node: u32, start: u64, known: u64 },
@@ -516,8 +518,8 @@ mod tests {
             assert_eq!(
                 refused.to_string(),
                 format!(
-                    "it speaks {words} of the peer protocol and this node versions 3 to 4: \
-                     a cluster is upgraded one release at a time"
+                    "the peer supports {words} of the peer protocol, and this node versions 3 to 4: \
+                     upgrade a cluster one release at a time"
                 )
             );
         }

@@ -50,7 +50,7 @@ pub(crate) struct ClusterStanding {
     pub(crate) applied: u64,
     /// Clusters that an operator gave up for this one.
     pub(crate) supersedes: Vec<u64>,
-    /// The cluster that this one gave way to, until an operator decides.
+    /// The rival cluster for which this one stopped, until an operator decides.
     pub(crate) gave_way_to: Option<RivalCluster>,
 }
 
@@ -286,7 +286,7 @@ mod tests {
     }
 
     /// A node that has just joined or started claims no less than it has heard: a shorter claim
-    /// would make the whole cluster give way to another one.
+    /// would make the whole cluster stop for another one.
     #[test]
     fn what_was_heard_of_the_history_is_claimed_after_a_restart() {
         let heard = ClusterClaim {

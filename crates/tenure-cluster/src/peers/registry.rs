@@ -243,7 +243,7 @@ pub(crate) async fn run(
         .set_nonblocking(true)
         .and_then(|()| start.socket.set_nonblocking(true));
     if let Err(error) = nonblocking {
-        tracing::error!(%error, "sockets without an event loop");
+        tracing::error!(%error, "cannot set the peer sockets to non-blocking mode: this node cannot connect to other nodes");
         return;
     }
     let listener = match tokio::net::TcpListener::from_std(start.listener) {
@@ -278,7 +278,7 @@ pub(crate) async fn run(
             tokio::task::spawn_local(gossip)
         }
         Err(error) => {
-            tracing::error!(%error, "cannot gossip");
+            tracing::error!(%error, "cannot use the gossip socket: this node cannot connect to other nodes");
             return;
         }
     };
@@ -357,7 +357,7 @@ impl Registry {
                     }
                     fresh
                 });
-                tracing::error!(why, "this node does not fit in the cluster");
+                tracing::error!(why, "this node cannot join the cluster");
             }
             RegistryEvent::Inspect(reply) => {
                 let _ = reply.send(self.nodes());
@@ -466,7 +466,10 @@ impl Registry {
         if candidates.len() > 1 {
             let names: Vec<String> = candidates.keys().map(|id| format!("{id:016x}")).collect();
             let clusters = names.join(" ");
-            tracing::error!(clusters, "several clusters have this token");
+            tracing::error!(
+                clusters,
+                "not joined: several clusters have this token; stop all but one, or set expected_cluster_id"
+            );
         }
         let Some((cluster, (_, node_records))) = candidates.iter().find(goes_on) else {
             // The seeds are asked again until an operator has decided between the clusters.
@@ -477,7 +480,7 @@ impl Registry {
     }
 
     /// Handles a rival cluster: it has the same token, so both could grant the same lock (R161
-    /// settings fixed per cluster (settings fixed per cluster)).
+    /// (settings fixed per cluster)).
     fn met_rival(&mut self, ours: Option<ClusterClaim>, theirs: &Hello) {
         let our_cluster = self.home.identity.borrow().cluster_id;
         let (Some(our_cluster), Some(cluster)) = (our_cluster, theirs.cluster) else {
@@ -711,7 +714,7 @@ impl Registry {
         let node = node_record.node();
         if self.removed.contains(&node_record.member) {
             return Err(format!(
-                "{node} was removed from the cluster; it may come back with an empty data directory"
+                "{node} was removed from the cluster; it can join again with an empty data directory"
             ));
         }
         let number = (node_record.start, theirs.connection);
@@ -726,7 +729,7 @@ impl Registry {
             }
             // A late handshake of an older connection must not replace the newer one.
             if number <= present.number {
-                return Err("a newer connection is there already".to_owned());
+                return Err("a newer connection exists already".to_owned());
             }
             self.fall(node);
         }
@@ -880,7 +883,9 @@ impl Registry {
             Ok(Some(ControlMessage::Claim(claim))) => self.home.merge(&claim),
             Ok(Some(ControlMessage::Rival(rival))) => self.told_of_rival(rival),
             Ok(Some(ControlMessage::Told(..) | ControlMessage::Edition(..)) | None) => {}
-            Err(error) => tracing::warn!(%from, %error, "a peer said something odd"),
+            Err(error) => {
+                tracing::warn!(%from, %error, "a peer sent a control message that cannot be decoded")
+            }
         }
     }
 
@@ -1058,12 +1063,14 @@ impl Registry {
     /// Removes the current incarnation of a node permanently, by an operator's command.
     fn remove(&mut self, node: NodeId) -> Result<(), String> {
         if node == self.me() {
-            return Err("a node cannot remove itself: ask another one".to_owned());
+            return Err(
+                "a node cannot remove itself: send the command to another node (--url)".to_owned(),
+            );
         }
-        let pair = self.pairs.get(&node).ok_or("no such node")?;
-        let node_record = pair.node_record.borrow().clone().ok_or("no such node")?;
+        let pair = self.pairs.get(&node).ok_or("unknown node")?;
+        let node_record = pair.node_record.borrow().clone().ok_or("unknown node")?;
         if pair.up && !node_record.draining {
-            return Err(format!("{node} is up: drain or stop it first"));
+            return Err(format!("{node} is running: drain or stop it first"));
         }
         self.bury(vec![node_record.member]);
         Ok(())

@@ -94,19 +94,18 @@ impl RivalCluster {
         );
         let rest = match self.verdict {
             RivalOutcome::GoesOn => {
-                "this cluster goes on; on the nodes of the other one stop the daemon and run: \
+                "this cluster continues; on the nodes of the other one stop the daemon and run: \
                  tenure cluster rejoin"
             }
             RivalOutcome::GivesWay => {
-                "the other one has the longer history, so this node has stopped serving; stop the \
+                "the other cluster has the longer history, so this node has stopped serving; stop the \
                  daemon, then run tenure cluster rejoin to join the other cluster, or tenure cluster \
-                 keep if this one is right. Both may have stopped, if both were busy when they met: \
-                 then run tenure cluster keep on every node of one of them, and tenure cluster rejoin \
-                 on every node of the other one"
+                 keep to keep this one. If both clusters have stopped, run tenure cluster keep on every \
+                 node of one of them, and tenure cluster rejoin on every node of the other one"
             }
             RivalOutcome::Undecided => {
-                "neither has the longer history, so this node has stopped serving; stop the daemon, \
-                 then run tenure cluster keep on every node of the cluster that is right, and tenure \
+                "neither cluster has the longer history, so this node has stopped serving; stop the \
+                 daemon, then run tenure cluster keep on every node of the cluster to keep, and tenure \
                  cluster rejoin on every node of the other one"
             }
         };

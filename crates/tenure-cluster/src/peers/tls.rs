@@ -44,10 +44,12 @@ pub enum PeerTlsError {
         source: PemError,
     },
     /// The certificates of the authority cannot be used.
-    #[error("the authority for peers cannot be used")]
+    #[error("the certificate authority for peers cannot be used: check peer_tls_ca_path")]
     Authority(#[from] VerifierBuilderError),
     /// Certificate and key do not match or cannot be used.
-    #[error("the certificate for peers cannot be used")]
+    #[error(
+        "the certificate and key for peers cannot be used: check peer_tls_cert_path and peer_tls_key_path"
+    )]
     Unusable(#[from] rustls::Error),
 }
 
@@ -63,7 +65,7 @@ impl PeerTls {
             source,
         })?;
         let mut roots = RootCertStore::empty();
-        for root in certificates("an authority's certificate", authority)? {
+        for root in certificates("a certificate of an authority", authority)? {
             roots.add(root)?;
         }
         let roots = Arc::new(roots);

@@ -134,7 +134,7 @@ fn a_lone_leader_that_is_to_leave_promotes_first() {
         .iter()
         .map(|step| match step {
             Learner(member) => *member,
-            other => panic!("{other:?} before anybody has caught up"),
+            other => panic!("{other:?} before a learner has caught up"),
         })
         .collect();
     let [a, b, c] = coming[..] else {
@@ -283,7 +283,7 @@ fn a_draining_node_is_emptied() {
     assert_eq!(
         next(&group(0, &[1, 2, 3], &[]), &drained(&[1, 2, 3], 3)),
         change(0, vec![Remove(member(3))]),
-        "an operator's order, even if nobody takes its place"
+        "an operator's order, even if no node takes its place"
     );
     let alone = group(0, &[1], &[]);
     assert_eq!(next(&alone, &drained(&[1], 1)), [], "the last copy stays");
@@ -422,7 +422,7 @@ fn enact(group: &mut GroupStatus, change: &MembershipChange) {
     let stays = |voter: &&ReplicaId| !change.steps.contains(&Remove(**voter));
     assert!(
         membership.voters.iter().any(|voter| stays(&voter)),
-        "nobody could take over: {membership:?} {change:?}"
+        "no voter could take over: {membership:?} {change:?}"
     );
     group.last += 1;
     for step in &change.steps {

@@ -806,8 +806,8 @@ fn global_numbers_grow() {
         .0,
     );
     assert!(third > second);
-    // The result must stay usable as a supplied fence (R15 limit for supplied tokens, limit for
-    // supplied tokens), whatever was reported or raised.
+    // The result must stay usable as a supplied fence (R15 limit for supplied tokens), whatever was
+    // reported or raised.
     let driven = Fence::from_number(1 << 52);
     let claim = None;
     let fourth = number(

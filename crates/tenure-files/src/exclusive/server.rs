@@ -53,7 +53,7 @@ impl ExclusiveServer {
     }
 
     /// Declares that process ids in records may belong to other containers with the same host name.
-    /// A missing process then proves nothing (X12 order of exclusive tests.4).
+    /// A missing process then proves nothing (X12.4 order of exclusive tests).
     #[must_use]
     pub fn foreign_pids(mut self) -> ExclusiveServer {
         self.judging.foreign_pids = true;

@@ -1,5 +1,5 @@
 //! Staleness of an exclusive lock: whether there is a lock, and whether its holder is alive (X12
-//! order of exclusive tests (order of exclusive tests)).
+//! (order of exclusive tests)).
 //!
 //! ```text
 //!   no file ──▶ Free
@@ -143,7 +143,7 @@ fn verdict_of_original(
 }
 
 /// Reports a damaged record and leaves it, unless it was torn by a crash of the machine (K19
-/// durable records and torn records (durable records and torn records)).
+/// (durable records and torn records)).
 fn damaged(problem: RecordError, mut found: Found, dir: &Dir) -> Result<JudgedLock> {
     let torn = matches!(problem, RecordError::Malformed(_));
     if torn && liveness::damaged_before_boot(&mut found, dir)? {

@@ -1,5 +1,5 @@
 //! Paths of a sidecar lock: beside its target, with one name for all spellings of the target (S1
-//! normalized target (normalized target)–S4 (aliases of a target)).
+//! (normalized target)–S4 (aliases of a target)).
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Component, Path, PathBuf};

@@ -236,8 +236,8 @@ impl Options {
     }
 
     /// Sets the function that decides, instead of the age, whether a lock is stale. It is not
-    /// called for a lock whose `tenure` block proves a live holder (S19 order of sidecar tests.4
-    /// (order of sidecar tests)).
+    /// called for a lock whose `tenure` block proves a live holder (S19.4 order of sidecar
+    /// tests).
     #[must_use]
     pub fn should_reclaim(
         mut self,

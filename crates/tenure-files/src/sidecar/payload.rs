@@ -189,7 +189,7 @@ mod tests {
         );
     }
 
-    /// S19 (order of sidecar tests).4: which dates are valid.
+    /// S19.4 (order of sidecar tests): which dates are valid.
     #[test]
     fn dates_are_read_as_the_original_reads_them() {
         let read = |value: Value| created_at(&payload(json!({"createdAt": value})));

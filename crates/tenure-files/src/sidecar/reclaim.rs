@@ -44,7 +44,7 @@ pub(super) struct ReclaimGuard {
 }
 
 impl ReclaimGuard {
-    /// Makes the guard; `None` if one exists (S21 reclaim under the guard.2).
+    /// Makes the guard; `None` if one exists (S21.2 reclaim under the guard).
     pub(super) fn make(paths: &LockPaths) -> Result<Option<ReclaimGuard>> {
         let LockPaths {
             dir,

@@ -88,8 +88,8 @@ pub struct Options {
     /// Whether to take a fencing number with every lock (K39 (fencing number per acquisition)).
     pub fence: Fencing,
     /// Whether process ids in records may belong to other containers that share the directory. A
-    /// missing process then proves nothing, and the holder is tested with a release request (U13
-    /// order of upload tests.3, U13a).
+    /// missing process then proves nothing, and the holder is tested with a release request (U13.3
+    /// order of upload tests, U13a).
     pub foreign_pids: bool,
 }
 

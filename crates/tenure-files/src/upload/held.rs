@@ -68,8 +68,8 @@ impl RequestListener {
         }
     }
 
-    /// Removes a request from before our acquisition: it was meant for the previous holder (U10
-    /// acquire an upload lock.6). If a waiter renewed the request during the removal, the file is
+    /// Removes a request from before our acquisition: it was meant for the previous holder (U10.6
+    /// acquire an upload lock). If a waiter renewed the request during the removal, the file is
     /// lost, so the request is passed on here.
     pub(super) fn drop_older_request(&self, dir: &Dir) {
         let Some(stop) = stop_request::look(dir, &self.names) else {

@@ -1,5 +1,5 @@
-//! The upload locker in memory, for one process and without files (U21 (locks in memory), U22 reach
-//! of memory locks (reach of memory locks)).
+//! The upload locker in memory, for one process and without files (U21 (locks in memory), U22
+//! (reach of memory locks)).
 
 use std::sync::Arc;
 

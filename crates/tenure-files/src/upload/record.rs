@@ -14,7 +14,7 @@ use crate::record_layout::{self, FenceRoom, RecordLayout};
 
 /// Maximum size of a record (U7 (upload record size limit)).
 pub(crate) const LIMIT: usize = 4096;
-/// Junk above this size may be user data and stays (U13 order of upload tests.4).
+/// Junk above this size may be user data and stays (U13.4 order of upload tests).
 pub(crate) const JUNK_LIMIT: usize = 64;
 /// Prefix of Tenure's line in a lock and in a request.
 const MARK: &str = "tenure ";

@@ -1,5 +1,5 @@
-//! Staleness of an upload lock: whether there is a lock, and whether its holder is alive (U13 order
-//! of upload tests (order of upload tests)).
+//! Staleness of an upload lock: whether there is a lock, and whether its holder is alive (U13
+//! (order of upload tests)).
 //!
 //! ```text
 //!   no file ──▶ Free

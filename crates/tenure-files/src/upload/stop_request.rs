@@ -262,8 +262,8 @@ impl StopRequest {
         meant.then_some(content.request)
     }
 
-    /// Whether the request was made before the acquisition at `acquired` (U10 acquire an upload
-    /// lock.6).
+    /// Whether the request was made before the acquisition at `acquired` (U10.6 acquire an upload
+    /// lock).
     pub(super) fn is_older_than(&self, acquired: SystemTime) -> bool {
         self.modified <= acquired
     }

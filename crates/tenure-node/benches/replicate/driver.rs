@@ -18,7 +18,7 @@ use tenure_node::*;
 
 use crate::trace;
 
-/// What a thread that steps a node is told.
+/// A message to the thread that steps a node.
 pub(crate) enum DriverMessage {
     Input(Input),
     /// Begin to generate load: see [`Load`].
@@ -63,7 +63,7 @@ enum ToLog {
     End,
 }
 
-/// What takes long and is waited for by nobody.
+/// A long job in the background; no thread waits for it.
 enum BackgroundJob {
     Save(Snapshot),
     Spare(SpareJob<RealDisk>),
@@ -280,7 +280,7 @@ impl Stepper {
                     if let Some(load) = &self.load {
                         assert!(
                             !matches!(answer, Answer::Acquire(AcquireAnswer::Queued { .. })),
-                            "nobody contends"
+                            "there is no contention"
                         );
                         load.count.fetch_add(1, Ordering::Relaxed);
                     }

@@ -76,7 +76,7 @@ mod tests {
                 }
             }
         }
-        assert_eq!(ids.member(0), None, "the library's number for nobody");
+        assert_eq!(ids.member(0), None, "0 is the library's number for no node");
         assert_eq!(ids.member(4_000_000), None);
     }
 }

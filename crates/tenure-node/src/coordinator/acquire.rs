@@ -67,15 +67,15 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
     Some(match refusal {
         Refusal::Outdated { .. } | Refusal::Frozen { .. } | Refusal::Moved { .. } => return None,
         Refusal::KeyReused => Failure::InvalidArgument(
-            "this idempotency key was used for a different request".to_owned(),
+            "this idempotency key was used for a different request: use a new key".to_owned(),
         ),
         Refusal::AnswersFull => Failure::AnswersFull,
-        Refusal::QueueFull => {
-            Failure::ResourceExhausted("the queue of this namespace is full".to_owned())
-        }
-        Refusal::FencesUsedUp => {
-            Failure::ResourceExhausted("no fencing token is left in this namespace".to_owned())
-        }
+        Refusal::QueueFull => Failure::ResourceExhausted(
+            "the queue of this namespace is full: try again later".to_owned(),
+        ),
+        Refusal::FencesUsedUp => Failure::ResourceExhausted(
+            "the fencing tokens of this namespace are used up".to_owned(),
+        ),
     })
 }
 
@@ -314,12 +314,12 @@ fn unroutable_text(unroutable: &Unroutable) -> String {
     match unroutable {
         Unroutable::TooShort(path) => too_short(path),
         Unroutable::Apart { first, other } => format!(
-            "all paths of one acquire must lie in one namespace: {} is in {}, {} is in {}",
+            "all paths of one acquire must be in one namespace: {} is in {}, {} is in {}",
             first.0, first.1, other.0, other.1
         ),
     }
 }
 
 fn too_short(path: &Path) -> String {
-    format!("{path} has fewer segments than the routing prefix: lock something below it")
+    format!("{path} has fewer segments than routing_prefix_segments: lock a path below it")
 }

@@ -94,7 +94,7 @@ impl Node {
             }
             ClientRequest::Health => self.ask_one(cx, system, GroupOp::Read(GroupQuery::Nothing)),
             ClientRequest::Confirm { group } if *group > system => {
-                CallProgress::fail(Failure::InvalidArgument("there is no such group".into()))
+                CallProgress::fail(Failure::InvalidArgument("the group does not exist".into()))
             }
             ClientRequest::Confirm { group } => {
                 let group = *group;

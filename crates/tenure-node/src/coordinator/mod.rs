@@ -175,7 +175,7 @@ impl CallProgress {
 fn failure_of(answer: &GroupOpResult) -> Option<Failure> {
     let (why, nothing_happened) = match answer {
         GroupOpResult::Busy => (
-            "too much is waiting for this group: try again",
+            "too many requests wait for this group: try again",
             EffectCertainty::Yes,
         ),
         GroupOpResult::NotHere { .. } => (
@@ -188,8 +188,7 @@ fn failure_of(answer: &GroupOpResult) -> Option<Failure> {
         ),
         GroupOpResult::TooLong => {
             return Some(Failure::ResourceExhausted(
-                "the request or its answer is too long for one message between nodes: ask for \
-                 less at a time"
+                "the request or its answer is too long for one message between nodes: split the request"
                     .to_owned(),
             ));
         }
@@ -211,7 +210,7 @@ fn with_effects(failure: Failure) -> Failure {
         // Do not advise to retry without the key: only the key connects a retry with the parts
         // already done.
         Failure::AnswersFull => {
-            "too many answers are remembered: other parts were done, repeat the request later"
+            "the idempotency table is full: other parts were done, repeat the request later"
         }
         Failure::Unavailable { why, .. } => why,
         Failure::DeadlineExceeded => return Failure::DeadlineExceeded,
@@ -252,7 +251,7 @@ fn note_failure(noted: &mut Option<Failure>, failure: Failure) {
 /// The failure for an answer of the wrong kind, which only a faulty peer sends.
 fn odd_answer() -> Failure {
     Failure::Unavailable {
-        why: "a peer gave an answer that does not fit the question",
+        why: "a peer sent an answer of the wrong kind",
         nothing_happened: EffectCertainty::No,
     }
 }
@@ -390,7 +389,7 @@ impl Node {
     pub(crate) fn call(&mut self, client: RequestId, request: Box<ClientRequest>, timeout_ms: u64) {
         if !self.has_room_for_calls() {
             let answer = Err(Failure::Unavailable {
-                why: "too much is waiting on this node: try again",
+                why: "too many calls wait on this node: try again",
                 nothing_happened: EffectCertainty::Yes,
             });
             self.answer(client, answer, Some(request));

@@ -173,7 +173,7 @@ fn claim_of(request: &ClientRequest) -> Option<KeyClaim> {
 pub(super) fn repeated(repeated: &RepeatedKey) -> Option<Failure> {
     match repeated {
         RepeatedKey::KeyReused => Some(Failure::InvalidArgument(
-            "this idempotency key was used for a different request".to_owned(),
+            "this idempotency key was used for a different request: use a new key".to_owned(),
         )),
         RepeatedKey::Full => Some(Failure::AnswersFull),
         RepeatedKey::Answered(_) | RepeatedKey::Open => None,
@@ -409,8 +409,8 @@ impl Node {
                 (owner, domains.as_slice(), FanoutOp::List)
             }
             ClientRequest::IncrFencingToken { .. } => {
-                let anybody = OwnerId::new("-").expect("one byte is a valid owner id");
-                let fanout = Fanout::about(anybody, FanoutOp::Highest);
+                let any_owner = OwnerId::new("-").expect("one byte is a valid owner id");
+                let fanout = Fanout::about(any_owner, FanoutOp::Highest);
                 self.fanout(cx, fanout, FanoutScope::Reachable);
                 return CallProgress::Wait;
             }
@@ -598,12 +598,12 @@ impl Node {
     ) -> CallProgress {
         if fanout_result.too_long {
             return CallProgress::fail(Failure::ResourceExhausted(
-                "the answer is too long: name fewer namespaces".to_owned(),
+                "the answer is too long: select fewer namespaces".to_owned(),
             ));
         }
         if fanout_result.unknown {
             return CallProgress::fail(Failure::Unavailable {
-                why: "a part of the cluster could not answer: what was done stays done, repeat it",
+                why: "a part of the cluster could not answer: other parts were done, repeat the request",
                 nothing_happened: EffectCertainty::No,
             });
         }
@@ -730,7 +730,7 @@ fn incremented(outcome: &SystemOutcome) -> CallProgress {
             _ => CallProgress::fail(odd_answer()),
         },
         SystemOutcome::NumbersUsedUp => CallProgress::fail(Failure::ResourceExhausted(
-            "the global counter has reached its end".to_owned(),
+            "the global counter has reached its maximum".to_owned(),
         )),
         _ => CallProgress::fail(odd_answer()),
     }

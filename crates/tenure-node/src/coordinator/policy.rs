@@ -77,7 +77,7 @@ impl PolicyCall {
 /// The failure for a change that has ended with an unknown result.
 fn unknown_end() -> Failure {
     Failure::Unavailable {
-        why: "another node finished this change: read the policy to see how it ended",
+        why: "another node finished this change: read the policy to see the result",
         nothing_happened: EffectCertainty::No,
     }
 }
@@ -165,7 +165,7 @@ impl Node {
         owner: &OwnerId,
     ) -> CallProgress {
         let why = format!(
-            "{} still has a live lock: {owner} holds {path}",
+            "the policy of {} cannot change while a lock is held in it: {owner} holds {path}",
             call.namespace
         );
         self.change_done(cx, call, Err(Failure::FailedPrecondition(why)))

@@ -489,7 +489,7 @@ impl Node {
             self.outputs.push(Output::Closed {
                 id,
                 why: Failure::Unavailable {
-                    why: "the watch cannot go on without a hole: watch again with a snapshot",
+                    why: "changes were lost, so the watch has ended: start a new watch with a snapshot",
                     nothing_happened: EffectCertainty::Yes,
                 },
             });

@@ -10,13 +10,13 @@ use super::{snapshot_id, suspects};
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
     /// The log's records do not make sense to the node.
-    #[error("the log cannot be understood")]
+    #[error("the records of the log cannot be decoded")]
     Records(#[from] RecoveryError),
     /// A snapshot cannot be read.
     #[error("a snapshot cannot be read")]
     Snapshot(#[from] SnapshotError),
-    /// The log names a group that cannot be.
-    #[error("the log holds group {0}, which cannot be")]
+    /// The log has a group number that is out of range.
+    #[error("the log has group {0}, and this number is out of range")]
     Group(u64),
 }
 

@@ -14,7 +14,7 @@ use toml::Value;
 use super::Secret;
 
 /// Keys that make the daemon leave the loopback defaults when set in the environment (R182 zero
-/// configuration, zero configuration).
+/// configuration).
 const NETWORK_KEYS: &[&str] = &[
     "listen",
     "web_listen",
@@ -97,11 +97,7 @@ pub struct ConfigError {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "the configuration has {} mistake(s)",
-            self.mistakes.len()
-        )?;
+        write!(f, "the configuration has {} error(s)", self.mistakes.len())?;
         for mistake in &self.mistakes {
             write!(f, "\n  {mistake}")?;
         }
@@ -265,7 +261,7 @@ impl SettingsReader {
 
     pub(super) fn text(&mut self, key: &'static str, default: &str) -> String {
         let shown = TomlQuoted(default.to_owned());
-        self.read(key, shown, "must be a text", |found| {
+        self.read(key, shown, "must be a quoted string", |found| {
             text(found).map(TomlQuoted)
         })
         .0
@@ -315,7 +311,8 @@ impl SettingsReader {
     }
 
     pub(super) fn list(&mut self, key: &'static str) -> Vec<String> {
-        let problem = "must be a list of texts (in the environment separated by commas)";
+        let problem =
+            "must be a list of quoted strings (in an environment variable: separated by commas)";
         self.read(key, ListValue(Vec::new()), problem, |found| {
             let items = match found {
                 RawValue::Toml(value) => value
@@ -411,7 +408,7 @@ impl SettingsReader {
                 self.mistakes.push(ConfigMistake {
                     key: key.clone(),
                     value: String::new(),
-                    problem: "is not a key of this daemon".into(),
+                    problem: "unknown key".into(),
                     hint: near.map_or_else(String::new, |near| format!("did you mean {near}?")),
                 });
             }

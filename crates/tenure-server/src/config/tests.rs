@@ -191,8 +191,8 @@ fn keys_without_meaning_are_accepted() {
     );
 }
 
-/// Secrets appear neither in `Debug` output nor in errors. (R181 OpenTelemetry variables,
-/// OpenTelemetry variables: telemetry reads standard variables only, none of these.)
+/// Secrets appear neither in `Debug` output nor in errors. (R181 OpenTelemetry variables: telemetry
+/// reads standard variables only, none of these.)
 #[test]
 fn secrets_are_never_printed() {
     let token = "0123456789abcdef0123456789abcdef";

@@ -1,6 +1,5 @@
 //! Acquire and AcquireStream: validation in the order of R17 (order of acquire checks), joining the
-//! chunks of a stream (R18 AcquireStream is one acquire, AcquireStream is one acquire), and the
-//! response (R60–R63, E1–E5).
+//! chunks of a stream (R18 AcquireStream is one acquire), and the response (R60–R63, E1–E5).
 
 use prost::Message;
 use tenure_core::command::WaitMode;
@@ -116,8 +115,8 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
     }
 }
 
-/// Fills path, owner and reason of a conflict (R48 reported path and owner, reported path and
-/// owner) and the blocker's details (E4 blocker and queue position, blocker and queue position).
+/// Fills path, owner and reason of a conflict (R48 reported path and owner) and the blocker's
+/// details (E4 blocker and queue position).
 fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireResponse {
     let owner = match (&conflict.blocker, conflict.reason) {
         (Some(blocker), _) => blocker.owner.as_str().to_owned(),
@@ -162,11 +161,11 @@ impl Chunks {
         if self.bytes > MAX_STREAM_BYTES {
             return Err(Failure::new(
                 Code::ResourceExhausted,
-                format!("an acquire stream has at most {MAX_STREAM_BYTES} bytes"),
+                format!("the acquire stream is too large: the limit is {MAX_STREAM_BYTES} bytes"),
             ));
         }
-        // Each chunk obeys the limit of a single message (R13 list length limits, list length
-        // limits), the whole stream its own limit.
+        // Each chunk obeys the limit of a single message (R13 list length limits), the whole stream
+        // its own limit.
         convert::count(
             chunk.requests.len() + chunk.release_requests.len(),
             MAX_ENTRIES,
@@ -212,7 +211,7 @@ impl Chunks {
         self.whole.ok_or_else(|| {
             Failure::new(
                 Code::InvalidArgument,
-                "an acquire stream has at least one chunk",
+                "an acquire stream needs at least one chunk",
             )
         })
     }

@@ -58,15 +58,15 @@ pub(crate) fn broken(outcome: Outcome<'_>) -> Result<v1::BreakResponse, Failure>
         BreakOutcome::Broken => Ok(v1::BreakResponse {}),
         BreakOutcome::NotThatHold(present) => {
             let present = present.map_or_else(
-                || "nobody holds it so".to_owned(),
+                || "the path is not held".to_owned(),
                 |holder| match holder.fence {
-                    Some(fence) => format!("{} holds it at fence {fence}", holder.owner),
-                    None => format!("{} holds it", holder.owner),
+                    Some(fence) => format!("{} holds the path with fence {fence}", holder.owner),
+                    None => format!("{} holds the path", holder.owner),
                 },
             );
             Err(Failure::new(
                 Code::FailedPrecondition,
-                format!("this is not the hold that was named: {present}"),
+                format!("the named hold does not exist: {present}"),
             ))
         }
         other @ BreakOutcome::Refused(_) => Err(mismatch(&Answer::Break(Box::new(other)))),

@@ -61,17 +61,17 @@ pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
     vec![
         MetricFamily {
             name: "grpc.server.requests",
-            help: "Calls that were answered.",
+            help: "Answered calls.",
             points: MetricPoints::Counter(requests),
         },
         MetricFamily {
             name: "grpc.server.errors",
-            help: "Calls that were answered with an error.",
+            help: "Calls answered with an error.",
             points: MetricPoints::Counter(errors),
         },
         MetricFamily {
             name: "grpc.server.duration",
-            help: "How long calls took.",
+            help: "Duration of calls.",
             points: MetricPoints::Histogram(durations),
         },
     ]
@@ -91,7 +91,7 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     let mut families = vec![
         gauge(
             "writer.queue_depth",
-            "Operations under way on this node.",
+            "Operations in flight on this node.",
             waiting as u64,
         ),
         gauge(
@@ -103,12 +103,12 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
         gauge("log.files", "Log files in use.", report.log_files),
         gauge(
             "log.unsynced_age",
-            "Milliseconds since the oldest write of the log that is not durable.",
+            "Age in milliseconds of the oldest log write that is not durable yet.",
             status.unsynced_ms,
         ),
         MetricFamily {
             name: "log.sync_duration",
-            help: "How long syncs of the log took.",
+            help: "Duration of log syncs.",
             points: MetricPoints::Histogram(vec![MetricPoint {
                 labels: Vec::new(),
                 value: report.syncs.clone(),
@@ -116,27 +116,27 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
         },
         gauge(
             "leases",
-            "Live leases, one for each owner and namespace.",
+            "Leases that have not expired, one per owner and namespace.",
             spaces().map(|counts| counts.leases).sum(),
         ),
         gauge(
             "holds",
-            "Live holds.",
+            "Holds in force.",
             spaces().map(|counts| counts.claims).sum(),
         ),
         gauge(
             "waiters",
-            "Acquires that wait in line.",
+            "Queued acquires.",
             spaces().map(|counts| counts.waiters).sum(),
         ),
         gauge(
             "namespaces",
-            "Namespaces with a hold, a waiter or something remembered.",
+            "Namespaces with a hold, a waiter, a retained fence or a stored answer.",
             spaces().map(|counts| counts.namespaces).sum(),
         ),
         gauge(
             "remembered_fences",
-            "Fences kept for paths that nobody holds.",
+            "Fences kept for paths that are not held.",
             spaces().map(|counts| counts.marks).sum(),
         ),
         gauge(
@@ -179,7 +179,7 @@ const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     ),
     (
         "raft.group.leader_id",
-        "The node that leads, 0 if none is known.",
+        "Number of the leader's node, 0 if unknown.",
         |group| {
             group
                 .leader
@@ -188,20 +188,22 @@ const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     ),
     (
         "raft.group.is_leader",
-        "Whether this replica leads and serves.",
+        "1 if this replica leads and serves requests, else 0.",
         |group| u64::from(group.serves),
     ),
     (
         "raft.group.last_applied_index",
-        "The last entry applied.",
+        "Index of the last applied entry.",
         |group| group.applied,
     ),
-    ("raft.group.last_log_index", "The last entry.", |group| {
-        group.last
-    }),
+    (
+        "raft.group.last_log_index",
+        "Index of the last entry of the log.",
+        |group| group.last,
+    ),
     (
         "raft.group.replication_lag",
-        "Entries that the slowest replica is behind; leaders only.",
+        "Number of entries that the slowest replica is behind; leaders only.",
         |group| {
             let behind = group.progress.iter();
             behind
@@ -212,17 +214,17 @@ const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     ),
     (
         "raft.group.snapshot_index",
-        "The entry that the log stands on.",
+        "Index of the last entry that the snapshot covers.",
         |group| group.base,
     ),
     (
         "raft.group.membership_voters",
-        "Replicas that vote.",
+        "Number of voters.",
         |group| group.membership.voters.len() as u64,
     ),
     (
         "raft.group.membership_nodes",
-        "Replicas, voters and learners.",
+        "Number of replicas, voters and learners.",
         |group| group.membership.everybody().len() as u64,
     ),
 ];

@@ -23,7 +23,9 @@ use crate::config::{LogConfig, LogFormat};
 #[derive(Debug, Error)]
 pub enum LogError {
     /// The filter cannot be parsed.
-    #[error("{key} = {filter:?} is not a filter such as info or tenure_server=debug")]
+    #[error(
+        "{key} = {filter:?} is not a valid log filter: use for example info or tenure_server=debug"
+    )]
     Filter {
         /// `RUST_LOG` or `log_level`.
         key: &'static str,
@@ -41,7 +43,7 @@ pub enum LogError {
         source: std::io::Error,
     },
     /// A global logger is already installed in this process.
-    #[error("logging is set up already")]
+    #[error("logging is already set up in this process")]
     Twice,
 }
 

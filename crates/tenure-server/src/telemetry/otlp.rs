@@ -1,5 +1,5 @@
 //! OTLP export over HTTP, enabled by the standard `OTEL_*` variables and off by default (R181
-//! OpenTelemetry variables, OpenTelemetry variables).
+//! OpenTelemetry variables).
 //!
 //! Traces use the SDK: one span per call, with the parent from `traceparent`. Metrics are the
 //! families of `/metrics`, sent every `OTEL_METRIC_EXPORT_INTERVAL` and once at shutdown.
@@ -35,13 +35,13 @@ const FAREWELL: Duration = Duration::from_secs(1);
 #[derive(Debug, Error)]
 pub enum OtlpError {
     /// The trace exporter cannot be created.
-    #[error("traces cannot be exported")]
+    #[error("cannot set up the export of traces")]
     Traces(#[from] ExporterBuildError),
     /// The HTTP client for metrics cannot be created.
-    #[error("metrics cannot be exported")]
+    #[error("cannot set up the export of metrics")]
     Metrics(#[from] reqwest::Error),
     /// A variable has an invalid value.
-    #[error("{name} = {value:?} is not understood: {expected}")]
+    #[error("{name} = {value:?} is not supported: use {expected}")]
     Variable {
         /// The variable.
         name: String,
@@ -91,7 +91,7 @@ impl Environment<'_> {
             Some(value) if on && value.trim() != "http/protobuf" => Err(OtlpError::Variable {
                 name: "OTEL_EXPORTER_OTLP_PROTOCOL".to_owned(),
                 value: value.to_owned(),
-                expected: "http/protobuf is the one that is spoken",
+                expected: "http/protobuf",
             }),
             _ => Ok(on),
         }
@@ -314,7 +314,7 @@ fn headers(environment: &Environment<'_>) -> Result<HeaderMap, OtlpError> {
             name: "OTEL_EXPORTER_OTLP_HEADERS".to_owned(),
             // Headers contain secrets, so the value is not shown.
             value: "(secret)".to_owned(),
-            expected: "key=value pairs with commas between them",
+            expected: "key=value pairs separated by commas",
         })?;
         headers.insert(name, value);
     }

@@ -164,7 +164,7 @@ fn result(outcome: &Result<(), String>) -> &'static str {
 }
 
 fn node_id(number: u32) -> Result<NodeId, Status> {
-    NodeId::new(number).ok_or_else(|| Status::invalid_argument("nodes are counted from 1"))
+    NodeId::new(number).ok_or_else(|| Status::invalid_argument("node numbers start at 1"))
 }
 
 /// Merges the reports of all nodes. A group's state is the report of the leader with the highest
@@ -302,7 +302,7 @@ mod tests {
 
     /// A group whose voter lost its disk is not healthy, although the node is up again.
     #[test]
-    fn a_voter_of_an_earlier_life_is_not_well() {
+    fn a_voter_of_an_earlier_incarnation_is_not_healthy() {
         let fixed = FixedConfig {
             group_count: 0,
             routing_prefix_segments: 1,

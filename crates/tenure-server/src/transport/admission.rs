@@ -42,13 +42,13 @@ impl Admission {
     /// Takes a permit for one request, or returns the response 503.
     #[allow(
         clippy::result_large_err,
-        reason = "the error is the answer, made once and sent"
+        reason = "the error is the response, created once and sent"
     )]
     pub(crate) fn admit(&self) -> Result<OwnedSemaphorePermit, Response<Body>> {
         Arc::clone(&self.in_flight)
             .try_acquire_owned()
             .map_err(|_| {
-                let text = "too many requests are under way: try again";
+                let text = "too many requests in flight: try again";
                 refuse(StatusCode::SERVICE_UNAVAILABLE, Code::Unavailable, text)
             })
     }
@@ -59,7 +59,7 @@ impl Admission {
             Ok(Ok(response)) => response,
             Ok(Err(never)) => match never {},
             Err(_) => {
-                let text = "the call took too long";
+                let text = "timed out: the call took too long";
                 refuse(StatusCode::GATEWAY_TIMEOUT, Code::DeadlineExceeded, text)
             }
         }

@@ -1,5 +1,5 @@
 //! Client authentication: one bearer token for all clients, if one is configured (R182 zero
-//! configuration, zero configuration: none by default).
+//! configuration: none by default).
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Authenticator {
     /// Admits a request, or returns the response that refuses it.
     #[allow(
         clippy::result_large_err,
-        reason = "the error is the answer, made once and sent"
+        reason = "the error is the response, created once and sent"
     )]
     pub(crate) fn admit<B>(&self, request: &http::Request<B>) -> Result<(), Response> {
         match &self.token {
@@ -60,7 +60,7 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
 
 #[allow(
     clippy::result_large_err,
-    reason = "the error is the answer, made once and sent"
+    reason = "the error is the response, created once and sent"
 )]
 fn admit(token: &str, headers: &HeaderMap) -> Result<(), Response> {
     let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());

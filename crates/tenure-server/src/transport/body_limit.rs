@@ -64,7 +64,7 @@ impl BudgetShare {
         let more = counted - self.taken;
         if more > 0 && !self.budget.take(more) {
             return Err(Status::unavailable(
-                "too many large requests are on their way in: try again",
+                "too many large requests are being received: try again",
             ));
         }
         self.taken = counted;
@@ -83,9 +83,9 @@ impl Drop for BudgetShare {
 /// The client disconnected before the body ended.
 ///
 /// Replaces the error of HTTP/2: tonic treats a cancelled stream as ended, and would acquire the
-/// chunks received so far (R18 AcquireStream is one acquire, AcquireStream is one acquire).
+/// chunks received so far (R18 AcquireStream is one acquire).
 #[derive(Debug, thiserror::Error)]
-#[error("the request broke off: {0}")]
+#[error("the client disconnected before the request was complete: {0}")]
 struct ClientGone(String);
 
 /// A body with these limits.
@@ -138,7 +138,9 @@ where
                     .get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
                 match deadline.as_mut().poll(cx) {
                     Poll::Ready(()) => {
-                        let late = Status::deadline_exceeded("the request did not come in time");
+                        let late = Status::deadline_exceeded(
+                            "timed out: the request did not arrive in time",
+                        );
                         Poll::Ready(Some(Err(late.into())))
                     }
                     Poll::Pending => Poll::Pending,
@@ -166,13 +168,13 @@ mod tests {
     /// R18: tonic must not treat a disconnected client as the end of the stream.
     #[tokio::test]
     async fn a_request_that_is_cancelled_has_not_ended() {
-        let cancelled = Status::cancelled("as a reset by the client is told");
+        let cancelled = Status::cancelled("the client reset the stream");
         let frames = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(cancelled)]));
         let mut body = LimitedBody::new(frames, &BodyBudget::new(0), Duration::MAX);
         let error = body.frame().await.unwrap().unwrap_err();
         let status = Status::from_error(error);
         assert_ne!(status.code(), tonic::Code::Cancelled);
-        assert!(status.message().contains("broke off"), "{status}");
+        assert!(status.message().contains("disconnected before"), "{status}");
     }
 
     #[test]

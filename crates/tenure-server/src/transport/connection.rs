@@ -156,7 +156,7 @@ impl GrpcConnection {
     /// Authenticates a request and returns its deadline, or the response that refuses it.
     #[allow(
         clippy::result_large_err,
-        reason = "the error is the answer, made once and sent"
+        reason = "the error is the response, created once and sent"
     )]
     pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Duration, Response<Body>> {
         self.port.guard.admit(request)?;
@@ -260,7 +260,7 @@ async fn place(
     // Boxed, so that the futures of calls that do not wait stay small.
     let waiting = Box::pin(tokio::time::timeout(deadline, waiting));
     // The semaphore is never closed, so an error is always the timeout.
-    let late = || Status::deadline_exceeded("the call waited too long for its turn");
+    let late = || Status::deadline_exceeded("timed out: the call was queued too long");
     waiting.await.ok().and_then(Result::ok).ok_or_else(late)
 }
 

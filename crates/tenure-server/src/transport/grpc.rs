@@ -36,7 +36,7 @@ pub(crate) struct Grpc {
     pub(crate) telemetry: Telemetry,
     /// Time limit of one call.
     pub(crate) timeout: Duration,
-    /// Ends all streams when the daemon stops (R169 shutdown within 10 s, shutdown within 10 s).
+    /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
     pub(crate) stop: watch::Receiver<bool>,
 }
 
@@ -71,8 +71,7 @@ impl Grpc {
         Session::new(means, requests)
     }
 
-    /// Returns whether the node is ready (R145 Health needs a working quorum, Health needs a
-    /// working quorum).
+    /// Returns whether the node is ready (R145 Health needs a working quorum).
     pub(crate) async fn is_ready(&self) -> bool {
         let timeout = self.timeout.min(HEALTH_TIMEOUT);
         let ready = handlers::ask(&self.node, ClientRequest::Health, timeout).await;
@@ -108,7 +107,7 @@ impl Grpc {
     }
 
     /// Serves AcquireStream. All chunks are collected first, so a stream that breaks off has no
-    /// effect (R18 AcquireStream is one acquire, AcquireStream is one acquire).
+    /// effect (R18 AcquireStream is one acquire).
     async fn acquire_stream(
         &self,
         request: Request<Streaming<v1::AcquireRequest>>,
@@ -141,7 +140,11 @@ impl Grpc {
         };
         match tokio::time::timeout(deadline, collected).await {
             Ok(collected) => collected?,
-            Err(_) => return Err(Status::deadline_exceeded("the chunks did not come in time")),
+            Err(_) => {
+                return Err(Status::deadline_exceeded(
+                    "timed out: the chunks of the stream did not arrive in time",
+                ));
+            }
         }
         let answer = handlers::ask(&self.node, acquire_chunks(chunks)?, deadline).await;
         Ok(acquired(Outcome {
@@ -248,7 +251,9 @@ where
         }
         self.stopped.as_mut().poll(cx).map(|()| {
             self.stream = None;
-            Some(Err(Status::unavailable("the node stops: try another one")))
+            Some(Err(Status::unavailable(
+                "the node is shutting down: connect to another node",
+            )))
         })
     }
 }

@@ -83,7 +83,7 @@ pub(super) async fn answer(
 /// Sends a response as fast as the client's flow control allows.
 pub(super) async fn send(response: Response<axum::body::Body>, mut respond: SendResponse<Bytes>) {
     if let Err(error) = try_send(response, &mut respond).await {
-        tracing::debug!(%error, "an answer was not taken");
+        tracing::debug!(%error, "cannot send a response: the client has disconnected");
     }
 }
 
@@ -123,7 +123,7 @@ async fn try_send(
                 }
             },
             Some(Err(error)) => {
-                tracing::debug!(%error, "an answer broke off");
+                tracing::debug!(%error, "the body of a response failed");
                 stream.send_reset(Reason::INTERNAL_ERROR);
                 return Ok(());
             }

@@ -209,7 +209,7 @@ async fn respond(
         Ok(Ok(GatheredBody::Refused(response))) => return send(response, &mut stream).await,
         Ok(Err(error)) => return Err(error),
         Err(_) => {
-            let text = "the request body did not come in time";
+            let text = "timed out: the request body did not arrive in time";
             let late = refuse(StatusCode::REQUEST_TIMEOUT, Code::DeadlineExceeded, text);
             return send(late, &mut stream).await;
         }
@@ -245,7 +245,7 @@ async fn gather(stream: &mut H3Exchange, share: &mut BudgetShare) -> Result<Gath
     let mut body = BytesMut::new();
     while let Some(mut chunk) = stream.recv_data().await? {
         if body.len() + chunk.remaining() > BODY {
-            let text = format!("a request body has at most {BODY} bytes");
+            let text = format!("the request body is too large: the limit is {BODY} bytes");
             let code = Code::ResourceExhausted;
             let response = refuse(StatusCode::PAYLOAD_TOO_LARGE, code, &text);
             return Ok(GatheredBody::Refused(response));

@@ -228,7 +228,7 @@ fn unreadable(error: &axum::Error) -> RefusedRequest {
         return RefusedRequest::new(
             StatusCode::PAYLOAD_TOO_LARGE,
             Code::ResourceExhausted,
-            format!("a request body has at most {BODY} bytes"),
+            format!("the request body is too large: the limit is {BODY} bytes"),
         );
     }
     // Errors of `body_limit` are gRPC statuses.
@@ -245,7 +245,7 @@ fn unreadable(error: &axum::Error) -> RefusedRequest {
     RefusedRequest::new(
         StatusCode::BAD_REQUEST,
         Code::InvalidArgument,
-        format!("the body did not come: {error}"),
+        format!("the request body cannot be read: {error}"),
     )
 }
 
@@ -281,7 +281,7 @@ async fn no_such_url() -> Response {
     refuse(
         StatusCode::NOT_FOUND,
         Code::Unimplemented,
-        "no such URL: see /v1/openapi.json",
+        "unknown URL: see /v1/openapi.json",
     )
 }
 

@@ -68,7 +68,7 @@ fn document() -> Value {
         "components": {
             "schemas": schemas,
             "securitySchemes": {
-                "token": { "type": "http", "scheme": "bearer", "description": "client_auth_token, where one is configured" },
+                "token": { "type": "http", "scheme": "bearer", "description": "The client_auth_token of the daemon, if it is configured." },
             },
         },
         "security": [{}, { "token": [] }],
@@ -78,8 +78,8 @@ fn document() -> Value {
 fn operation(protocol: &Protocol<'_>, unary: &Unary) -> Value {
     let (request, response) = unary.messages;
     let early = match unary.effect {
-        Effect::Reads => "Changes nothing; may be sent as early data over HTTP/3.",
-        Effect::Writes => "Never in early data: over HTTP/3 that is answered 425.",
+        Effect::Reads => "Read-only: allowed in early data over HTTP/3.",
+        Effect::Writes => "Not allowed in early data: over HTTP/3 the answer is 425.",
     };
     json!({
         "operationId": unary.url.trim_start_matches("/v1/"),
@@ -96,30 +96,30 @@ fn operation(protocol: &Protocol<'_>, unary: &Unary) -> Value {
 /// Returns every status that a POST may have, each with its schema.
 fn responses(ok: Value) -> Value {
     let mut responses = Map::new();
-    responses.insert("200".to_owned(), answer("The answer.", ok));
+    responses.insert("200".to_owned(), answer("The response.", ok));
     for (status, text) in [
-        ("400", "Not JSON, or the request breaks a rule."),
+        ("400", "The body is not JSON, or a field is invalid."),
         ("401", "Credentials are missing or wrong."),
-        ("408", "The body did not come in time (HTTP/3)."),
+        ("408", "The body did not arrive in time (HTTP/3)."),
         (
             "409",
-            "The policy changed under the request twice: try again.",
+            "The namespace policy changed twice during the request: try again.",
         ),
         (
             "412",
-            "Live locks are in the way, or the hold is another one.",
+            "Live locks prevent the change, or the named hold does not exist.",
         ),
         ("413", "The body has more than 4 MiB."),
         ("415", "The content type is not JSON."),
-        ("422", "JSON of the wrong shape."),
-        ("429", "A limit of the service was met."),
-        ("500", "A bug: see the daemon's log."),
-        ("503", "Not now: try again."),
+        ("422", "The JSON does not match the schema."),
+        ("429", "A limit of the service was reached."),
+        ("500", "An internal error: see the daemon's log."),
+        ("503", "The node cannot serve the request now: try again."),
         ("504", "The deadline passed."),
     ] {
         responses.insert(status.to_owned(), answer(text, reference("Error")));
     }
-    let early = json!({ "description": "Sent as early data: repeat it after the handshake." });
+    let early = json!({ "description": "The request was sent as early data: repeat it after the handshake." });
     responses.insert("425".to_owned(), early);
     Value::Object(responses)
 }
@@ -137,11 +137,11 @@ fn others() -> Vec<(&'static str, Value)> {
     let health = |id: &str| {
         json!({
             "operationId": id,
-            "summary": "Can this node serve? (R145)",
+            "summary": "Reports whether this node can serve requests (R145).",
             "responses": {
-                "200": answer("It can.", reference("HealthResponse")),
+                "200": answer("The node can serve requests.", reference("HealthResponse")),
                 "401": answer("Credentials are missing or wrong.", reference("Error")),
-                "503": answer("It cannot.", reference("HealthResponse")),
+                "503": answer("The node cannot serve requests; `detail` has the reason.", reference("HealthResponse")),
                 "504": answer("The deadline passed.", reference("Error")),
             },
         })
@@ -162,9 +162,9 @@ fn others() -> Vec<(&'static str, Value)> {
                 "description": format!("{text} Every `data:` line is one {schema}."),
                 "content": { "text/event-stream": { "schema": { "type": "string" } } },
             },
-            "400": answer("The query is wrong.", reference("Error")),
+            "400": answer("A query parameter is missing or invalid.", reference("Error")),
             "401": answer("Credentials are missing or wrong.", reference("Error")),
-            "503": answer("Not now: try again.", reference("Error")),
+            "503": answer("The node cannot serve the request now: try again.", reference("Error")),
             "504": answer("The deadline passed.", reference("Error")),
         })
     };
@@ -179,12 +179,12 @@ fn others() -> Vec<(&'static str, Value)> {
                 "operationId": "ownerEvents",
                 "summary": "Events of one owner, resumable by Last-Event-ID (R119–R124).",
                 "parameters": [
-                    query("owner_id", true, json!({ "type": "string", "minLength": 1 }), "Whose events."),
-                    query("after", false, json!({ "type": "integer", "minimum": 0 }), "The last id seen; 0 is everything retained."),
+                    query("owner_id", true, json!({ "type": "string", "minLength": 1 }), "The owner whose events are sent."),
+                    query("after", false, json!({ "type": "integer", "minimum": 0 }), "The last received id; 0 requests all retained events."),
                     query("details", false, json!({ "enum": ["1"] }), "Adds namespace and fence (E12)."),
-                    { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Wins over `after`." },
+                    { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Overrides `after`." },
                 ],
-                "responses": stream("OwnerEvent", "Open until the client leaves."),
+                "responses": stream("OwnerEvent", "Open until the client disconnects."),
             } }),
         ),
         (
@@ -194,20 +194,20 @@ fn others() -> Vec<(&'static str, Value)> {
                 "summary": "All changes below a prefix (E8).",
                 "parameters": [
                     query("prefix", true, json!({ "type": "string", "minLength": 1 }), "A namespace or a path."),
-                    query("snapshot", false, json!({ "enum": ["1", "true"] }), "Begin with what is held now."),
+                    query("snapshot", false, json!({ "enum": ["1", "true"] }), "Start with the locks that are held now."),
                 ],
-                "responses": stream("LockChange", "Open until the client leaves; the last event of one that cannot go on is an `error`."),
+                "responses": stream("LockChange", "Open until the client disconnects. If the watch fails, its last event is an `error`."),
             } }),
         ),
         (
             "/metrics",
             json!({ "get": {
                 "operationId": "metrics",
-                "summary": "Metrics in the text form of Prometheus.",
+                "summary": "Metrics in the Prometheus text format.",
                 "responses": {
-                    "200": { "description": "All of them.", "content": { "text/plain": { "schema": { "type": "string" } } } },
+                    "200": { "description": "All metrics.", "content": { "text/plain": { "schema": { "type": "string" } } } },
                     "401": answer("Credentials are missing or wrong.", reference("Error")),
-                    "503": answer("Not now: try again.", reference("Error")),
+                    "503": answer("The node cannot serve the request now: try again.", reference("Error")),
                     "504": answer("The deadline passed.", reference("Error")),
                 },
             } }),
@@ -218,9 +218,9 @@ fn others() -> Vec<(&'static str, Value)> {
                 "operationId": "openapi",
                 "summary": "This document.",
                 "responses": {
-                    "200": answer("It.", json!({ "type": "object" })),
+                    "200": answer("The OpenAPI document.", json!({ "type": "object" })),
                     "401": answer("Credentials are missing or wrong.", reference("Error")),
-                    "503": answer("Not now: try again.", reference("Error")),
+                    "503": answer("The node cannot serve the request now: try again.", reference("Error")),
                 },
             } }),
         ),
@@ -235,8 +235,8 @@ fn error_schema() -> Value {
             "type": "object",
             "required": ["code", "message"],
             "properties": {
-                "code": { "type": "string", "description": "The code of gRPC, for programs." },
-                "message": { "type": "string", "description": "For people." },
+                "code": { "type": "string", "description": "The gRPC status code, for programs." },
+                "message": { "type": "string", "description": "The message, for people." },
             },
         } },
     })
@@ -248,7 +248,7 @@ fn health_schema() -> Value {
         "required": ["ok", "detail"],
         "properties": {
             "ok": { "type": "boolean" },
-            "detail": { "type": "string", "description": "`ready`, or why not." },
+            "detail": { "type": "string", "description": "`ready`, or the reason why the node is not ready." },
             "error": error_schema()["properties"]["error"],
         },
     })

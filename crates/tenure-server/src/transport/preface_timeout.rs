@@ -66,7 +66,7 @@ impl<I: AsyncRead + Unpin> AsyncRead for PrefaceTimeout<I> {
             Poll::Pending => waiting.deadline.as_mut().poll(cx).map(|()| {
                 Err(io::Error::new(
                     io::ErrorKind::TimedOut,
-                    "the first request did not come in time",
+                    "timed out: the first request did not arrive in time",
                 ))
             }),
         }

@@ -33,7 +33,7 @@ pub struct Sse {
     pub events: EventHub,
     /// The node, used by watches.
     pub node: tenure_cluster::Handle,
-    /// Ends all streams when the daemon stops (R169 shutdown within 10 s, shutdown within 10 s).
+    /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
     pub stop: watch::Receiver<bool>,
 }
 

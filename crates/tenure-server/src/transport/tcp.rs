@@ -120,7 +120,7 @@ pub async fn serve<F, C>(
     {
         tracing::warn!(
             connections = open.len(),
-            "ended connections that did not finish"
+            "closed connections that did not end in time"
         );
     }
 }
@@ -225,7 +225,8 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
 }
 
 async fn use_https(mut stream: TcpStream) -> ConnectionEnd {
-    let body = r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port speaks https"}}"#;
+    let body =
+        r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port uses TLS: use https"}}"#;
     let answer = format!(
         "HTTP/1.1 400 Bad Request\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\
          connection: close\r\n\r\n{body}",

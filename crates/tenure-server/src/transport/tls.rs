@@ -40,10 +40,10 @@ pub enum TlsError {
         source: rustls::pki_types::pem::Error,
     },
     /// The self-signed certificate cannot be made.
-    #[error("cannot make a self-signed certificate")]
+    #[error("cannot create a self-signed certificate")]
     SelfSigned(#[from] rcgen::Error),
     /// Certificate and key do not match, or are not usable.
-    #[error("the certificate cannot be used")]
+    #[error("the certificate and key cannot be used: check tls_cert_path and tls_key_path")]
     Unusable(#[from] rustls::Error),
     /// QUIC needs a cipher suite that the provider lacks.
     #[error("the certificate cannot be used for QUIC")]

@@ -1,7 +1,6 @@
 //! Deadlock reports: a reported cycle of waits existed at some moment of the call. Covers
-//! DetectCycle (R111 DetectCycle walks wait edges, DetectCycle walks wait edges), an acquire that
-//! is refused on deadlock (E5 refuse on deadlock, refuse on deadlock), and Explain (E7 (Explain a
-//! lock request), Explain a lock request).
+//! DetectCycle (R111 DetectCycle walks wait edges), an acquire that is refused on deadlock (E5
+//! refuse on deadlock), and Explain (E7 Explain a lock request).
 //!
 //! An owner can wait for a path only from its request until an answer other than QUEUED, and can
 //! block others only until its release is answered. An answer proves this only if its call was sent

@@ -55,7 +55,7 @@ impl NamespaceMover {
                 ClientRequest::SetNamespacePolicy {
                     namespace,
                     // The algorithm that is in effect already: paths move, and no holds are dropped
-                    // (R133 route changes need drained paths, route changes need drained paths).
+                    // (R133 route changes need drained paths).
                     algorithm: Algorithm::RecursiveRw,
                     key,
                 }

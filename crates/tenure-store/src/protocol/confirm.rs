@@ -1,5 +1,5 @@
-//! Conflict check after our record is written: the part of acquire (P28 acquire the exclusive
-//! lock.4, P28.5, P30 acquire a shared lock.3, P30.4) and of revive (P34 (revive a lapsed lease))
+//! Conflict check after our record is written: the part of acquire (P28.4 acquire the exclusive
+//! lock, P28.5, P30.3 acquire a shared lock, P30.4) and of revive (P34 (revive a lapsed lease))
 //! that closes the races.
 //!
 //! Store-buffering pattern: both sides write first and read afterwards, so of two conflicting

@@ -152,7 +152,7 @@ impl HoldProcedure {
         } = acquired;
         let sent = own.sent;
         // With a fencing number, the first refresh is due at once, to write it into the record (K39
-        // fencing number per acquisition (fencing number per acquisition)).
+        // (fencing number per acquisition)).
         let refresh_at = match fence {
             Some(_) => sent,
             None => sent + terms.refresh,

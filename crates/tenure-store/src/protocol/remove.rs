@@ -1,5 +1,5 @@
 //! Removal of one object without removing its successor (P29 (unknown write outcome), P35
-//! repository release (repository release), P37 (break repository locks)).
+//! (repository release), P37 (break repository locks)).
 //!
 //! At level 2 the delete is conditional. Otherwise: read, compare, delete. After an unclear
 //! response the object is read again, so that a removal ends with a known outcome or with a
@@ -172,7 +172,7 @@ impl RemoveObject {
     }
 
     /// Returns our record, to be renewed, if the lease that protects the delete is used up (P32
-    /// lease limit at 80 percent (lease limit at 80 percent)).
+    /// (lease limit at 80 percent)).
     fn overdue(&self, version: &Version, now: Now) -> Option<OwnRecord> {
         let own = self.leased.as_deref()?;
         let is_over = now.boot >= own.sent + self.terms.reliance();

@@ -1,5 +1,5 @@
-//! First write of our record, with detection of its outcome (P28 acquire the exclusive lock.3, P29
-//! (unknown write outcome), P30 (acquire a shared lock).2).
+//! First write of our record, with detection of its outcome (P28.3 acquire the exclusive lock, P29
+//! (unknown write outcome), P30.2 (acquire a shared lock)).
 //!
 //! ```text
 //! send ──written──▶ ours                    ┌──ours──▶ ours (written, but the response was lost)

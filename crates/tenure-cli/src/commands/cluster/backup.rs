@@ -18,11 +18,12 @@ const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Write the states of all groups to a file.
 ///
-/// Each group is consistent in itself. The file has checksums and a manifest; it appears under its
-/// name when it is complete. Restore it with `tenure cluster restore`.
+/// Each group is consistent on its own; different groups may be copied at different times. The file has
+/// checksums and a manifest, and gets its name when it is complete. Restore it with
+/// `tenure cluster restore`.
 #[derive(Args)]
 pub(crate) struct Backup {
-    /// The file to be made.
+    /// The backup file to create.
     file: PathBuf,
     #[command(flatten)]
     daemon: DaemonAddress,
@@ -31,14 +32,16 @@ pub(crate) struct Backup {
 impl Backup {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let count = block_on(self.write())?;
-        println!("{count} groups in {}", self.file.display());
+        println!("saved {count} groups in {}", self.file.display());
         Ok(ExitCode::SUCCESS)
     }
 
     async fn write(&self) -> Result<usize, String> {
         let mut asked = self.daemon.client().await?;
         let status = asked.status().await?;
-        let facts = facts(&status).ok_or("the daemon is of another release")?;
+        let facts = facts(&status).ok_or(
+            "the daemon's answer cannot be read: it runs another release; use the `tenure` of that release",
+        )?;
         let partial = self.file.with_extension("partial");
         let failed = |error: std::io::Error| format!("{}: {error}", partial.display());
         let out = BufWriter::new(File::create(&partial).map_err(failed)?);
@@ -61,7 +64,11 @@ impl Backup {
                 }
             }
             if !missing.is_empty() && Instant::now() > end {
-                return Err(format!("groups {missing:?} have no leader"));
+                return Err(format!(
+                    "no backup was made: groups {missing:?} have had no leader for {} s; start the missing nodes, \
+                     then try again (tenure cluster status shows them)",
+                    BACKUP_TIMEOUT.as_secs()
+                ));
             }
         }
         let out = archive.finish().map_err(failed)?;
@@ -105,11 +112,13 @@ async fn take(
             open = Some((chunk.group, chunk.index, Vec::new()));
         }
         let Some((group, index, mut state)) = open.take() else {
-            return Err("the daemon sent a part without its beginning".to_owned());
+            return Err(
+                "the daemon sent the state of a group without its first part; try again".to_owned(),
+            );
         };
         let fits = group == chunk.group && index == chunk.index;
         if !fits || state.len() as u64 != chunk.offset {
-            return Err("the daemon sent parts that do not fit together".to_owned());
+            return Err("the daemon sent parts of a group out of order; try again".to_owned());
         }
         state
             .write_all(&chunk.data)

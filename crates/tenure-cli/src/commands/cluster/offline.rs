@@ -9,18 +9,18 @@ use std::process::ExitCode;
 use clap::Args;
 use tenure_server::offline;
 
-/// Make a data directory from a backup: the beginning of a new cluster.
+/// Create the data directory of a new cluster from a backup.
 ///
-/// Start a node on it; any number of others join with empty directories. Every fencing token that it
-/// gives out is greater than any that the old cluster can have given out.
+/// Then start a node on it; other nodes join with empty directories. Every fencing token of the new
+/// cluster is greater than any token of the old one.
 #[derive(Args)]
 pub(crate) struct Restore {
-    /// The backup.
+    /// The backup file.
     file: PathBuf,
-    /// The data directory to be made.
+    /// The data directory to create.
     #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// The node that will be started on it.
+    /// The name of the node that will run on it.
     #[arg(
         long,
         env = "TENURE_NODE_ID",
@@ -30,26 +30,26 @@ pub(crate) struct Restore {
     node_id: String,
 }
 
-/// Go on with the nodes that are left, when a majority is lost for good.
+/// Start a new cluster from the remaining nodes when a majority is permanently lost.
 ///
-/// Locks that only the lost nodes knew of are lost with them. The directory becomes the beginning of
-/// a new cluster of one node; its old data stays beside it, and the other nodes that are left join
-/// with empty directories. Every fencing token that it gives out is greater than any before.
+/// Locks that only the lost nodes had are lost. The directory becomes a new cluster of one node; its old
+/// data is kept beside it. The other remaining nodes join with empty directories. Every fencing token of
+/// the new cluster is greater than any token of the old one.
 #[derive(Args)]
 pub(crate) struct Recover {
-    /// The data directory of a stopped node that is left.
+    /// The data directory of a stopped node that remains.
     #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Data directories of other stopped nodes that are left (or copies): whoever knows most of a
-    /// group is believed.
+    /// Data directories (or copies) of other stopped nodes that remain. For each group the most recent
+    /// state is used.
     #[arg(long, value_name = "DIR")]
     also: Vec<PathBuf>,
-    /// Yes: the lost nodes will never come back.
+    /// Confirm that the lost nodes will never run again.
     #[arg(long, required = true)]
     others_are_lost: bool,
 }
 
-/// After damage: set the data of a stopped node aside, so that it joins again, empty.
+/// Move the data of a stopped node aside, so that it joins its cluster again with an empty directory.
 #[derive(Args)]
 pub(crate) struct Rejoin {
     /// The data directory.
@@ -57,11 +57,11 @@ pub(crate) struct Rejoin {
     data_dir: PathBuf,
 }
 
-/// Found a new cluster on this node, once.
+/// Create a new cluster on this node. Run it once, on one node.
 ///
-/// Orders the daemon that waits for a cluster on this directory, or the next one that is started on it,
-/// to found one. The daemon asks its seeds and listens for other nodes with its token first; if a
-/// cluster answers, it joins that instead.
+/// The daemon that waits for a cluster on this directory, or the next one that starts on it, creates the
+/// cluster. Before that it asks its seeds and listens for other nodes with its token; if a cluster
+/// answers, it joins that cluster instead.
 ///
 /// Examples:
 ///   tenure cluster init --data-dir /var/lib/tenure
@@ -72,16 +72,16 @@ pub(crate) struct Init {
     /// The data directory.
     #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
-    /// Found a cluster although data of an earlier one stands there: the locks in that data are granted
-    /// again.
+    /// Create a cluster although the directory has data of an earlier one. The locks in that data are
+    /// forgotten and can be granted again.
     #[arg(long)]
     forget_old_data: bool,
 }
 
-/// Decide that the cluster of this stopped node is the right one of two.
+/// Keep the cluster of this stopped node when two clusters have the same token.
 ///
-/// Two clusters with one token cannot both serve: one of them has given way, or both have. Run this on
-/// every node of the cluster that is right, and `tenure cluster rejoin` on every node of the other one.
+/// Two clusters with one token cannot both serve, so one of them has stopped, or both have. Run this on
+/// every node of the cluster to keep, and `tenure cluster rejoin` on every node of the other one.
 #[derive(Args)]
 pub(crate) struct Keep {
     /// The data directory.
@@ -98,7 +98,7 @@ impl Init {
         };
         offline::found(&self.data_dir, old_data).map_err(|error| error.to_string())?;
         println!(
-            "the daemon on {} founds a cluster, now if it is waiting, otherwise when it is started",
+            "the daemon on {} creates a cluster: now if it is waiting for one, otherwise at its next start",
             self.data_dir.display()
         );
         Ok(ExitCode::SUCCESS)
@@ -109,8 +109,8 @@ impl Keep {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let other = offline::keep(&self.data_dir).map_err(|error| error.to_string())?;
         println!(
-            "kept against cluster {other:016x}; start the node, and run tenure cluster rejoin on the nodes of \
-             the other cluster"
+            "this cluster is kept, not cluster {other:016x}; start the node, and run tenure cluster rejoin on the \
+             nodes of the other cluster"
         );
         Ok(ExitCode::SUCCESS)
     }
@@ -119,8 +119,12 @@ impl Keep {
 impl Restore {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.file.display());
-        let node = offline::node_of(&self.node_id)
-            .ok_or_else(|| format!("{} does not end in digits", self.node_id))?;
+        let node = offline::node_of(&self.node_id).ok_or_else(|| {
+            format!(
+                "--node-id {} must end in digits, such as tenure-0",
+                self.node_id
+            )
+        })?;
         let file = File::open(&self.file).map_err(|error| failed(&error))?;
         let offline::Archive {
             facts,
@@ -150,7 +154,7 @@ impl Recover {
         );
         if !found.lost.is_empty() {
             println!(
-                "these groups were found nowhere and begin empty: {:?}",
+                "no directory had a usable state of these groups, so they start empty: {:?}",
                 found.lost
             );
         }
@@ -162,8 +166,8 @@ impl Rejoin {
     pub(super) fn run(self) -> Result<ExitCode, String> {
         let aside = offline::rejoin(&self.data_dir).map_err(|error| error.to_string())?;
         println!(
-            "the old data is in {}; when the node is started, it joins its cluster again, by its seeds and by \
-             the nodes that it knew",
+            "the old data is now in {}; start the node, and it joins its cluster again through its seeds and the \
+             nodes that it knew",
             aside.display()
         );
         Ok(ExitCode::SUCCESS)

@@ -46,11 +46,7 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
     let _ = writeln!(
         out,
         "{}: {up} of {} nodes up, {} groups",
-        if status.healthy {
-            "well"
-        } else {
-            "not at rest"
-        },
+        summary(status),
         status.nodes.len(),
         status.group_count
     );
@@ -94,23 +90,21 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
     for group in &status.groups {
         let mut notes = Vec::new();
         if group.leader == 0 {
-            notes.push("has no leader".to_owned());
+            notes.push("no leader".to_owned());
         }
         if group.changing {
-            notes.push("changes its voters".to_owned());
+            notes.push("membership is changing".to_owned());
         }
         if !group.learners.is_empty() {
             let learners = names(status, &group.learners);
-            notes.push(format!("is being copied to {learners}"));
+            notes.push(format!("being copied to {learners}"));
         }
         if !group.unconfirmed_voters.is_empty() {
             let voters = names(status, &group.unconfirmed_voters);
-            notes.push(format!(
-                "has voters on data that their nodes do not run on: {voters}"
-            ));
+            notes.push(format!("voters whose nodes run on other data: {voters}"));
         }
         if group.lag > 1000 {
-            notes.push(format!("is {} entries behind somewhere", group.lag));
+            notes.push(format!("a replica is {} entries behind", group.lag));
         }
         if all_groups || !notes.is_empty() {
             // The system group has the number after the last ordinary group.
@@ -119,11 +113,14 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
             } else {
                 format!("group {}", group.number)
             };
-            let leader = names(status, &[group.leader]);
+            let leader = match group.leader {
+                0 => "none".to_owned(),
+                leader => names(status, &[leader]),
+            };
             let voters = names(status, &group.voters);
             let _ = writeln!(
                 out,
-                "  {which}: led by {leader}, on {voters}; rules {}, {} holds, {} waiters{}{}",
+                "  {which}: leader {leader}, voters {voters}; rules {}, {} holds, {} waiters{}{}",
                 rules(group.rules),
                 group.holds,
                 group.waiters,
@@ -133,6 +130,18 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         }
     }
     out
+}
+
+/// Returns the state of the cluster in one word.
+fn summary(status: &StatusResponse) -> &'static str {
+    let is_reported = !status.problems.is_empty() || !status.other_clusters.is_empty();
+    let has_failed = status.nodes.iter().any(|node| !node.up)
+        || status.groups.iter().any(|group| group.leader == 0);
+    match (status.healthy, is_reported || has_failed) {
+        (true, _) => "healthy",
+        (false, true) => "degraded",
+        (false, false) => "rebalancing",
+    }
 }
 
 /// Returns the release of a node. A node of release 0.1.0 does not report it.
@@ -158,8 +167,7 @@ fn names(status: &StatusResponse, numbers: &[u32]) -> String {
         match node {
             Some(node) if !node.name.is_empty() => node.name.clone(),
             Some(_) => format!("node {number}"),
-            None if *number == 0 => "nobody".to_owned(),
-            None => format!("node {number} (gone)"),
+            None => format!("node {number} (not in the cluster)"),
         }
     };
     numbers.iter().map(name).collect::<Vec<_>>().join(", ")
@@ -218,7 +226,7 @@ mod tests {
         };
         let words = words(&status, false);
         assert!(
-            words.starts_with("not at rest: 1 of 2 nodes up, 256 groups\n"),
+            words.starts_with("degraded: 1 of 2 nodes up, 256 groups\n"),
             "{words}"
         );
         assert!(
@@ -239,10 +247,18 @@ mod tests {
         );
         assert!(words.contains("\n  cluster 00000000000000ff\n"), "{words}");
         assert!(words.contains("\n  ERROR: node 2 is refused\n"), "{words}");
-        let voters = "rules 1, 0 holds, 0 waiters; has no leader, has voters on data that their nodes do not run on: tenure-1";
+        let voters = "rules 1, 0 holds, 0 waiters; no leader, voters whose nodes run on other data: tenure-1";
         assert!(words.contains(voters), "{words}");
-        let trouble = "group 7: led by nobody, on tenure-0, tenure-1, node 9 (gone)";
+        let trouble =
+            "group 7: leader none, voters tenure-0, tenure-1, node 9 (not in the cluster)";
         assert!(words.contains(trouble), "{words}");
         assert!(!words.contains("group 8"), "{words}");
+
+        let moving = StatusResponse {
+            healthy: false,
+            nodes: vec![node(1, true)],
+            ..StatusResponse::default()
+        };
+        assert_eq!(summary(&moving), "rebalancing");
     }
 }
