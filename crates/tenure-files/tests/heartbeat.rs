@@ -6,16 +6,12 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-#[path = "common/sidecar.rs"]
-mod sidecar;
-
 use std::time::Duration;
 
-use common::eventually;
-use sidecar::{SidecarFixture, manager};
 use tenure_files::heartbeat;
 use tenure_files::sidecar::Heartbeat;
+use tenure_testkit::eventually;
+use tenure_testkit::sidecar::{SidecarFixture, manager};
 
 fn is_running() -> bool {
     std::fs::read_dir("/proc/self/task")

@@ -6,10 +6,6 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-#[path = "common/child.rs"]
-mod child;
-mod common;
-
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,12 +16,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use child::{Player, hear, say};
 use rustix::process::Signal;
 use tenure_files::Class;
 use tenure_files::process::{Presence, presence};
 use tenure_files::publish::Durability;
 use tenure_files::sidecar::{AcquireStep, Manager, Options, Retry, acquire_async};
+use tenure_testkit::child::{Player, hear, say};
 
 struct ProcessFixture {
     temp: tempfile::TempDir,
@@ -74,7 +70,7 @@ fn by_event_only(target: &Path) -> Options {
 /// Not a test: entry point of the child processes of this file.
 #[test]
 fn child() {
-    child::play(&[
+    tenure_testkit::child::play(&[
         ("hold", |target| {
             take_signals();
             hold(target);
@@ -485,5 +481,5 @@ fn a_lock_can_be_awaited() {
     drop(third);
     // A lock that is granted during the cancellation is released: the cancelled waiter may hold it
     // for a moment.
-    common::eventually("the lock is free", || fixture.try_class().is_none());
+    tenure_testkit::eventually("the lock is free", || fixture.try_class().is_none());
 }

@@ -5,18 +5,12 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-#[path = "common/sidecar.rs"]
-mod sidecar;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{LiveProcess, set_modified};
 use serde_json::json;
-use sidecar::{SidecarFixture, at, class, manager, map};
 use tenure_files::Class;
 use tenure_files::identity::{Identity, Token};
 use tenure_files::publish::PublishMethod;
@@ -25,6 +19,8 @@ use tenure_files::sidecar::{
     AcquireStep, Heartbeat, Options, Payload, Retry, StalePolicy, with_lock,
 };
 use tenure_files::wait::Cancel;
+use tenure_testkit::sidecar::{SidecarFixture, at, class, manager, map};
+use tenure_testkit::{LiveProcess, set_modified};
 
 /// Milliseconds that a busy machine may need for what takes a tenth of a second.
 const SLOW: u128 = 20_000;
@@ -546,7 +542,7 @@ fn the_payload_is_made_anew_for_every_attempt() {
 #[test]
 fn a_hold_may_follow_another_process() {
     let fixture = SidecarFixture::new();
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     let guard = manager("c")
         .acquire(&fixture.once().follows(living.pid()))
         .unwrap();

@@ -1,11 +1,8 @@
-//! Behaviour that all backends share, tested in memory; what starts a thread and what does not;
-//! scripted locks.
+//! Behaviour that all backends share, tested in memory; scripted locks.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::{BufRead, BufReader};
 use std::num::NonZeroU32;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -226,24 +223,4 @@ fn several_locks_are_one() {
     assert_eq!(error.exit_code(), 124, "{error:?}");
     assert!(!script.is_held(), "all or none");
     drop(held);
-}
-
-/// C7: a lock file needs no runtime: its process has only the heartbeat thread besides its own.
-#[test]
-fn a_lock_file_starts_no_runtime() {
-    let temp = tempfile::tempdir().unwrap();
-    let mut actor = Command::new(env!("CARGO_BIN_EXE_tenure-actor"))
-        .arg(temp.path().join("state.json"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut said = String::new();
-    BufReader::new(actor.stdout.take().unwrap())
-        .read_line(&mut said)
-        .unwrap();
-    let threads = std::fs::read_dir(format!("/proc/{}/task", actor.id()));
-    assert_eq!(threads.unwrap().count(), 2, "its own thread and the heart");
-    drop(actor.stdin.take());
-    assert!(actor.wait().unwrap().success());
 }
