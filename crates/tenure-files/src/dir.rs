@@ -113,7 +113,7 @@ impl AsFd for Dir {
 }
 
 /// Opens the parent directory of `path`, and returns it with the last component.
-pub fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
+pub(crate) fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
     let name = path
         .file_name()
         .ok_or_else(|| Error::new(Class::BadInput, path, "the path has no file name"))?;

@@ -17,11 +17,10 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::clock::boottime;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
@@ -477,43 +476,6 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
         .rposition(|window| window[0] == *first && window == part)
 }
 
-/// A lease measured on `CLOCK_BOOTTIME`, which also runs during suspend (K35).
-#[derive(Clone, Copy, Debug)]
-pub struct BootTimeLease {
-    length: Duration,
-    confirmed: Duration,
-}
-
-impl BootTimeLease {
-    /// Creates a lease whose granting request was sent at `sent` (a [`boottime`] reading).
-    pub fn new(length: Duration, sent: Duration) -> BootTimeLease {
-        BootTimeLease {
-            length,
-            confirmed: sent,
-        }
-    }
-
-    /// Records that the refresh sent at `sent` was confirmed. An older confirmation changes
-    /// nothing.
-    pub fn confirm(&mut self, sent: Duration) {
-        self.confirmed = self.confirmed.max(sent);
-    }
-
-    /// Returns the remaining time, or zero after the lease has expired.
-    pub fn left(&self) -> Duration {
-        self.left_at(boottime())
-    }
-
-    fn left_at(&self, now: Duration) -> Duration {
-        (self.confirmed + self.length).saturating_sub(now)
-    }
-
-    /// Returns whether the lease has expired since the last confirmed refresh.
-    pub fn has_run_out(&self) -> bool {
-        self.left().is_zero()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
@@ -692,19 +654,5 @@ mod tests {
         assert!(!place.path().exists());
         let late = FileHolding::adopt(place.dir(), name, 1 << 20, token);
         assert_eq!(late.unwrap_err().class(), Class::NotHeld);
-    }
-
-    /// K35: a lease counts from the sending of the last confirmed refresh.
-    #[test]
-    fn a_lease_runs_out_by_the_clock_that_counts_suspend() {
-        let second = Duration::from_secs(1);
-        let mut lease = BootTimeLease::new(10 * second, 100 * second);
-        assert_eq!(lease.left_at(104 * second), 6 * second);
-        assert_eq!(lease.left_at(110 * second), Duration::ZERO);
-        lease.confirm(105 * second);
-        lease.confirm(103 * second);
-        assert_eq!(lease.left_at(110 * second), 5 * second);
-        assert!(!BootTimeLease::new(second, boottime()).has_run_out());
-        assert!(BootTimeLease::new(Duration::ZERO, boottime()).has_run_out());
     }
 }

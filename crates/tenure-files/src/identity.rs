@@ -148,10 +148,10 @@ fn own_start() -> Option<u64> {
 }
 
 /// Number of hex digits of `token`.
-pub const TOKEN_DIGITS: usize = 32;
+pub(crate) const TOKEN_DIGITS: usize = 32;
 
 /// Number of decimal digits of `beat`.
-pub const BEAT_DIGITS: usize = 10;
+pub(crate) const BEAT_DIGITS: usize = 10;
 
 /// Number of bytes reserved for `fence` (K39 (fencing number per acquisition)).
 pub const FENCE_ROOM: usize = 20;

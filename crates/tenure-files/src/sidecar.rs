@@ -31,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use crate::exit::release_on_signals;
+pub use crate::remove::RemovalStep;
 #[doc(hidden)]
 pub use acquire::AcquireStep;
 pub use inspect::{

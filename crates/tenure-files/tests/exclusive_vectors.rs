@@ -8,7 +8,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
 use tenure_testkit::{TestMachine, make_fifo, vector_files};
 

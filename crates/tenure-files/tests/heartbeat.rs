@@ -8,7 +8,7 @@
 
 use std::time::Duration;
 
-use tenure_files::heartbeat;
+use tenure_files::internal::rest as pause;
 use tenure_files::sidecar::Heartbeat;
 use tenure_testkit::eventually;
 use tenure_testkit::sidecar::{SidecarFixture, manager};
@@ -24,7 +24,7 @@ fn is_running() -> bool {
 #[test]
 fn a_heart_begins_after_its_rest() {
     let fixture = SidecarFixture::new();
-    let (rest, second) = (heartbeat::rest(), heartbeat::rest());
+    let (rest, second) = (pause(), pause());
     let beating = fixture
         .once()
         .heartbeat(Heartbeat::Every(Duration::from_millis(100)));

@@ -17,11 +17,10 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
 use tenure_files::Class;
-use tenure_files::clock::Clock;
-use tenure_files::dir::Dir;
-use tenure_files::leftovers::leftovers;
-use tenure_files::publish::Durability;
-use tenure_files::record_layout::parse_object;
+use tenure_files::Clock;
+use tenure_files::Durability;
+use tenure_files::internal::Dir;
+use tenure_files::internal::leftovers;
 use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy};
 use tenure_testkit::child::{Player, say};
 
@@ -309,7 +308,8 @@ impl Section {
     }
     /// Whether the lock file is ours: it tells which of two holders lost its lock.
     fn whose(&self) -> &'static str {
-        let record = parse_object(self.read("state.json.lock").as_bytes());
+        let record: Option<serde_json::Value> =
+            serde_json::from_str(&self.read("state.json.lock")).ok();
         let pid = record.and_then(|record| record.get("pid")?.as_u64());
         if pid == Some(std::process::id().into()) {
             "mine"

@@ -18,8 +18,8 @@ use std::time::{Duration, Instant};
 
 use rustix::process::Signal;
 use tenure_files::Class;
-use tenure_files::process::{Presence, presence};
-use tenure_files::publish::Durability;
+use tenure_files::Durability;
+use tenure_files::internal::{Presence, presence};
 use tenure_files::sidecar::{AcquireStep, Manager, Options, Retry, acquire_async};
 use tenure_testkit::child::{Player, hear, say};
 
@@ -238,7 +238,7 @@ fn a_normal_exit_takes_the_guard_down() {
 
 fn hold_and_listen(target: &Path) {
     take_signals();
-    tenure_files::exit::release_on_signals().unwrap();
+    tenure_files::sidecar::release_on_signals().unwrap();
     hold(target);
 }
 
@@ -469,15 +469,15 @@ fn a_lock_can_be_awaited() {
     let withdrawn = acquire_async(&Manager::new("other"), by_event_only(&fixture.target));
     drop(withdrawn);
     let waiting = acquire_async(&Manager::new("third"), by_event_only(&fixture.target));
-    let lost = tenure_files::future::lost(held.hold());
+    let lost = held.hold().lost();
     held.release().unwrap();
     let third = block_on(waiting).unwrap();
     drop(lost);
 
-    let lost = tenure_files::future::lost(third.hold());
+    let lost = third.hold().lost();
     std::fs::remove_file(&fixture.lock).unwrap();
     assert!(third.verify_still_held().is_err());
-    assert_eq!(block_on(lost).cause, tenure_files::hold::LossCause::Gone);
+    assert_eq!(block_on(lost).cause, tenure_files::LossCause::Gone);
     drop(third);
     // A lock that is granted during the cancellation is released: the cancelled waiter may hold it
     // for a moment.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
 use tenure_files::Class;
-use tenure_files::remove::RemovalStep;
+use tenure_files::sidecar::RemovalStep;
 use tenure_files::sidecar::{AcquireStep, Options, Retry, StalePolicy};
 use tenure_testkit::sidecar::{SidecarFixture, at, class, manager};
 use tenure_testkit::{LiveProcess, dead_pid, set_modified};
@@ -150,7 +150,7 @@ fn a_displaced_lock_is_reported_and_the_name_is_held() {
 }
 
 fn host() -> String {
-    tenure_files::identity::host_name()
+    tenure_files::internal::host_name()
 }
 
 /// S21.6: a process that takes the name while our guard exists holds the lock.

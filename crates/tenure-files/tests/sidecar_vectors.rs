@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use tenure_files::Class;
-use tenure_files::clock::Clock;
+use tenure_files::Clock;
 use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy, peer_code};
 use tenure_testkit::{LiveProcess, fill, set_modified, vector_clock, vectors};
 

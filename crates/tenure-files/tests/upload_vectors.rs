@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::upload::{FileLocker, UploadGuard, UploadId, UploadIdError, UploadLocker, Wait};
 use tenure_testkit::{TestMachine, make_fifo, set_age, vector_files};
 

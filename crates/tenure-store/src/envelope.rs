@@ -27,7 +27,7 @@ use crate::staleness::{ObjectContent, Unreadable};
 
 /// Maximum size of a record in bytes, both stored and decompressed (P13 (repository record size
 /// limit)).
-pub const LIMIT: usize = 64 * 1024;
+pub(crate) const LIMIT: usize = 64 * 1024;
 
 const ENVELOPE: u8 = 0x01;
 const NONCE: usize = 12;

@@ -10,7 +10,7 @@ use crate::envelope::KeyError;
 use crate::lock_terms::{LockMode, SettingsError};
 use crate::messages;
 use crate::protocol::{AcquireRefusal, BlockingObject, LossCause, OpFailure, OpFailureKind};
-use crate::time::HumanDuration;
+use tenure_files::internal::HumanDuration;
 
 /// The error of an operation on a repository lock.
 #[derive(Debug, thiserror::Error)]
@@ -121,15 +121,6 @@ impl Error {
         match self {
             Error::Refused { refusal, .. } => refusal.blocker(),
             _ => None,
-        }
-    }
-
-    /// Returns the exit code of a command that ends with this error (C2 (exit codes), C15).
-    pub fn exit_code(&self) -> u8 {
-        match self.class() {
-            Class::Timeout => Class::Timeout.exit_code(),
-            _ if self.is_busy() => Class::Held.exit_code(),
-            class => class.exit_code(),
         }
     }
 }
@@ -253,8 +244,8 @@ fn who(blocker: &BlockingObject, does: &str) -> String {
     match blocker.object.record() {
         Some(record) => format!(
             "{} (operation: {}) {does}",
-            tenure_files::error::printable(&record.holder),
-            tenure_files::error::printable(&record.operation)
+            tenure_files::internal::printable(&record.holder),
+            tenure_files::internal::printable(&record.operation)
         ),
         None => format!("an unreadable record {does}"),
     }

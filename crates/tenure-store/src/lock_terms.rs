@@ -192,7 +192,7 @@ impl LockTerms {
     /// Returns how long a holder may rely on a refresh, counted from the sending of its write
     /// (P32).
     pub fn reliance(&self) -> Duration {
-        self.ttl * 4 / 5
+        tenure_files::Lease::usable(self.ttl)
     }
 
     /// Returns how long to wait for a younger conflicting client to withdraw (P28.4).

@@ -349,5 +349,5 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     let words: Vec<_> = text.split_whitespace().collect();
-    tenure_files::error::printable(&words.join(" "))
+    tenure_files::internal::printable(&words.join(" "))
 }

@@ -10,13 +10,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use tenure_files::identity as process;
+use tenure_files::Identity;
+use tenure_files::internal::FENCE_ROOM;
 
 use crate::time::parse_stamp;
 
 /// The ttl of the originals. Records without a valid ttl of their own are judged by it (P22
 /// evidence of staleness (evidence of staleness)).
-pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
 /// A lock record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -155,8 +156,8 @@ impl LockRecord {
 
 impl HolderBlock {
     /// Converts the block for the liveness check of `tenure-files` (K10–K14).
-    pub fn identity(&self) -> process::Identity {
-        process::Identity {
+    pub fn identity(&self) -> Identity {
+        Identity {
             pid: self.pid,
             start: self.start,
             boot: self.boot.clone(),
@@ -174,7 +175,7 @@ impl HolderBlock {
     /// Members with wrong types or impossible numbers count as missing (K9 (missing identity
     /// members), K15 (records without a block)).
     fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> HolderBlock {
-        let read = process::Identity::from_json(block);
+        let read = Identity::from_json(block);
         HolderBlock {
             pid: read.pid,
             start: read.start,
@@ -217,7 +218,7 @@ impl HolderBlock {
             .map_or_else(|| "null".to_owned(), |fence| fence.to_string());
         add(
             "fence",
-            Some(format!("{fence:<width$}", width = process::FENCE_ROOM)),
+            Some(format!("{fence:<width$}", width = FENCE_ROOM)),
         );
         format!("{{{}}}", members.join(","))
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tenure_files::Class;
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
@@ -205,7 +205,8 @@ impl Repository {
         ))
     }
 
-    /// Creates a repository on a custom store. Its abilities are probed at the first lock.
+    /// Creates a repository on a store of a test. Its abilities are probed at the first lock.
+    #[doc(hidden)]
     pub fn on(
         place: RepositoryAddress,
         store: Arc<dyn Store>,
@@ -421,7 +422,7 @@ impl Inner {
         };
         let holder = format!(
             "{} (pid {})",
-            tenure_files::identity::host_name(),
+            tenure_files::internal::host_name(),
             std::process::id()
         );
         let request = AcquireParams {

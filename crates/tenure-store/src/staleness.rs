@@ -18,7 +18,8 @@ use jiff::Timestamp;
 
 use crate::key::ObjectKey;
 use crate::record::{DEFAULT_TTL, LockRecord};
-use crate::time::{BootTime, HumanDuration, Now, span};
+use crate::time::{BootTime, Now, span};
+use tenure_files::internal::HumanDuration;
 
 /// A decoded object as one response of the store showed it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -273,7 +274,7 @@ impl Object {
 ///
 /// `watched` is how long this process has observed it unchanged. `now` is read before the request
 /// was sent.
-pub fn judge(
+pub(crate) fn judge(
     key: &ObjectKey,
     object: &Object,
     watched: Duration,

@@ -6,8 +6,10 @@ use std::pin::Pin;
 use crate::protocol::{OpResult, StoreOp};
 use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::ProcessLiveness;
-use tenure_files::identity::{Here, Identity, Token};
-use tenure_files::liveness::{Proof, Verdict, verdict_without_lock};
+use tenure_files::internal::Here;
+use tenure_files::internal::verdict_without_lock;
+use tenure_files::{Identity, Token};
+use tenure_files::{Proof, Verdict};
 
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;

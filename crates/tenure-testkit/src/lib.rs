@@ -19,7 +19,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
 pub use rng::Rng;
-use tenure_files::identity::Here;
+use tenure_files::internal::Here;
 
 /// Time limit of a test for everything that does not depend on a timeout of the protocol.
 pub const TIMEOUT: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ impl LiveProcess {
     }
 
     pub fn start(&self) -> u64 {
-        tenure_files::process::start_time(self.pid()).expect("it lives")
+        tenure_files::internal::start_time(self.pid()).expect("it lives")
     }
 }
 

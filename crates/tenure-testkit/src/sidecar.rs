@@ -9,9 +9,8 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use tenure_files::Class;
-use tenure_files::identity::Identity;
-use tenure_files::publish::Durability;
-use tenure_files::record_layout::parse_object;
+use tenure_files::Durability;
+use tenure_files::Identity;
 use tenure_files::sidecar::{
     AcquireStep, Heartbeat, Manager, Options, Payload, Retry, SidecarGuard,
 };
@@ -42,7 +41,7 @@ impl SidecarFixture {
         self.options().retry(Retry::none())
     }
     pub fn payload(&self) -> Payload {
-        parse_object(&std::fs::read(&self.lock).unwrap()).unwrap()
+        serde_json::from_slice(&std::fs::read(&self.lock).unwrap()).unwrap()
     }
     pub fn identity(&self) -> Identity {
         Identity::in_record(&self.payload()).unwrap()

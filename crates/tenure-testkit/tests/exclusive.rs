@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{FlockOperation, flock};
 use serde_json::Value;
 use support::actor::Actor;
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::exclusive::{
     CycleDecision, CycleKind, ExclusiveServer, Quiesce, Tool, Wait, inspect, is_process_alive,
 };
-use tenure_files::observed::{Force, ObservedState};
+use tenure_files::{Force, ObservedState};
 use tenure_testkit::{
     LiveProcess, OTHER_USER, TIMEOUT, TestMachine, dead_pid, eventually, host, is_waiting,
 };

@@ -16,13 +16,13 @@ use std::time::{Duration, SystemTime};
 use serde_json::Value;
 use support::actor::Actor;
 use support::uploads::{HOUR, LONG, UploadFixture, listener, nothing, touch_stop, up};
-use tenure_files::error::Class;
-use tenure_files::observed::Force;
+use tenure_files::Cancel;
+use tenure_files::Class;
+use tenure_files::Force;
 use tenure_files::upload::{
     Fencing, FileLocker, LockRequest, MemoryLocker, Options, UploadId, UploadLocker,
     UploadReleaseRequest, UploadTimes, Wait, lock_async,
 };
-use tenure_files::wait::Cancel;
 use tenure_testkit::{
     LiveProcess, OTHER_USER, TIMEOUT, TestMachine, dead_pid, eventually, set_age,
 };

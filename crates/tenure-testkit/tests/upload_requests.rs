@@ -12,7 +12,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use support::actor::Actor;
 use support::uploads::{HOUR, LONG, SOON, UploadFixture, listener, nothing, touch_stop, up};
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::upload::{FileLocker, UploadLocker, UploadReleaseRequest, UploadTimes, Wait};
 use tenure_testkit::{LiveProcess, OTHER_USER, TIMEOUT, TestMachine, dead_pid, eventually};
 

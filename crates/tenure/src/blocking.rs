@@ -24,10 +24,10 @@ use crate::address::{Address, IntoAddress};
 use crate::capabilities::Need;
 use crate::error::{Busy, Error, LostLock};
 use crate::hold::Hold;
-use crate::lease::Lease;
 use crate::signals::{HoldEvent, ReleaseRequest};
 use crate::tenure::Tenure;
 use crate::values::{Fence, Mode, Wait};
+use tenure_files::Lease;
 
 /// Returns a builder for a lock on `place`. See [`crate::lock()`].
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
@@ -36,7 +36,7 @@ pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
 
 /// Runs a future of this crate and blocks this thread. Needs no runtime.
 pub fn wait<F: Future>(future: F) -> F::Output {
-    crate::runtime::block_on(future)
+    tenure_files::internal::block_on(future)
 }
 
 /// A builder for one lock; the blocking form of [`crate::Lock`].
@@ -179,7 +179,7 @@ impl Guard {
     }
 
     /// Returns the hold on disk if the lock is a file.
-    pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
+    pub fn file(&self) -> Option<&tenure_files::FileHolding> {
         self.0.file()
     }
 

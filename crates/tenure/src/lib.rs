@@ -43,7 +43,6 @@ mod error;
 mod guard;
 mod hold;
 mod inspect;
-mod lease;
 mod lock;
 mod policy;
 mod request;
@@ -66,11 +65,11 @@ pub use error::{
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
 pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
-pub use lease::Lease;
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
 pub use request::OnWait;
 pub use signals::{HoldEvent, ReleaseRequest};
+pub use tenure_files::Lease;
 #[cfg(feature = "store")]
 pub use tenure_store::{DataKey, Demand, Seal};
 #[cfg(feature = "store")]

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_files::identity::Token;
+use tenure_files::Token;
 
 use crate::address::{Address, IntoAddress};
 use crate::backend;
@@ -13,7 +13,6 @@ use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::guard::{Guard, Guards};
 use crate::request::Request;
-use crate::runtime;
 use crate::tenure::Tenure;
 use crate::values::{Mode, Wait};
 
@@ -280,7 +279,7 @@ impl LockAll {
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
         let is_file = |request: &Request| request.place.is_file();
         if !self.requests.iter().all(is_file) {
-            return runtime::block_on(self.acquire());
+            return tenure_files::internal::block_on(self.acquire());
         }
         // Lock files only: no runtime and no thread, C7 (fast start).
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
@@ -291,7 +290,7 @@ impl LockAll {
             match backend::acquire_blocking(&tenure, request) {
                 Ok(guard) => taken.add(&step, vec![guard]),
                 Err(error) => {
-                    runtime::block_on(backend::give_up(taken.guards()));
+                    tenure_files::internal::block_on(backend::give_up(taken.guards()));
                     return Err(error);
                 }
             }

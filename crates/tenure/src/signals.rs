@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use crate::address::Address;
 use crate::error::{LostCause, LostLock};
-use crate::lease::Lease;
 use crate::values::Holder;
+use tenure_files::Lease;
 
 /// An event of a lock that is held.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl fmt::Display for ReleaseRequest {
             false => write!(f, "{} asks for the lock", self.by)?,
         }
         match &self.reason {
-            Some(reason) => write!(f, ": {}", tenure_files::error::printable(reason)),
+            Some(reason) => write!(f, ": {}", tenure_files::internal::printable(reason)),
             None => Ok(()),
         }
     }

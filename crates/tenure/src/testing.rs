@@ -21,16 +21,16 @@
 
 use std::time::Duration;
 
-use tenure_files::identity::Token;
+use tenure_files::Token;
 
 use crate::address::{Address, MemoryName};
 use crate::backend::memory;
 use crate::blocking::Guard;
 use crate::error::{Error, LostCause};
-use crate::lease::Lease;
 use crate::signals::ReleaseRequest;
 use crate::tenure::Tenure;
 use crate::values::Holder;
+use tenure_files::Lease;
 
 /// A lock in memory with a random name, controlled by a test.
 #[derive(Debug)]

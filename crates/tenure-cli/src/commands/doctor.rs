@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use tenure::{Address, Capabilities, blocking};
-use tenure_files::dir::{Dir, FileSystemReach};
+use tenure_files::internal::{Dir, FileSystemReach};
 
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
@@ -129,7 +129,7 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
     let repository =
         tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
             .map_err(failed)?;
-    let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
+    let health = tenure_files::internal::block_on(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
         tenure_store::ConditionLevel::Nothing => "no conditions: more waiting takes their place",

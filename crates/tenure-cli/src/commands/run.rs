@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::{Address, Error, Guard, HoldEvent, LockAll, Mode, Tenure, blocking};
-use tenure_files::heartbeat;
+use tenure_files::internal as files;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -156,7 +156,7 @@ impl RunCommand {
         };
         // A short command needs no heartbeat thread. With several locks, the first may be held for
         // long before the last is acquired, so its heartbeat must run.
-        let mut rest = (places.len() == 1).then(heartbeat::rest);
+        let mut rest = (places.len() == 1).then(files::rest);
         let waiting = Arc::new(WaitProgress::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,

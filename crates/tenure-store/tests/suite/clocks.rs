@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::lock_terms::LockSettings;
-use tenure_store::protocol::{AcquireRefusal, HoldStatus};
-use tenure_store::staleness::{HeldReason, Staleness};
+use tenure_store::AcquireRefusal;
+use tenure_store::LockSettings;
+use tenure_store::internal::HoldStatus;
+use tenure_store::{HeldReason, Staleness};
 
 use crate::support::LockMode;
 use crate::support::s3_server::{Fault, FaultKind, FaultPlan};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::address::RepositoryAddress;
+use tenure_store::RepositoryAddress;
 use tenure_store::{Class, Error, LockPurpose, Options, Repository, RepositoryGuard};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;

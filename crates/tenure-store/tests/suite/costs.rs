@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::lock_terms::LockSettings;
-use tenure_store::protocol::Probe;
+use tenure_store::LockSettings;
+use tenure_store::internal::Probe;
 
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};

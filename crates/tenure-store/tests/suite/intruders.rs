@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure_store::lock_terms::{LockSettings, OnConflict};
-use tenure_store::protocol::{HoldProcedure, HoldStatus, LossCause, Notice};
+use tenure_store::internal::{HoldProcedure, HoldStatus};
+use tenure_store::{LockSettings, OnConflict};
+use tenure_store::{LossCause, Notice};
 
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};

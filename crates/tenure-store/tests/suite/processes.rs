@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use tenure_store::blocking::wait;
+use tenure_files::internal::block_on as wait;
 use tenure_store::{LockPurpose, Options, Repository, RepositoryGuard};
 
 use crate::support::LockMode;

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_files::Durability;
 use tenure_files::exclusive::{self, Cycle, ExclusiveServer, Quiesce, Tool};
-use tenure_files::publish::Durability;
 use tenure_files::sidecar;
 use tenure_files::upload::{self, FileLocker, UploadId, UploadLocker};
 use tenure_files::{Error, Wait};

@@ -63,7 +63,7 @@ pub(crate) struct BackendAddress {
 
 /// Returns a fresh address on every backend.
 pub(crate) fn everywhere() -> Vec<BackendAddress> {
-    let name = || tenure_files::identity::Token::random().to_string();
+    let name = || tenure_files::Token::random().to_string();
     vec![
         backend_address("mem", |_| format!("mem:{}/lock", name())),
         backend_address("sidecar", |dir| format!("{dir}/state.json")),

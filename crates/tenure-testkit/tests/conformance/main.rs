@@ -57,7 +57,7 @@ fn exclusive() {
             let guard = backend_address.lock().purpose("first").acquire().unwrap();
             let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(matches!(error, Error::Busy(_)), "{error:?}");
-            assert_eq!(error.exit_code(), 75);
+            assert!(matches!(error, Error::Busy(_)));
             let text = error.to_string();
             let pid = std::process::id().to_string();
             for part in ["first", pid.as_str(), "tenure "] {
@@ -101,7 +101,7 @@ fn shared() {
         |backend_address| {
             let error = backend_address.lock().shared().acquire().unwrap_err();
             assert_eq!(error.class(), Class::Unsupported, "{error:?}");
-            assert_eq!(error.exit_code(), 2);
+            assert!(matches!(error, Error::Input(_) | Error::Unsupported(_)));
             assert!(backend_address.inspect().free);
         },
     );
@@ -167,7 +167,7 @@ fn timeout() {
                 .unwrap();
             let error = backend_address.lock().wait(SHORT).acquire().unwrap_err();
             assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
-            assert_eq!(error.exit_code(), 124);
+            assert!(matches!(error, Error::TimedOut(_)));
             assert!(error.to_string().contains("for long"), "{error}");
             guard.release().unwrap();
             assert!(backend_address.inspect().waiters.is_empty());
@@ -214,7 +214,7 @@ fn lost() {
                 ),
                 "{lost:?}"
             );
-            assert_eq!(error.exit_code(), 120);
+            assert!(matches!(error, Error::Lost(_)));
 
             let guard = backend_address.lock().acquire().unwrap();
             backend_address.break_all();
@@ -255,7 +255,10 @@ fn ask() {
             let error = backend_address.ask("x").unwrap_err();
             assert_eq!(error.class(), Class::Unsupported);
             let error = backend_address.lock().ask().acquire().unwrap_err();
-            assert_eq!(error.exit_code(), 2, "{error:?}");
+            assert!(
+                matches!(error, Error::Input(_) | Error::Unsupported(_)),
+                "{error:?}"
+            );
         },
     );
 }

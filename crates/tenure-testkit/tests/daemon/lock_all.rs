@@ -58,14 +58,14 @@ fn who_waits_for_one_has_none() {
         assert_eq!(busy.place.to_string(), "t:/x/b", "{busy}");
         assert_eq!(holders(&amy, "t:/x/a"), 0);
         let error = waiting.join().unwrap().unwrap_err();
-        assert_eq!(error.exit_code(), 124, "{error}");
+        assert!(matches!(error, Error::TimedOut(_)), "{error}");
     });
     assert!(
         wait(amy.inspect("t:/x/a")).unwrap().waiters.is_empty(),
         "a place in line was left behind"
     );
     let error = wait(all(&bob, &["t:/x/a", "t:/x/b"]).no_wait().acquire()).unwrap_err();
-    assert_eq!(error.exit_code(), 75, "{error}");
+    assert!(matches!(error, Error::Busy(_)), "{error}");
     assert_eq!(holders(&amy, "t:/x/a"), 0);
     held.release().unwrap();
 }
@@ -167,7 +167,10 @@ fn a_path_that_belongs_nowhere_is_refused() {
     let daemon = Daemon::start();
     let tenure = daemon.client();
     let error = wait(all(&tenure, &["t:/", "t:/x/a"]).no_wait().acquire()).unwrap_err();
-    assert_eq!(error.exit_code(), 2, "{error}");
+    assert!(
+        matches!(error, Error::Input(_) | Error::Unsupported(_)),
+        "{error}"
+    );
     assert_eq!(holders(&tenure, "t:/x/a"), 0);
 }
 
@@ -203,7 +206,7 @@ fn the_patience_is_one_for_all() {
         thread::sleep(wait_limit * 2 / 3);
         first.release().unwrap();
         let error = waiting.join().unwrap();
-        assert_eq!(error.exit_code(), 124, "{error}");
+        assert!(matches!(error, Error::TimedOut(_)), "{error}");
         let Error::TimedOut(busy) = &error else {
             panic!("{error:?}");
         };
@@ -227,7 +230,10 @@ fn permits_are_refused_where_there_are_none() {
     let permit = |tenure: &Tenure| tenure.lock("t:/x/a").unwrap().permit(five);
     let error = wait(permit(&amy).acquire()).unwrap_err();
     assert!(error.to_string().contains("no semaphore"), "{error}");
-    assert_eq!(error.exit_code(), 2, "{error:?}");
+    assert!(
+        matches!(error, Error::Input(_) | Error::Unsupported(_)),
+        "{error:?}"
+    );
     assert_eq!(holders(&amy, "t:/x/a"), 0, "nothing is left of it");
 
     // The request does not wait either.

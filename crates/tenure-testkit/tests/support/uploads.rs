@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::time::{Duration, SystemTime};
 
 use serde_json::Value;
-use tenure_files::publish::Durability;
+use tenure_files::Durability;
 use tenure_files::upload::{
     FileLocker, OnRequest, Options, UploadGuard, UploadId, UploadLocker, UploadReleaseRequest,
     UploadTimes, Wait,

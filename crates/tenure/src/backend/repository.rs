@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::protocol::{
+use tenure_store::{
     BlockingObject as StoreBlocker, BreakTarget, Insist, LockListing, LossCause, Notice,
 };
-use tenure_store::staleness::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tenure_store::{
     Class, FollowedProcess, LockEvent, LockMode as StoreMode, LockPurpose, LockSettings, Loss,
     OnConflict, Options, OtherClients, Repository, RepositoryAddress,
     RepositoryGuard as StoreGuard, Ticket, WaitLimit,
 };
+use tenure_store::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -23,13 +23,13 @@ use crate::hold::Hold;
 use crate::inspect::{
     Broken, ChangeEvent, ChangeKind, ChangeStream, Force, LockState, WatchStream,
 };
-use crate::lease::Lease;
 use crate::request::Request;
 use crate::runtime;
 use crate::signals::Signals;
 use crate::tenure::Tenure;
 use crate::tuning::Tuning;
 use crate::values::{Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wait};
+use tenure_files::Lease;
 
 /// Default ttl: C1 (options of `run`).
 const TTL: Duration = Duration::from_secs(60);
@@ -171,7 +171,7 @@ impl Drop for RepositoryHold {
 /// Converts the store's remaining validity into a lease with the same end.
 fn lease(guard: &StoreGuard, ttl: Duration) -> Lease {
     let until = Lease::now() + guard.valid_for();
-    Lease::new(until.saturating_sub(ttl * 4 / 5), ttl)
+    Lease::new(until.saturating_sub(Lease::usable(ttl)), ttl)
 }
 
 /// Opens a repository. Does no I/O.

@@ -11,12 +11,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tenure_store::key::ObjectKey;
-use tenure_store::lock_terms::{ConditionLevel, LockTerms};
-use tenure_store::protocol::{self, ConditionFailure, OpFailure, OpResult, StoreOp};
-use tenure_store::record::{HolderBlock, LockRecord};
-use tenure_store::staleness::{Object, ObjectContent, ProcessLiveness, Version};
-use tenure_store::time::{BootTime, Now, parse_stamp, stamp};
+use tenure_store::ConditionLevel;
+use tenure_store::ObjectKey;
+use tenure_store::internal as protocol;
+use tenure_store::internal::LockTerms;
+use tenure_store::internal::{BootTime, Now, parse_stamp, stamp};
+use tenure_store::internal::{ConditionFailure, OpFailure, OpResult, StoreOp};
+use tenure_store::{HolderBlock, LockRecord};
+use tenure_store::{Object, ObjectContent, ProcessLiveness, Version};
 
 use super::canon::{BOOT, Limits, Table, VERSION, WALL, spell};
 use super::scenario::{Late, Player, Scenario, StoreClock, TICK};

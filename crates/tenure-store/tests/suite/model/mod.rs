@@ -3,8 +3,8 @@
 //!
 //! # What is explored
 //!
-//! - A process is an [`Acquire`](tenure_store::protocol::Acquire) and then a
-//!   [`HoldProcedure`](tenure_store::protocol::HoldProcedure): the code that ships. An original is
+//! - A process is an [`Acquire`](tenure_store::internal::Acquire) and then a
+//!   [`HoldProcedure`](tenure_store::internal::HoldProcedure): the code that ships. An original is
 //!   the simulation in [`original`](crate::support::original).
 //! - One step is one request that takes effect atomically. Between two steps of a process, other
 //!   processes may take steps and time may advance. A holder may be released whenever it is idle,
@@ -47,7 +47,7 @@ mod tenure;
 
 use std::time::Instant;
 
-use tenure_store::lock_terms::ConditionLevel;
+use tenure_store::ConditionLevel;
 
 use crate::support::LockMode::{Exclusive, Shared};
 use explore::{Explored, explore, shortest};

@@ -1,13 +1,13 @@
 //! A Tenure process of the model: the shipped procedures and the state of their one request.
 
-use tenure_store::lock_terms::LockTerms;
-use tenure_store::protocol::{
+use tenure_store::HolderBlock;
+use tenure_store::internal::LockTerms;
+use tenure_store::internal::Now;
+use tenure_store::internal::Observations;
+use tenure_store::internal::{
     Acquire, AcquireParams, HoldProcedure, HoldStatus, OpResult, Procedure, ProcedureStep, StoreOp,
     WaitBehavior,
 };
-use tenure_store::record::HolderBlock;
-use tenure_store::staleness::Observations;
-use tenure_store::time::Now;
 
 use crate::support::LockMode;
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::path::Path;
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
@@ -20,9 +20,9 @@ use super::connection::{
 use super::owner::{Owner, OwnerKind};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::lease::Lease;
 use crate::runtime;
 use crate::tenure::DaemonAccess;
+use tenure_files::Lease;
 
 /// How long a call without a lease is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -133,7 +133,7 @@ impl DaemonClient {
             if Lease::now() + pause >= until {
                 return Err(CallFailure::Unreachable(trouble));
             }
-            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
+            tokio::time::sleep(tenure_files::internal::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
             is_first = false;
         }
@@ -221,7 +221,7 @@ impl DaemonClient {
             if Lease::now() + pause >= until {
                 return Err(CallFailure::Unreachable(what));
             }
-            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
+            tokio::time::sleep(tenure_files::internal::jittered(pause)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }

@@ -21,9 +21,9 @@ use super::client::{Answer, CallFailure, DaemonClient, Op};
 use super::{convert, give_back_later};
 use crate::boot_timer;
 use crate::error::LostCause;
-use crate::lease::Lease;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Fence, Mode, whole_millis};
+use tenure_files::Lease;
 
 /// A lock session that the daemon knows by its owner id.
 pub(super) struct Owner {

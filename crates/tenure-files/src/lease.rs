@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use tenure_files::clock::boottime;
+use crate::clock::boottime;
 
 /// The lease that a confirmed renewal grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,6 +18,11 @@ pub struct Lease {
 }
 
 impl Lease {
+    /// Returns the part of a lease that its holder may use: 80 % of the ttl.
+    pub fn usable(ttl: Duration) -> Duration {
+        ttl * 4 / 5
+    }
+
     /// Creates a lease for a request that was sent at `sent`, a time of [`now`](Lease::now).
     pub fn new(sent: Duration, ttl: Duration) -> Lease {
         Lease { sent, ttl }
@@ -31,7 +36,7 @@ impl Lease {
     /// Returns the time by which the protected work must have stopped: 80 % of the ttl after the
     /// sending.
     pub fn safe_until(&self) -> Duration {
-        self.sent + self.ttl * 4 / 5
+        self.sent + Lease::usable(self.ttl)
     }
 
     /// Returns the time until [`safe_until`](Lease::safe_until), or zero if it has passed.
