@@ -29,7 +29,7 @@ impl Clock {
     }
 
     /// Returns the current time.
-    pub fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         self.0.unwrap_or_else(SystemTime::now)
     }
 

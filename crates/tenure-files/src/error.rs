@@ -171,7 +171,7 @@ impl Error {
     }
 
     /// Creates an error of class [`Class::Io`] from an OS error.
-    pub fn io(
+    pub(crate) fn io(
         path: impl AsRef<Path>,
         what: impl Into<String>,
         source: impl Into<io::Error>,
@@ -181,21 +181,21 @@ impl Error {
 
     /// Adds the blocking holder.
     #[must_use]
-    pub fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
+    pub(crate) fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
         self.0.blocker = Some(blocker);
         self
     }
 
     /// Adds the underlying OS error.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<io::Error>) -> Error {
+    pub(crate) fn caused_by(mut self, source: impl Into<io::Error>) -> Error {
         self.0.source = Some(source.into());
         self
     }
 
     /// Adds the next step for the user. It replaces the default hint (`tenure break …`).
     #[must_use]
-    pub fn next(mut self, next: impl Into<String>) -> Error {
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Error {
         self.0.next = Some(next.into());
         self
     }

@@ -118,7 +118,7 @@ impl LockRecord {
     ///
     /// A ttl outside P16 (allowed lease times) is not used: a shorter one is replaced by the
     /// default, a longer one is reduced to the maximum.
-    pub fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         match self.tenure.as_ref().and_then(|block| block.ttl) {
             Some(seconds @ 30..=600) => Duration::from_secs(seconds),
             Some(601..) => Duration::from_secs(600),
@@ -127,7 +127,7 @@ impl LockRecord {
     }
 
     /// Returns the identity of the acquisition that wrote this record.
-    pub fn identity(&self) -> AcquisitionId {
+    pub(crate) fn identity(&self) -> AcquisitionId {
         AcquisitionId {
             holder: self.holder.clone(),
             acquired_at: self.acquired_at.clone(),
@@ -136,7 +136,7 @@ impl LockRecord {
     }
 
     /// Returns `true` if the acquisition `identity` wrote this record.
-    pub fn is(&self, identity: &AcquisitionId) -> bool {
+    pub(crate) fn is(&self, identity: &AcquisitionId) -> bool {
         self.holder == identity.holder
             && self.acquired_at == identity.acquired_at
             && self.token() == identity.token.as_deref()
@@ -156,7 +156,7 @@ impl LockRecord {
 
 impl HolderBlock {
     /// Converts the block for the liveness check of `tenure-files` (K10–K14).
-    pub fn identity(&self) -> Identity {
+    pub(crate) fn identity(&self) -> Identity {
         Identity {
             pid: self.pid,
             start: self.start,

@@ -217,7 +217,7 @@ impl Observations {
     /// The time runs from the response that first showed this version to the sending of the latest
     /// request. Changes before the first response or after the latest request cannot be excluded,
     /// so that time does not count.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         key: &ObjectKey,
         version: &Version,
@@ -237,13 +237,13 @@ impl Observations {
     }
 
     /// Forgets all shared locks that are not in `listed`.
-    pub fn keep_shared(&mut self, listed: &[ObjectKey]) {
+    pub(crate) fn keep_shared(&mut self, listed: &[ObjectKey]) {
         self.0
             .retain(|key, _| *key == ObjectKey::Exclusive || listed.contains(key));
     }
 
     /// Forgets `key`: a later object under the same key is another lock.
-    pub fn forget(&mut self, key: &ObjectKey) {
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
         self.0.remove(key);
     }
 }
@@ -253,7 +253,7 @@ impl Object {
     ///
     /// If the store shows no clock, our own clock is used and `skew` is subtracted (K45). Returns
     /// `None` if the time of the last write is unknown.
-    pub fn age(&self, now: Now, skew: Duration) -> Option<Duration> {
+    pub(crate) fn age(&self, now: Now, skew: Duration) -> Option<Duration> {
         let modified = self.modified?;
         Some(match self.store_now {
             Some(store_now) => span(modified, store_now),
