@@ -82,7 +82,7 @@ impl Dir {
     #[doc(hidden)]
     #[must_use]
     #[cfg(test)]
-    pub(crate) fn as_if_remote(mut self) -> Dir {
+    pub(crate) fn assume_remote(mut self) -> Dir {
         self.file_system = FileSystem {
             name: "pretended network",
             reach: FileSystemReach::Remote,

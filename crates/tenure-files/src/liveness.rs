@@ -242,7 +242,7 @@ mod tests {
     fn the_kernel_lock_proves_nothing_elsewhere() {
         let place = place();
         let here = Here::now();
-        let remote = Dir::open(place.temp.path()).unwrap().as_if_remote();
+        let remote = Dir::open(place.temp.path()).unwrap().assume_remote();
         let own = Identity::own(Token::random(), true);
         let judged = verdict(&own, &mut place.record(), &remote, &here).unwrap();
         assert_eq!(judged, Verdict::Alive(Proof::Process));
@@ -352,7 +352,7 @@ mod tests {
         assert!(!damaged_before_boot(&mut place.record(), &place.dir).unwrap());
         assert!(!damaged(
             later,
-            &Dir::open(place.temp.path()).unwrap().as_if_remote()
+            &Dir::open(place.temp.path()).unwrap().assume_remote()
         ));
         let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();

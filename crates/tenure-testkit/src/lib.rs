@@ -207,3 +207,16 @@ pub fn is_waiting(pid: u32) -> bool {
         .filter_map(|entry| fs::read_link(entry.path()).ok())
         .any(|target| target.to_string_lossy().contains("inotify"))
 }
+
+/// The Rust examples of the READMEs and the guides, as doctests.
+#[cfg(doctest)]
+mod examples {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+
+    #[doc = include_str!("../../tenure/README.md")]
+    struct ReadmeOfTheLibrary;
+
+    #[doc = include_str!("../../../docs/guides/library.md")]
+    struct LibraryGuide;
+}

@@ -313,56 +313,56 @@ pub trait IntoAddress {
     /// # Errors
     ///
     /// [`Error::Input`] if the text is no valid address.
-    fn into_where(self) -> Result<Address, Error>;
+    fn into_address(self) -> Result<Address, Error>;
 }
 
 impl IntoAddress for Address {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         Ok(self)
     }
 }
 
 impl IntoAddress for &Address {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         Ok(self.clone())
     }
 }
 
 impl IntoAddress for &str {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
 impl IntoAddress for String {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
 impl IntoAddress for &String {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         self.parse()
     }
 }
 
 /// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for &FilePath {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self.to_owned()))
     }
 }
 
 /// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for PathBuf {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self))
     }
 }
 
 /// Always a sidecar lock: the path is not parsed as an address.
 impl IntoAddress for &PathBuf {
-    fn into_where(self) -> Result<Address, Error> {
+    fn into_address(self) -> Result<Address, Error> {
         Ok(Address::Sidecar(self.clone()))
     }
 }

@@ -248,9 +248,4 @@ impl WatchStream {
     pub async fn next(&mut self) -> Option<Result<ChangeEvent, Error>> {
         self.changes.recv().await
     }
-
-    /// Returns the next change and blocks this thread. See [`next`](WatchStream::next).
-    pub fn next_blocking(&mut self) -> Option<Result<ChangeEvent, Error>> {
-        tenure_files::internal::block_on(self.next())
-    }
 }

@@ -17,7 +17,7 @@
 //! println!("fence {:?}", guard.fence());
 //! guard.release().await?;
 //! # Ok(()) }
-//! # tenure::blocking::wait(example()).unwrap();
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
 //! To move from a lock file to a replicated cluster, change the address ([`Address`]). Each backend
@@ -88,7 +88,7 @@ pub use crate::tenure::{Builder, Tenure};
 ///
 /// [`Error::Input`] if `place` is no valid address, or a variable of the environment is wrong.
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
-    let place = place.into_where()?;
+    let place = place.into_address()?;
     // Only the daemon has settings in the environment. Files must stay lockable when they are
     // wrong.
     static PLAIN: LazyLock<Tenure> = LazyLock::new(Tenure::default);
@@ -110,7 +110,7 @@ pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
 /// })
 /// .await?;
 /// # Ok(()) }
-/// # tenure::blocking::wait(example()).unwrap();
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 /// ```
 pub async fn with<T, E: From<Error>>(
     place: impl IntoAddress,
@@ -132,8 +132,3 @@ fn shared() -> Result<Tenure, Error> {
     *shared = Some(tenure.clone());
     Ok(tenure)
 }
-
-/// Runs the examples of the guide as doctests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/library.md")]
-struct Guide;

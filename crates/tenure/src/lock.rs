@@ -34,7 +34,7 @@ pub struct LockAll {
     requests: Vec<Request>,
 }
 
-/// The setters that [`Lock`] and [`LockAll`] share. Each setter changes all requests of the
+/// The setters that all builders share, async and blocking. Each setter changes all requests of the
 /// builder.
 macro_rules! setters {
     ($type:ty) => {
@@ -144,6 +144,8 @@ macro_rules! setters {
     };
 }
 
+pub(crate) use setters;
+
 setters!(Lock);
 setters!(LockAll);
 
@@ -157,9 +159,14 @@ impl Lock {
         &self.request.place
     }
 
-    fn each(mut self, change: impl Fn(&mut Request)) -> Lock {
+    pub(crate) fn each(mut self, change: impl Fn(&mut Request)) -> Lock {
         change(&mut self.request);
         self
+    }
+
+    /// Returns the blocking form of this builder.
+    pub fn blocking(self) -> crate::blocking::Lock {
+        crate::blocking::Lock(self)
     }
 
     /// Adds a second lock; both are held together (`--also`).
@@ -173,11 +180,11 @@ impl Lock {
     /// guards.check().await?;
     /// guards.release().await?;
     /// # Ok(()) }
-    /// # tenure::blocking::wait(example()).unwrap();
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
     /// ```
     pub fn also(self, place: impl IntoAddress) -> Result<LockAll, Error> {
         let mut other = self.request.clone();
-        other.place = place.into_where()?;
+        other.place = place.into_address()?;
         let requests = vec![self.request, other];
         Ok(LockAll::new(self.tenure, requests))
     }
@@ -216,7 +223,7 @@ impl Lock {
     ///     .await?;
     /// assert_eq!(answer, 42);
     /// # Ok(()) }
-    /// # tenure::blocking::wait(example()).unwrap();
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
     /// ```
     pub async fn with<T, E: From<Error>>(
         self,
@@ -240,9 +247,14 @@ impl LockAll {
         LockAll { tenure, requests }
     }
 
-    fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
+    pub(crate) fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
         self.requests.iter_mut().for_each(change);
         self
+    }
+
+    /// Returns the blocking form of this builder.
+    pub fn blocking(self) -> crate::blocking::LockAll {
+        crate::blocking::LockAll(self)
     }
 
     /// Acquires all locks or none: C6 (several locks at once).

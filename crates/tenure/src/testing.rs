@@ -16,7 +16,7 @@
 //! });
 //! assert!(matches!(work.await, Err(Error::Lost(_))));
 //! # Ok(()) }
-//! # tenure::blocking::wait(example()).unwrap();
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 
 use std::time::Duration;
@@ -61,7 +61,8 @@ impl Script {
     pub fn occupy(&self, purpose: &str) -> Result<Guard, Error> {
         let stranger = Tenure::builder().name("somebody else").build()?;
         stranger
-            .lock_blocking(self.place())?
+            .lock(self.place())?
+            .blocking()
             .purpose(purpose)
             .acquire()
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tenure::blocking::wait;
 use tenure::testing::Script;
 use tenure::{Error, HoldEvent, LostCause, Mode, Need, Tenure};
+use tenure_files::internal::block_on as wait;
 
 /// Sets its flag when it is dropped, to show that a body was dropped.
 struct Dropped(Arc<AtomicBool>);
@@ -123,8 +123,9 @@ fn a_listener_may_look_at_its_lock() {
     let script = Script::new();
     let tenure = Tenure::default();
     let guard = tenure
-        .lock_blocking(script.place())
+        .lock(script.place())
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let (tell, told) = std::sync::mpsc::channel();
@@ -170,8 +171,9 @@ fn permits_and_trees_in_memory() {
     let tenure = Tenure::default();
     let lock = |name: &str| {
         tenure
-            .lock_blocking(format!("mem:permits/{name}"))
+            .lock(format!("mem:permits/{name}"))
             .unwrap()
+            .blocking()
             .no_wait()
     };
     let two = NonZeroU32::new(2).unwrap();
@@ -219,7 +221,7 @@ fn several_locks_are_one() {
     assert!(wait(guards.check()).is_err());
     assert!(wait(guards.release()).is_err());
 
-    let held = tenure.lock_blocking(&file).unwrap().acquire().unwrap();
+    let held = tenure.lock(&file).unwrap().blocking().acquire().unwrap();
     let short = Duration::from_millis(30);
     let both = tenure.lock(script.place()).unwrap().also(&file).unwrap();
     let error = wait(both.wait(short).acquire()).unwrap_err();

@@ -11,6 +11,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use tenure::{Address, Error, Guard, HoldEvent, LockAll, Mode, Tenure, blocking};
 use tenure_files::internal as files;
+use tenure_files::internal::block_on;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -295,7 +296,7 @@ fn take(
             Ok(guards.map(tenure::Guards::into_vec))
         }
         None => {
-            let guards = lock.acquire_all_blocking();
+            let guards = lock.blocking().acquire();
             Ok(guards.map(|guards| {
                 guards
                     .into_iter()
@@ -334,7 +335,7 @@ fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
         if known && guard.lease().is_some() {
             continue;
         }
-        match blocking::wait(guard.release()) {
+        match block_on(guard.release()) {
             Ok(()) => {}
             Err(Error::Lost(_)) => lost = true,
             Err(error) => eprintln!("tenure: {error}"),

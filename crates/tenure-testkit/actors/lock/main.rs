@@ -8,7 +8,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     let place = arguments.next().ok_or("name a place")?;
     let tenure = tenure::Tenure::from_env()?;
-    let mut lock = tenure.lock_blocking(&place)?.purpose("to be killed");
+    let mut lock = tenure.lock(&place)?.blocking().purpose("to be killed");
     if let Some(ttl) = arguments.next() {
         lock = lock.ttl(Duration::from_millis(ttl.parse()?));
     }

@@ -3,11 +3,12 @@
 use std::sync::LazyLock;
 
 use tempfile::TempDir;
-use tenure::blocking::{Lock, wait};
+use tenure::blocking::Lock;
 use tenure::{Address, Tenure, Tuning};
 use tenure::{
     Blocker, Broken, Capabilities, Error, Force, HoldId, LockState, Modes, RepositoryTuning,
 };
+use tenure_files::internal::block_on as wait;
 
 use crate::support::daemon::Daemon;
 
@@ -102,7 +103,7 @@ fn backend_address(backend: &'static str, place: impl Fn(&str) -> String) -> Bac
 
 impl BackendAddress {
     pub(crate) fn lock(&self) -> Lock {
-        self.tenure.lock_blocking(&self.place).unwrap()
+        self.tenure.lock(&self.place).unwrap().blocking()
     }
 
     pub(crate) fn inspect(&self) -> LockState {

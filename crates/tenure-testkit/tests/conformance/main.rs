@@ -203,7 +203,7 @@ fn lost() {
                     // Never completes by itself: the loss drops it.
                     std::future::pending::<Result<(), Error>>().await
                 });
-            let error = tenure::blocking::wait(body).unwrap_err();
+            let error = tenure_files::internal::block_on(body).unwrap_err();
             let Error::Lost(lost) = &error else {
                 panic!("{error:?}");
             };
@@ -374,9 +374,10 @@ fn looking() {
             assert!(!state.free);
             assert_eq!(state.holders.len(), 1);
             assert!(state.to_string().contains("looked at"), "{state}");
-            let listed =
-                tenure::blocking::wait(backend_address.tenure.list(backend_address.above()))
-                    .unwrap();
+            let listed = tenure_files::internal::block_on(
+                backend_address.tenure.list(backend_address.above()),
+            )
+            .unwrap();
             assert!(listed.iter().any(|found| !found.free), "{listed:?}");
             let json = serde_json::to_value(&state).unwrap();
             assert_eq!(json["free"], false);
@@ -394,10 +395,16 @@ fn watching() {
         Case::Watch,
         |backend_address| {
             let guard = backend_address.lock().acquire().unwrap();
-            let mut watch =
-                tenure::blocking::wait(backend_address.tenure.watch(backend_address.above()))
-                    .unwrap();
-            let mut next = || watch.next_blocking().unwrap().unwrap().kind;
+            let mut watch = tenure_files::internal::block_on(
+                backend_address.tenure.watch(backend_address.above()),
+            )
+            .unwrap();
+            let mut next = || {
+                tenure_files::internal::block_on(watch.next())
+                    .unwrap()
+                    .unwrap()
+                    .kind
+            };
             assert_eq!(
                 [next(), next()],
                 [ChangeKind::Present, ChangeKind::PresentEnd]
@@ -427,8 +434,8 @@ fn left() {
             let error = backend_address.lock().no_wait().acquire().unwrap_err();
             assert!(error.is_busy(), "{error:?}");
             let hold = word.parse().unwrap();
-            tenure::blocking::wait(backend_address.tenure.renew_hold(&hold)).unwrap();
-            tenure::blocking::wait(backend_address.tenure.release_hold(&hold)).unwrap();
+            tenure_files::internal::block_on(backend_address.tenure.renew_hold(&hold)).unwrap();
+            tenure_files::internal::block_on(backend_address.tenure.release_hold(&hold)).unwrap();
             backend_address
                 .lock()
                 .wait(SOON)
@@ -436,7 +443,7 @@ fn left() {
                 .unwrap()
                 .release()
                 .unwrap();
-            let again = tenure::blocking::wait(backend_address.tenure.renew_hold(&hold));
+            let again = tenure_files::internal::block_on(backend_address.tenure.renew_hold(&hold));
             assert!(again.is_err());
         },
         |backend_address| {
@@ -460,7 +467,8 @@ fn several() {
             let guards = tenure
                 .lock_all(&places)
                 .unwrap()
-                .acquire_all_blocking()
+                .blocking()
+                .acquire()
                 .unwrap();
             assert_eq!(guards.len(), places.len());
             for guard in guards {
@@ -477,7 +485,8 @@ fn several() {
     let guards = tenure
         .lock_all(&twice)
         .unwrap()
-        .acquire_all_blocking()
+        .blocking()
+        .acquire()
         .unwrap();
     assert_eq!(guards.len(), 1);
 }

@@ -18,8 +18,9 @@ fn credentials_are_shown_and_kept_to_ourselves() {
     let daemon = Daemon::start_with_token("open sesame, please, this is long enough");
     let error = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap_err();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
@@ -29,14 +30,15 @@ fn credentials_are_shown_and_kept_to_ourselves() {
         builder.build().unwrap()
     };
     let error = with("wrong")
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap_err();
     assert!(matches!(error, Error::Denied { .. }), "{error:?}");
     let right = with("open sesame, please, this is long enough");
     assert!(!format!("{right:?}").contains("sesame"));
-    let guard = right.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let guard = right.lock("t:/a").unwrap().blocking().acquire().unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
 }
@@ -61,15 +63,16 @@ fn tls_needs_a_certificate_that_is_trusted() {
             .unwrap()
     };
     let guard = trusting(&certificate)
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
 
     let other = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
-    let lock = trusting(&other.cert.pem()).lock_blocking("t:/a").unwrap();
+    let lock = trusting(&other.cert.pem()).lock("t:/a").unwrap().blocking();
     let error = lock.wait(std::time::Duration::ZERO).acquire().unwrap_err();
     assert!(matches!(error, Error::Unavailable(_)), "{error:?}");
 }

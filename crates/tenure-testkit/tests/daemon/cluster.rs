@@ -86,7 +86,7 @@ fn holds_and_waiters_survive_the_death_of_a_node() {
     // Enough namespaces for every group to have some.
     let guards: Vec<_> = (0..8)
         .map(|number| {
-            let lock = tenure.lock_blocking(format!("t:/{number}")).unwrap();
+            let lock = tenure.lock(format!("t:/{number}")).unwrap().blocking();
             lock.ttl(ttl).acquire().unwrap()
         })
         .collect();
@@ -95,7 +95,7 @@ fn holds_and_waiters_survive_the_death_of_a_node() {
     thread::scope(|scope| {
         let (tell, told) = std::sync::mpsc::channel();
         let waiting = scope.spawn(move || {
-            let lock = other.lock_blocking("t:/0").unwrap().wait(2 * LONG);
+            let lock = other.lock("t:/0").unwrap().blocking().wait(2 * LONG);
             let tell = move |_: &tenure::Busy| {
                 let _ = tell.send(());
             };

@@ -71,7 +71,7 @@ fn nobody_believes_while_another_does() {
 
 /// Acquires the lock and holds it as long as allowed, up to a limit.
 fn hold_once(tenure: &Tenure) -> Option<Belief> {
-    let lock = tenure.lock_blocking("t:/exclusion").unwrap().ttl(TTL);
+    let lock = tenure.lock("t:/exclusion").unwrap().blocking().ttl(TTL);
     let guard = lock.wait(Duration::from_secs(1)).acquire().ok()?;
     let from = Lease::now();
     let fence = guard.fence().unwrap();

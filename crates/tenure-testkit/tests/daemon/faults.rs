@@ -4,8 +4,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tenure::blocking::{Guard, wait};
+use tenure::blocking::Guard;
 use tenure::{Endpoint, Error, Lease, LostCause};
+use tenure_files::internal::block_on as wait;
 use tenure_wire::v1::ErrorDetail;
 
 use crate::LONG;
@@ -25,14 +26,15 @@ fn nobody() -> Endpoint {
 fn another_node_is_tried_when_one_does_not_answer() {
     let daemon = Daemon::start();
     let tenure = client(&[nobody(), daemon.node.clone()]);
-    let guard = tenure.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let guard = tenure.lock("t:/a").unwrap().blocking().acquire().unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
 
     let alone = client(&[nobody()]);
     let error = alone
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .wait(Duration::ZERO)
         .acquire()
         .unwrap_err();
@@ -47,8 +49,9 @@ fn a_hold_survives_the_loss_of_its_node() {
     let (one, two) = (Relay::to(&daemon.node), Relay::to(&daemon.node));
     let tenure = client([&one.node, &two.node]);
     let guard = tenure
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .ttl(TTL)
         .acquire()
         .unwrap();
@@ -77,8 +80,9 @@ fn holds_and_waiters_survive_a_restart() {
     let tenure = daemon.client();
     let ttl = Duration::from_secs(20);
     let guard = tenure
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .ttl(ttl)
         .acquire()
         .unwrap();
@@ -87,7 +91,7 @@ fn holds_and_waiters_survive_a_restart() {
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let waiting = scope.spawn(move || {
-            let lock = other.lock_blocking("t:/a").unwrap().wait(LONG);
+            let lock = other.lock("t:/a").unwrap().blocking().wait(LONG);
             lock.on_wait(move |_| {
                 let _ = tell.send(());
             })
@@ -113,8 +117,9 @@ fn a_holder_that_is_cut_off_stops_before_the_next_begins() {
     let relay = Relay::to(&daemon.node);
     let tenure = client([&relay.node]);
     let guard = tenure
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .ttl(TTL)
         .acquire()
         .unwrap();
@@ -123,8 +128,9 @@ fn a_holder_that_is_cut_off_stops_before_the_next_begins() {
         let next = scope.spawn(|| {
             let guard = daemon
                 .client()
-                .lock_blocking("t:/a")
+                .lock("t:/a")
                 .unwrap()
+                .blocking()
                 .wait(LONG)
                 .acquire()
                 .unwrap();
@@ -153,8 +159,9 @@ fn a_daemon_that_stands_still_confirms_nothing() {
     let daemon = Daemon::start();
     let guard = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .ttl(TTL)
         .acquire()
         .unwrap();
@@ -165,8 +172,9 @@ fn a_daemon_that_stands_still_confirms_nothing() {
     drop(guard);
     daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .wait(LONG)
         .acquire()
         .unwrap()
@@ -182,16 +190,18 @@ fn a_lost_answer_is_asked_for_again() {
     let relay = Relay::to(&daemon.node);
     let tenure = client([&relay.node]);
     tenure
-        .lock_blocking("t:/warm")
+        .lock("t:/warm")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap()
         .release()
         .unwrap();
     let before = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let first = before.fence().unwrap().get();
@@ -199,7 +209,7 @@ fn a_lost_answer_is_asked_for_again() {
 
     relay.set(Traffic::AnswersHeld);
     thread::scope(|scope| {
-        let acquiring = scope.spawn(|| tenure.lock_blocking("t:/a").unwrap().acquire());
+        let acquiring = scope.spawn(|| tenure.lock("t:/a").unwrap().blocking().acquire());
         // The request was applied, but its answer was held back.
         let direct = daemon.client();
         while wait(direct.inspect("t:/a")).unwrap().free {
@@ -226,15 +236,16 @@ fn a_waiter_survives_a_cut() {
     let relay = Relay::to(&daemon.node);
     let held = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let tenure = client([&relay.node]);
     thread::scope(|scope| {
         let (tell, told) = mpsc::channel();
         let waiting = scope.spawn(|| {
-            let lock = tenure.lock_blocking("t:/a").unwrap().wait(LONG);
+            let lock = tenure.lock("t:/a").unwrap().blocking().wait(LONG);
             lock.on_wait(move |busy| {
                 let _ = tell.send(busy.position);
             })
@@ -255,8 +266,9 @@ fn a_broken_hold_is_told_by_event() {
     let daemon = Daemon::start();
     let guard = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let renew_at = guard.lease().unwrap().renew_at();
@@ -274,7 +286,7 @@ fn a_broken_hold_is_told_by_event() {
 fn two_of_a_session(relay: &Relay) -> (Guard, Guard) {
     let session = client([&relay.node]).session("pair");
     let acquire = |path: &str| {
-        let lock = session.lock_blocking(path).unwrap();
+        let lock = session.lock(path).unwrap().blocking();
         lock.ttl(Duration::from_secs(10)).acquire().unwrap()
     };
     (acquire("t:/a/x"), acquire("t:/a/y"))
@@ -328,7 +340,7 @@ fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     assert_eq!(broken.lost().cause, LostCause::Killed);
     is_renewed(&kept);
     kept.check().unwrap();
-    let next = daemon.client().lock_blocking("t:/a/x").unwrap();
+    let next = daemon.client().lock("t:/a/x").unwrap().blocking();
     let next = next.wait(Duration::ZERO).acquire().unwrap();
     next.release().unwrap();
 }
@@ -340,13 +352,13 @@ fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
     let daemon = Daemon::start();
     let relay = Relay::to(&daemon.node);
     let (broken, kept) = two_of_a_session(&relay);
-    let held = daemon.client().lock_blocking("t:/a/z").unwrap();
+    let held = daemon.client().lock("t:/a/z").unwrap().blocking();
     let held = held.acquire().unwrap();
     let session = client([&relay.node]).session("pair");
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let lock = session.lock_blocking("t:/a/z").unwrap();
+            let lock = session.lock("t:/a/z").unwrap().blocking();
             lock.ttl(Duration::from_secs(10))
                 .wait(LONG)
                 .on_wait(move |busy| {
@@ -360,7 +372,7 @@ fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
     });
     assert_eq!(broken.lost().cause, LostCause::Killed);
     held.release().unwrap();
-    let next = daemon.client().lock_blocking("t:/a/z").unwrap();
+    let next = daemon.client().lock("t:/a/z").unwrap().blocking();
     next.wait(LONG).acquire().unwrap().release().unwrap();
     kept.check().unwrap();
 }
@@ -373,18 +385,24 @@ fn a_full_memory_of_answers_keeps_nobody_out() {
     let daemon = Daemon::start();
     let tenure = daemon.client();
     let held = tenure
-        .lock_blocking("t:/a/held")
+        .lock("t:/a/held")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let filling = fill_answers(&daemon.node, REMEMBERED + 1);
     let refused = tokio::runtime::Runtime::new().unwrap().block_on(filling);
     assert_eq!(refused, Some(ErrorDetail::RetryWithoutKey));
-    let guard = tenure.lock_blocking("t:/a/new").unwrap().acquire().unwrap();
+    let guard = tenure
+        .lock("t:/a/new")
+        .unwrap()
+        .blocking()
+        .acquire()
+        .unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
     held.release().unwrap();
-    let again = daemon.client().lock_blocking("t:/a/held").unwrap();
+    let again = daemon.client().lock("t:/a/held").unwrap().blocking();
     let again = again.wait(Duration::ZERO).acquire().unwrap();
     again.release().unwrap();
 }

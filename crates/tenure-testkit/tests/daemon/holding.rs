@@ -4,8 +4,8 @@ use std::num::NonZeroU32;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use tenure::blocking::wait;
 use tenure::{Algorithm, Capabilities, Class, Error, Fencing, HoldEvent};
+use tenure_files::internal::block_on as wait;
 
 use crate::LONG;
 use crate::support::daemon::Daemon;
@@ -19,8 +19,9 @@ fn leases_are_renewed_for_a_whole_session() {
     let session = daemon.client().session("worker-7");
     let lock = |path: &str| {
         session
-            .lock_blocking(path)
+            .lock(path)
             .unwrap()
+            .blocking()
             .ttl(ttl)
             .acquire()
             .unwrap()
@@ -60,9 +61,9 @@ fn leases_are_renewed_for_a_whole_session() {
 fn a_session_counts_its_guards_and_keeps_one_ttl() {
     let daemon = Daemon::start();
     let session = daemon.client().session("twice");
-    let first = session.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let first = session.lock("t:/a").unwrap().blocking().acquire().unwrap();
     let before = first.fence();
-    let second = session.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let second = session.lock("t:/a").unwrap().blocking().acquire().unwrap();
     assert!(second.fence() > before);
     // R69: both guards have the newest fence; the older one would not pass the check.
     assert_eq!(first.fence(), second.fence());
@@ -70,15 +71,17 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
     first.release().unwrap();
     second.check().unwrap();
     let other = session
-        .lock_blocking("t:/b")
+        .lock("t:/b")
         .unwrap()
+        .blocking()
         .ttl(Duration::from_secs(7));
     assert_eq!(other.acquire().unwrap_err().class(), Class::BadInput);
     let stranger = daemon.client();
     assert!(
         stranger
-            .lock_blocking("t:/a")
+            .lock("t:/a")
             .unwrap()
+            .blocking()
             .no_wait()
             .acquire()
             .unwrap_err()
@@ -86,8 +89,9 @@ fn a_session_counts_its_guards_and_keeps_one_ttl() {
     );
     second.release().unwrap();
     stranger
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .no_wait()
         .acquire()
         .unwrap()
@@ -104,7 +108,7 @@ fn a_guard_that_came_over_fork_is_inert() {
     let temp = tempfile::tempdir().unwrap();
     let file = temp.path().join("state").display().to_string();
     let places = ["t:/a", "mem:forked/lock", &file];
-    let guards = places.map(|place| tenure.lock_blocking(place).unwrap().acquire().unwrap());
+    let guards = places.map(|place| tenure.lock(place).unwrap().blocking().acquire().unwrap());
     // SAFETY: the child drops the guards, which uses no lock and no thread of its parent, and exits
     // without cleanup.
     let child = match unsafe { libc::fork() } {
@@ -131,16 +135,18 @@ fn a_release_request_is_handed_over_directly() {
     let daemon = Daemon::start();
     let guard = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             let lock = daemon
                 .client()
-                .lock_blocking("t:/a")
+                .lock("t:/a")
                 .unwrap()
+                .blocking()
                 .ask()
                 .wait(LONG);
             lock.acquire()
@@ -164,8 +170,9 @@ fn permits_and_trees() {
     let two = NonZeroU32::new(2).unwrap();
     let permit = || {
         tenure
-            .lock_blocking("pool:/gpu/a")
+            .lock("pool:/gpu/a")
             .unwrap()
+            .blocking()
             .permit(two)
             .no_wait()
     };
@@ -179,8 +186,9 @@ fn permits_and_trees() {
     permit().acquire().unwrap().release().unwrap();
     let three = NonZeroU32::new(3).unwrap();
     let wrong = tenure
-        .lock_blocking("pool:/gpu/a")
+        .lock("pool:/gpu/a")
         .unwrap()
+        .blocking()
         .permit(three)
         .acquire();
     assert!(matches!(wrong, Err(Error::Refused(_))), "{wrong:?}");
@@ -188,13 +196,14 @@ fn permits_and_trees() {
     wait(tenure.remove_policy("pool:/gpu")).unwrap();
 
     let tree = tenure
-        .lock_blocking("t:/a/tree")
+        .lock("t:/a/tree")
         .unwrap()
+        .blocking()
         .shared_tree()
         .acquire()
         .unwrap();
     tree.check().unwrap();
-    let below = || tenure.lock_blocking("t:/a/tree/leaf").unwrap().no_wait();
+    let below = || tenure.lock("t:/a/tree/leaf").unwrap().blocking().no_wait();
     assert!(below().acquire().unwrap_err().is_busy());
     below().shared().acquire().unwrap().release().unwrap();
     tree.release().unwrap();

@@ -5,8 +5,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tenure::blocking::wait;
 use tenure::{Algorithm, Error, Fence, Guards, LockAll, Tenure};
+use tenure_files::internal::block_on as wait;
 
 use crate::LONG;
 use crate::support::daemon::Daemon;
@@ -44,7 +44,7 @@ fn paths_of_one_namespace_are_taken_in_one_step() {
 fn who_waits_for_one_has_none() {
     let daemon = Daemon::start();
     let (amy, bob) = (daemon.client(), daemon.client());
-    let held = amy.lock_blocking("t:/x/b").unwrap().acquire().unwrap();
+    let held = amy.lock("t:/x/b").unwrap().blocking().acquire().unwrap();
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
@@ -136,7 +136,7 @@ fn several_namespaces_are_taken_one_after_the_other() {
     wait(guards.check()).unwrap();
     wait(guards.release()).unwrap();
 
-    let held = amy.lock_blocking("t:/y/1").unwrap().acquire().unwrap();
+    let held = amy.lock("t:/y/1").unwrap().blocking().acquire().unwrap();
     let error = wait(all(&bob, &list).no_wait().acquire()).unwrap_err();
     let Error::Busy(busy) = &error else {
         panic!("{error:?}");
@@ -193,8 +193,8 @@ fn lost_as_one() {
 fn the_patience_is_one_for_all() {
     let daemon = Daemon::start();
     let (amy, bob) = (daemon.client(), daemon.client());
-    let first = amy.lock_blocking("t:/x/a").unwrap().acquire().unwrap();
-    let _second = amy.lock_blocking("t:/y/a").unwrap().acquire().unwrap();
+    let first = amy.lock("t:/x/a").unwrap().blocking().acquire().unwrap();
+    let _second = amy.lock("t:/y/a").unwrap().blocking().acquire().unwrap();
     let wait_limit = Duration::from_millis(1500);
     let begun = Instant::now();
     thread::scope(|scope| {
@@ -237,7 +237,7 @@ fn permits_are_refused_where_there_are_none() {
     assert_eq!(holders(&amy, "t:/x/a"), 0, "nothing is left of it");
 
     // The request does not wait either.
-    let held = bob.lock_blocking("t:/x/a").unwrap().acquire().unwrap();
+    let held = bob.lock("t:/x/a").unwrap().blocking().acquire().unwrap();
     let error = wait(permit(&amy).acquire()).unwrap_err();
     assert!(error.to_string().contains("no semaphore"), "{error}");
     assert!(wait(amy.inspect("t:/x/a")).unwrap().waiters.is_empty());

@@ -4,8 +4,8 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use tenure::blocking::wait;
 use tenure::{Error, LockState, Tenure};
+use tenure_files::internal::block_on as wait;
 
 use crate::LONG;
 use crate::support::daemon::Daemon;
@@ -16,8 +16,9 @@ fn the_line_is_fair_and_its_places_are_known() {
     let daemon = Daemon::start();
     let guard = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .purpose("first")
         .acquire()
         .unwrap();
@@ -27,7 +28,7 @@ fn the_line_is_fair_and_its_places_are_known() {
             let (tell, told) = mpsc::channel();
             let (got, client) = (got.clone(), daemon.client());
             scope.spawn(move || {
-                let lock = client.lock_blocking("t:/a").unwrap().wait(LONG);
+                let lock = client.lock("t:/a").unwrap().blocking().wait(LONG);
                 let told = move |busy: &tenure::Busy| drop(tell.send(busy.clone()));
                 let guard = lock.on_wait(told).acquire().unwrap();
                 got.send((number, guard.fence().unwrap())).unwrap();
@@ -59,7 +60,7 @@ fn the_line_is_fair_and_its_places_are_known() {
 fn a_dropped_acquire_leaves_nothing_behind() {
     let daemon = Daemon::start();
     let tenure = daemon.client();
-    let guard = tenure.lock_blocking("t:/a").unwrap().acquire().unwrap();
+    let guard = tenure.lock("t:/a").unwrap().blocking().acquire().unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -79,8 +80,9 @@ fn a_dropped_acquire_leaves_nothing_behind() {
     }
     guard.release().unwrap();
     tenure
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .no_wait()
         .acquire()
         .unwrap()
@@ -93,7 +95,7 @@ fn a_dropped_acquire_leaves_nothing_behind() {
 fn a_deadlock_is_refused_with_its_circle() {
     let daemon = Daemon::start();
     let session = |name: &str| daemon.client().session(name);
-    let lock = |tenure: &Tenure, path: &str| tenure.lock_blocking(path).unwrap().wait(LONG);
+    let lock = |tenure: &Tenure, path: &str| tenure.lock(path).unwrap().blocking().wait(LONG);
     let (amy, bob) = (session("amy"), session("bob"));
     let a = lock(&amy, "t:/a").acquire().unwrap();
     let b = lock(&bob, "t:/b").acquire().unwrap();
@@ -129,8 +131,9 @@ fn requests_of_a_session_take_turns() {
     let daemon = Daemon::start();
     let held = daemon
         .client()
-        .lock_blocking("t:/a")
+        .lock("t:/a")
         .unwrap()
+        .blocking()
         .acquire()
         .unwrap();
     let session = daemon.client().session("turns");
@@ -139,7 +142,7 @@ fn requests_of_a_session_take_turns() {
         let first = scope.spawn({
             let session = session.clone();
             move || {
-                let lock = session.lock_blocking("t:/a").unwrap().wait(LONG);
+                let lock = session.lock("t:/a").unwrap().blocking().wait(LONG);
                 lock.on_wait(move |_| {
                     let _ = tell.send(());
                 })
@@ -148,16 +151,18 @@ fn requests_of_a_session_take_turns() {
         });
         told.recv_timeout(LONG).unwrap();
         let error = session
-            .lock_blocking("t:/b")
+            .lock("t:/b")
             .unwrap()
+            .blocking()
             .no_wait()
             .acquire()
             .unwrap_err();
         assert!(error.is_busy(), "{error:?}");
         let short = Duration::from_millis(20);
         let error = session
-            .lock_blocking("t:/b")
+            .lock("t:/b")
             .unwrap()
+            .blocking()
             .wait(short)
             .acquire()
             .unwrap_err();
