@@ -45,9 +45,14 @@
     reason = "a process has a handful of machines; plain data reads better than boxes"
 )]
 
+#[cfg(not(any(feature = "dir", feature = "bucket")))]
+compile_error!("tenure-store needs one of its features: dir, s3, gcs, azure");
+
 mod address;
 mod clocks;
+#[cfg(feature = "bucket")]
 mod connector;
+#[cfg(feature = "dir")]
 mod directory;
 mod driver;
 mod envelope;
@@ -56,6 +61,7 @@ mod guard;
 mod key;
 mod lock_terms;
 pub mod messages;
+#[cfg(feature = "bucket")]
 mod object;
 mod protocol;
 mod record;
@@ -92,9 +98,11 @@ pub use tenure_files::Class;
 #[doc(hidden)]
 pub mod internal {
     pub use crate::clocks::now;
+    #[cfg(feature = "dir")]
     pub use crate::directory::{Directory, ProbeAccess};
     pub use crate::envelope::Codec;
     pub use crate::lock_terms::LockTerms;
+    #[cfg(feature = "bucket")]
     pub use crate::object::Objects;
     pub use crate::protocol::{
         Acquire, AcquireParams, Acquired, BreakLocks, ConditionFailure, HoldProcedure, HoldStatus,

@@ -3,6 +3,7 @@
 //! It is separate from the executor of the program, so a busy or blocked executor does not lose a
 //! lock. It starts on demand; lock files never need it.
 
+#[cfg(feature = "daemon")]
 use std::future::Future;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
