@@ -24,8 +24,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_files::Lease;
 use tenure_files::internal::block_on;
-use tenure_files::{FileHolding, Lease};
 
 use crate::address::{Address, IntoAddress};
 use crate::capabilities::Need;
@@ -132,11 +132,6 @@ impl Guard {
     /// Returns the id of the holder. See [`crate::Guard::owner`].
     pub fn owner(&self) -> String {
         self.0.owner()
-    }
-
-    /// Returns the hold on disk if the lock is a file.
-    pub fn file(&self) -> Option<&FileHolding> {
-        self.0.file()
     }
 
     /// Checks that the lock is held now. See [`crate::Guard::check`].

@@ -67,11 +67,15 @@ pub use hold::Hold;
 pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
-pub use request::OnWait;
 pub use signals::{HoldEvent, ReleaseRequest};
-pub use tenure_files::Lease;
+pub use tenure_core::path::Path;
+pub use tenure_core::value::Invalid as PathError;
+pub use tenure_files::upload::{UploadId, UploadIdError};
+pub use tenure_files::{FileHolding, Lease};
 #[cfg(feature = "store")]
-pub use tenure_store::{DataKey, Demand, Seal};
+pub use tenure_store::{
+    AddressError, Bucket, DataKey, Demand, KeyError, RepositoryAddress, Scheme, Seal,
+};
 #[cfg(feature = "store")]
 pub use tuning::RepositoryTuning;
 pub use tuning::{Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, Tuning};
