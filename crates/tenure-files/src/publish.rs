@@ -527,7 +527,10 @@ mod tests {
                 for _ in 0..200 {
                     let mut draft = Draft::new(&dir, OsStr::new(NAME), options(way));
                     draft.write(&full).unwrap();
-                    draft.publish().unwrap().expect("nobody else publishes");
+                    draft
+                        .publish()
+                        .unwrap()
+                        .expect("no other process publishes");
                     std::fs::remove_file(&path).unwrap();
                 }
             }

@@ -301,7 +301,7 @@ fn not_waiting(error: Error) -> Error {
         return Error::new(
             Class::Held,
             error.path(),
-            "somebody is taking or removing the lock",
+            "another process acquires or removes the lock",
         );
     };
     let class = match blocker.verdict {

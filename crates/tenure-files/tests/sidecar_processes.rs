@@ -167,7 +167,7 @@ fn die_in_the_guarded_section(target: &Path) {
 /// S22 (guards of crashed reclaimers), K27: a reclaimer that dies at any step under the guard does
 /// not block other processes.
 #[test]
-fn a_reclaimer_that_dies_blocks_nobody() {
+fn a_reclaimer_that_dies_blocks_no_process() {
     for point in ["guard made", "dead removed", "reclaimed"] {
         let fixture = ProcessFixture::new();
         let holder = Player::new("hold", &fixture.target);

@@ -152,11 +152,11 @@ impl Codec {
     /// Decodes the bytes of the fencing counter.
     pub(crate) fn decode_fence(stored: &[u8]) -> ObjectContent {
         #[derive(Deserialize)]
-        struct NonceCounter {
+        struct FenceCounter {
             fence: u64,
         }
         match serde_json::from_slice(stored) {
-            Ok(NonceCounter { fence }) => ObjectContent::Fence(fence),
+            Ok(FenceCounter { fence }) => ObjectContent::Fence(fence),
             Err(error) => unreadable(Unreadable::Damaged(error.to_string()), stored),
         }
     }

@@ -175,7 +175,7 @@ fn refusal_text(place: &RepositoryAddress, mode: LockMode, refusal: &AcquireRefu
             )
         }
         AcquireRefusal::TimedOut(blocker) => format!(
-            "{place}: waited in vain: {}{}",
+            "{place}: timed out: {}{}",
             messages::refused(mode, blocker),
             judged(place, blocker)
         ),
@@ -229,13 +229,18 @@ fn judged(place: &RepositoryAddress, blocker: &BlockingObject) -> String {
 fn loss_text(loss: &Loss) -> String {
     match loss {
         Loss::Lapsed => "the lock was lost: no refresh was confirmed in time".into(),
-        Loss::For(LossCause::Expired) => "the lock was lost: its lease ran out".into(),
-        Loss::For(LossCause::Removed) => "the lock was lost: somebody removed its record".into(),
+        Loss::For(LossCause::Expired) => "the lock was lost: its lease expired".into(),
+        Loss::For(LossCause::Removed) => {
+            "the lock was lost: another client removed its record".into()
+        }
         Loss::For(LossCause::Overwritten(blocker)) => {
-            format!("the lock was lost: {}", who(blocker, "stands in its place"))
+            format!("the lock was lost: {}", who(blocker, "replaced it"))
         }
         Loss::For(LossCause::Intruder(blocker)) => {
-            format!("the lock was lost: {}", who(blocker, "works beside us"))
+            format!(
+                "the lock was lost: {}",
+                who(blocker, "holds a conflicting lock")
+            )
         }
     }
 }

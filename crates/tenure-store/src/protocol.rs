@@ -292,7 +292,7 @@ fn unexpected(answer: OpResult) -> OpFailure {
             OpFailure::passing("the store is busy with another writer of the same key")
         }
         OpResult::Refused(ConditionFailure::Condition) => {
-            OpFailure::passing("the store refused on a condition nobody set")
+            OpFailure::passing("the store refused on a condition that was not set")
         }
         OpResult::Refused(ConditionFailure::NotSupported) => {
             OpFailure::lasting("the store does not support this operation")

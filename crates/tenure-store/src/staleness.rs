@@ -165,10 +165,10 @@ pub enum Evidence {
 impl std::fmt::Display for Staleness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Staleness::Held(HeldReason::InForce) => f.write_str("held: its lease has not run out"),
-            Staleness::Held(HeldReason::FarAhead) => {
-                f.write_str("held: its date is suspiciously far ahead, break it if nobody runs")
-            }
+            Staleness::Held(HeldReason::InForce) => f.write_str("held: its lease has not expired"),
+            Staleness::Held(HeldReason::FarAhead) => f.write_str(
+                "held: its date is far in the future; break it if its holder does not run",
+            ),
             Staleness::Held(HeldReason::NoDate) => {
                 f.write_str("held: it has no readable date, so it ends only by release or break")
             }
@@ -178,9 +178,9 @@ impl std::fmt::Display for Staleness {
             Staleness::Held(HeldReason::YoungByStore) => {
                 f.write_str("held: expired by its date, but refreshed; its holder's clock is slow")
             }
-            Staleness::Held(HeldReason::Unproven) => {
-                f.write_str("held: expired, but nothing proves yet that nobody refreshes it")
-            }
+            Staleness::Held(HeldReason::Unproven) => f.write_str(
+                "held: expired, but it is not proven yet that its holder stopped refreshing it",
+            ),
             Staleness::Held(HeldReason::Locked) => {
                 f.write_str("held: expired, but its process is there and keeps it locked")
             }

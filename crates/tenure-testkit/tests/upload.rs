@@ -209,7 +209,7 @@ fn a_lost_lock_is_noticed_and_left_alone() {
     assert_eq!(fs::read_to_string(fixture.lock()).unwrap(), "40217\n");
     assert!(
         fixture.stop().exists(),
-        "the request is for whoever has it now"
+        "the request is for the present holder"
     );
 
     let fixture = UploadFixture::new();
@@ -263,7 +263,7 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
             .ask(&up(), &UploadReleaseRequest::new(None))
             .unwrap()
             .is_none(),
-        "nobody to ask"
+        "no holder to ask"
     );
     let (on_request, requests) = listener();
     let guard = locker.lock(&up(), Wait::No, on_request).unwrap();
@@ -296,7 +296,7 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
     let ids = |ids: &[UploadId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(ids(&cleaned.locks), ["sub/dead"]);
     assert_eq!(ids(&cleaned.requests), ["orphan"]);
-    assert!(fresh.exists(), "somebody may be waiting");
+    assert!(fresh.exists(), "a process may be waiting");
     guard.check().unwrap();
 
     let seen = || locker.inspect(&up()).unwrap().observed_lock.unwrap();

@@ -37,7 +37,7 @@ pub(crate) enum BackendHold {
     Repository(repository::RepositoryHold),
     #[cfg_attr(
         not(feature = "daemon"),
-        expect(dead_code, reason = "nobody makes one in that build")
+        expect(dead_code, reason = "that build never makes one")
     )]
     Daemon(daemon::DaemonHold),
 }

@@ -33,7 +33,7 @@ pub(crate) async fn until(moment: Duration) {
 
 #[allow(
     unsafe_code,
-    reason = "registering a descriptor is unsafe for those who may close it meanwhile"
+    reason = "a registered descriptor must not be closed by another owner"
 )]
 fn registered(timer: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the `OwnedFd` moves into the `AsyncFd`, which never gives it out here. The descriptor

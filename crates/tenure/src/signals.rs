@@ -37,7 +37,7 @@ pub struct ReleaseRequest {
 impl fmt::Display for ReleaseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by == Holder::default() {
-            true => f.write_str("somebody asks for the lock")?,
+            true => f.write_str("an unknown client asks for the lock")?,
             false => write!(f, "{} asks for the lock", self.by)?,
         }
         match &self.reason {

@@ -59,7 +59,7 @@ impl Script {
     /// Acquires the lock as another owner until the returned guard is dropped. Meanwhile the
     /// program under test finds the lock busy.
     pub fn occupy(&self, purpose: &str) -> Result<Guard, Error> {
-        let stranger = Tenure::builder().name("somebody else").build()?;
+        let stranger = Tenure::builder().name("another client").build()?;
         stranger
             .lock(self.place())?
             .blocking()
@@ -77,7 +77,7 @@ impl Script {
     pub fn ask(&self, reason: &str) {
         let request = ReleaseRequest {
             by: Holder {
-                name: "somebody else".into(),
+                name: "another client".into(),
                 ..Holder::default()
             },
             reason: Some(reason.to_owned()),

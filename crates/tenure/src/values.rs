@@ -127,7 +127,7 @@ impl fmt::Display for Holder {
         };
         match (self.name.as_str(), self.pid) {
             ("", None) if self.host.is_empty() => f.write_str("an unknown holder")?,
-            ("", None) => write!(f, "somebody{}", on(&self.host))?,
+            ("", None) => write!(f, "an unknown process{}", on(&self.host))?,
             ("", Some(pid)) => write!(f, "pid {pid}{}", on(&self.host))?,
             (name, None) => write!(f, "{}{}", printable(name), on(&self.host))?,
             (name, Some(pid)) => write!(f, "{} (pid {pid}{})", printable(name), on(&self.host))?,

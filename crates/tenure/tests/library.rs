@@ -75,7 +75,7 @@ fn a_script_decides_what_happens() {
     let lock = || tenure::blocking::lock(script.place()).unwrap();
     let stranger = script.occupy("an upgrade").unwrap();
     let error = lock().no_wait().acquire().unwrap_err();
-    assert!(error.to_string().contains("somebody else"), "{error}");
+    assert!(error.to_string().contains("another client"), "{error}");
     assert!(error.to_string().contains("an upgrade"), "{error}");
     drop(stranger);
 

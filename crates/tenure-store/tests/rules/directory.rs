@@ -616,5 +616,5 @@ async fn simultaneous_starts_exclude_each_other() {
         assert!(!(amy && bob), "both hold");
         won += usize::from(amy) + usize::from(bob);
     }
-    assert!(won > 0, "nobody ever won");
+    assert!(won > 0, "no process ever won");
 }

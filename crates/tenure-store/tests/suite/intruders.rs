@@ -74,7 +74,7 @@ async fn an_intruder_that_withdraws_is_none() {
             .take_notices()
             .iter()
             .any(|notice| matches!(notice, Notice::Intruder(_))),
-        "nobody stayed"
+        "no process stayed"
     );
 }
 

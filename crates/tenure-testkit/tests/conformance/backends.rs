@@ -39,11 +39,15 @@ const EXCEPTIONS: &[(&str, Case, &str)] = &[
         "a lock in memory cannot outlive its process",
     ),
     ("sidecar", Case::Shared, "one holder at a time"),
-    ("sidecar", Case::Ask, "a holder listens to nobody"),
+    ("sidecar", Case::Ask, "a holder does not receive requests"),
     ("exclusive", Case::Shared, "one tool at a time"),
-    ("exclusive", Case::Ask, "a holder listens to nobody"),
+    ("exclusive", Case::Ask, "a holder does not receive requests"),
     ("upload", Case::Shared, "one request at a time"),
-    ("repository", Case::Ask, "a holder listens to nobody"),
+    (
+        "repository",
+        Case::Ask,
+        "a holder does not receive requests",
+    ),
 ];
 
 /// Returns why a backend does not support a case, if it does not.

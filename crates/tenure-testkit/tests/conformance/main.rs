@@ -249,7 +249,7 @@ fn ask() {
             }
             guard.check().unwrap();
             guard.release().unwrap();
-            assert!(backend_address.ask("nobody").unwrap().is_empty());
+            assert!(backend_address.ask("no holder").unwrap().is_empty());
         },
         |backend_address| {
             let error = backend_address.ask("x").unwrap_err();
@@ -271,7 +271,7 @@ fn broken() {
         Case::Break,
         |backend_address| {
             let guard = backend_address.lock().acquire().unwrap();
-            let other = HoldId::new("somebody-else@7");
+            let other = HoldId::new("another-owner@7");
             let error = backend_address
                 .break_hold(Some(&other), Force::Yes)
                 .unwrap_err();

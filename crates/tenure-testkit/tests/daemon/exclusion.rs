@@ -29,7 +29,7 @@ struct Belief {
 }
 
 #[test]
-fn nobody_believes_while_another_does() {
+fn no_client_believes_to_hold_while_another_does() {
     let daemon = Daemon::start();
     let relays: Vec<Relay> = (0..CLIENTS).map(|_| Relay::to(&daemon.node)).collect();
     let over = AtomicBool::new(false);

@@ -16,7 +16,7 @@ use crate::support::daemon::{Daemon, client};
 const TTL: Duration = Duration::from_millis(1500);
 
 /// Returns a port on which no process listens.
-fn nobody() -> Endpoint {
+fn unreachable_node() -> Endpoint {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     Endpoint::new("127.0.0.1", listener.local_addr().unwrap().port())
 }
@@ -25,12 +25,12 @@ fn nobody() -> Endpoint {
 #[test]
 fn another_node_is_tried_when_one_does_not_answer() {
     let daemon = Daemon::start();
-    let tenure = client(&[nobody(), daemon.node.clone()]);
+    let tenure = client(&[unreachable_node(), daemon.node.clone()]);
     let guard = tenure.lock("t:/a").unwrap().blocking().acquire().unwrap();
     guard.check().unwrap();
     guard.release().unwrap();
 
-    let alone = client(&[nobody()]);
+    let alone = client(&[unreachable_node()]);
     let error = alone
         .lock("t:/a")
         .unwrap()
@@ -380,7 +380,7 @@ fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
 /// R102: a daemon that cannot store more answers refuses keyed requests and forgets no answer
 /// early. The library, which uses keys, can still acquire locks.
 #[test]
-fn a_full_memory_of_answers_keeps_nobody_out() {
+fn a_full_table_of_answers_refuses_no_client() {
     const REMEMBERED: u64 = 65_536;
     let daemon = Daemon::start();
     let tenure = daemon.client();
@@ -417,7 +417,7 @@ async fn fill_answers(node: &Endpoint, times: u64) -> Option<ErrorDetail> {
     let release = |id: u64| v1::SessionRequest {
         id,
         op: Some(Op::Release(v1::ReleaseLocksRequest {
-            owner_id: "nobody".into(),
+            owner_id: "no-owner".into(),
             requests: vec![v1::ReleaseRequest {
                 path: "t:/a/none".into(),
                 mode: v1::Mode::Write.into(),

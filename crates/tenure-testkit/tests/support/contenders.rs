@@ -97,7 +97,7 @@ impl Contenders {
             }
             assert!(
                 progress.1.elapsed() < STALL,
-                "nobody gets in any more\n{}",
+                "no worker gets in any more\n{}",
                 self.scene()
             );
             if blows == KillPlan::KillAndStop {

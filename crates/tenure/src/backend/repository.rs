@@ -377,15 +377,15 @@ fn blocker(place: &Address, found: &StoreBlocker) -> Blocker {
 fn loss_words(loss: &Loss) -> (LostCause, String) {
     let (cause, what) = match loss {
         Loss::Lapsed => (LostCause::Unconfirmed, "no refresh was confirmed in time"),
-        Loss::For(LossCause::Expired) => (LostCause::Expired, "its lease ran out"),
-        Loss::For(LossCause::Removed) => (LostCause::Broken, "somebody removed its record"),
+        Loss::For(LossCause::Expired) => (LostCause::Expired, "its lease expired"),
+        Loss::For(LossCause::Removed) => (LostCause::Broken, "another client removed its record"),
         Loss::For(LossCause::Overwritten(_)) => (
             LostCause::Overwritten,
-            "another's record stands in its place",
+            "the record of another client replaced it",
         ),
         Loss::For(LossCause::Intruder(_)) => (
             LostCause::Overwritten,
-            "somebody who excludes us works beside us",
+            "another client holds a conflicting lock",
         ),
     };
     (cause, what.to_owned())

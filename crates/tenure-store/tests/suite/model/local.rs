@@ -30,7 +30,7 @@ use crate::support::original::{self, Original, OriginalRecord, Step};
 /// The number of a local state.
 pub(crate) type Id = u32;
 
-const NOBODY: Id = Id::MAX;
+const NO_PROCESS: Id = Id::MAX;
 
 /// An event of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -177,7 +177,7 @@ impl Locals {
         let mut image = loop {
             let local = &self.known[at as usize];
             match (local.reseated.get(k), local.came) {
-                (Some(&image), _) if image != NOBODY => break image,
+                (Some(&image), _) if image != NO_PROCESS => break image,
                 (_, Some((before, event))) => {
                     run.push((at, event));
                     at = before;
@@ -191,7 +191,7 @@ impl Locals {
             image = self.step(image, self.renamed(event, k));
             let count = self.seatings.len();
             let images = &mut self.known[state as usize].reseated;
-            images.resize(count, NOBODY);
+            images.resize(count, NO_PROCESS);
             images[k] = image;
         }
         image

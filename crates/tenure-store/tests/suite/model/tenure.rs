@@ -164,7 +164,7 @@ impl Tenure {
                     ProcedureStep::Done(_) => self.stage = Stage::Ended,
                 }
             }
-            Stage::Ended => unreachable!("nobody answers a process that ended"),
+            Stage::Ended => unreachable!("a process that ended gets no answer"),
         }
         if self.stage == Stage::Ended {
             self.io = Io::Over;

@@ -196,7 +196,7 @@ impl<'a> Process<'a> {
             };
             match hold.answer(answer, self.now()) {
                 ProcedureStep::Going => {}
-                ProcedureStep::Done(end) => panic!("nobody asked for the end: {end:?}"),
+                ProcedureStep::Done(end) => panic!("the end was not requested: {end:?}"),
             }
         }
     }
@@ -224,7 +224,7 @@ impl<'a> Process<'a> {
                 op => self.time.store.perform(op).await,
             };
             let ProcedureStep::Going = hold.answer(answer, self.now()) else {
-                panic!("nobody asked for the end");
+                panic!("the end was not requested");
             };
         }
     }

@@ -78,7 +78,7 @@ impl Drop for LockedTable {
             match update {
                 MemoryNotice::Asked(signals, request) => signals.ask(&request),
                 MemoryNotice::Broken(signals) => {
-                    signals.lose(LostCause::Broken, "somebody broke the lock")
+                    signals.lose(LostCause::Broken, "the lock was broken")
                 }
             }
         }
