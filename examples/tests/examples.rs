@@ -11,7 +11,6 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use support::Daemon;
-use tenure::blocking::wait;
 
 /// Longer than any step takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -88,11 +87,12 @@ fn leader_election() {
     // A release request: the leader steps down, and the next in the queue leads.
     let cleo = Candidate::start("cleo", &daemon);
     assert_eq!(cleo.says("cleo follows "), "ben");
-    let asked = wait(
-        daemon
-            .client()
-            .ask("election:/billing/leader", Some("maintenance")),
-    );
+    let client = daemon.client();
+    let asked = client.ask("election:/billing/leader", Some("maintenance"));
+    let executor = tokio::runtime::Builder::new_current_thread()
+        .build()
+        .unwrap();
+    let asked = executor.block_on(asked);
     assert_eq!(asked.unwrap().len(), 1);
     ben.says("ben steps down: ");
     let third = cleo.term("cleo");

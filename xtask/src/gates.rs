@@ -1,4 +1,4 @@
-//! CI gates: format, tidy, licences, lints, docs, tests, each with its duration in minutes.
+//! CI gates: format, tidy, licences, lints, features, docs, tests, each with its duration in minutes.
 //!
 //! The fast gates run first, so that a small mistake is reported within seconds. The first failure
 //! ends the run.
@@ -26,6 +26,30 @@ const LINTS: Part = ("lints", || {
         "warnings",
     ])
 });
+const FEATURES: Part = ("features", || {
+    for (package, features) in [
+        ("tenure", ""),
+        ("tenure", "daemon"),
+        ("tenure", "dir"),
+        ("tenure-store", "s3"),
+        ("tenure-store", "gcs"),
+        ("tenure-store", "azure"),
+    ] {
+        cargo(&[
+            "clippy",
+            "--locked",
+            "--package",
+            package,
+            "--no-default-features",
+            "--features",
+            features,
+            "--",
+            "-D",
+            "warnings",
+        ])?;
+    }
+    Ok(())
+});
 const DOCS: Part = ("docs", || {
     cargo_with(
         &["doc", "--workspace", "--no-deps", "--locked", "--quiet"],
@@ -35,9 +59,9 @@ const DOCS: Part = ("docs", || {
 const TESTS: Part = ("tests", || cargo(&["test", "--workspace", "--locked"]));
 
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, DOCS];
+pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS];
 /// The gates of `cargo xtask test`, which CI runs.
-pub(crate) const TEST: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, DOCS, TESTS];
+pub(crate) const TEST: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, TESTS];
 
 /// Runs gates in order and prints the duration of each, also if one fails.
 pub(crate) fn run(parts: &[Part]) -> Result<(), String> {

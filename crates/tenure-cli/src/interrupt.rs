@@ -12,7 +12,8 @@ use std::time::Duration;
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tenure::{Address, Tenure, blocking};
+use tenure::{Address, Tenure};
+use tenure_files::internal::block_on;
 use tokio::sync::oneshot;
 
 /// Time limit for the withdrawal.
@@ -43,7 +44,7 @@ impl Interrupts {
     pub(crate) fn unless<T>(&mut self, work: impl Future<Output = T>) -> Result<T, i32> {
         let mut work = pin!(work);
         let mut first = pin!(&mut self.first);
-        blocking::wait(poll_fn(|context| {
+        block_on(poll_fn(|context| {
             if let Poll::Ready(value) = work.as_mut().poll(context) {
                 return Poll::Ready(Ok(value));
             }
@@ -69,7 +70,7 @@ pub(crate) fn die_of(signal: i32, tenure: &Tenure, places: &[Address]) -> ! {
     let (sender, done) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
         for place in places.iter().filter(|place| !place.is_file()) {
-            let _ = blocking::wait(tenure.inspect(place));
+            let _ = block_on(tenure.inspect(place));
         }
         let _ = sender.send(());
     });

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use serde::Serialize;
+use tenure_files::{Class, Decision};
 
 /// Invalid arguments; nothing was changed.
 pub(crate) const USAGE: u8 = 2;
@@ -12,6 +13,8 @@ pub(crate) const USAGE: u8 = 2;
 pub(crate) const HELD: u8 = 75;
 /// The lock is lost.
 pub(crate) const LOST: u8 = 120;
+/// The wait for the lock timed out.
+pub(crate) const TIMED_OUT: u8 = 124;
 /// Tenure itself failed.
 pub(crate) const FAILED: u8 = 125;
 
@@ -52,10 +55,22 @@ impl CommandFailure {
     }
 }
 
+/// Returns the exit code of a command that fails with this error: C2, C15 (exit code follows the
+/// decision), C16 (details of codes and break).
+fn exit_code(error: &tenure::Error) -> u8 {
+    match error {
+        tenure::Error::Busy(_) => HELD,
+        tenure::Error::TimedOut(_) => TIMED_OUT,
+        tenure::Error::Lost(_) => LOST,
+        tenure::Error::Input(_) | tenure::Error::Unsupported(_) => USAGE,
+        _ => FAILED,
+    }
+}
+
 impl From<tenure::Error> for CommandFailure {
     fn from(error: tenure::Error) -> CommandFailure {
         CommandFailure {
-            code: error.exit_code(),
+            code: exit_code(&error),
             text: error.to_string(),
             json: Some(error.to_json()),
         }
@@ -64,7 +79,14 @@ impl From<tenure::Error> for CommandFailure {
 
 impl From<tenure_files::Error> for CommandFailure {
     fn from(error: tenure_files::Error) -> CommandFailure {
-        CommandFailure::new(error.exit_code(), error.to_string())
+        let code = match (error.decision(), error.class()) {
+            (_, Class::Timeout) => TIMED_OUT,
+            (Decision::Wait | Decision::Skip, _) => HELD,
+            (_, Class::Compromised) => LOST,
+            (_, Class::BadInput) => USAGE,
+            _ => FAILED,
+        };
+        CommandFailure::new(code, error.to_string())
     }
 }
 
@@ -150,4 +172,24 @@ pub(crate) fn child_code(status: std::process::ExitStatus) -> u8 {
         .or_else(|| status.signal().map(|signal| 128 + signal));
     code.and_then(|code| u8::try_from(code).ok())
         .unwrap_or(FAILED)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// K2 (error classes), C15: a lock that counts as held ends with 75, whatever its class.
+    #[test]
+    fn the_exit_code_of_a_lock_file_follows_the_decision() {
+        let code = |class, decision| {
+            let error = tenure_files::Error::new(class, "x", "not acquired").decided(decision);
+            CommandFailure::from(error).code
+        };
+        assert_eq!(code(Class::Unreadable, Decision::Refuse), 125);
+        assert_eq!(code(Class::Unreadable, Decision::Wait), 75);
+        assert_eq!(code(Class::Held, Decision::Wait), 75);
+        assert_eq!(code(Class::Timeout, Decision::Wait), 124);
+        assert_eq!(code(Class::Compromised, Decision::Refuse), 120);
+        assert_eq!(code(Class::BadInput, Decision::Refuse), 2);
+    }
 }

@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use serde_json::{Value, json};
-use tenure_files::publish::Durability;
+use tenure_files::Durability;
 use tenure_files::sidecar::{Manager, Options};
 
 const CROWD: usize = 8;

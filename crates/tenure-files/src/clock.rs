@@ -4,6 +4,7 @@
 //! A time stamp in the future never proves that a lock is dead (K46 (future time stamps)).
 //! Decisions take a [`Clock`], so that tests can set the time.
 
+use std::fmt;
 use std::time::{Duration, SystemTime};
 
 use rustix::time::{ClockId, clock_gettime};
@@ -12,7 +13,7 @@ use crate::dir::Dir;
 use crate::error::Result;
 
 /// Safety margin against removal where two clocks may disagree (K45).
-pub const SKEW: Duration = Duration::from_secs(10);
+pub(crate) const SKEW: Duration = Duration::from_secs(10);
 
 /// The wall clock for decisions.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +29,7 @@ impl Clock {
     }
 
     /// Returns the current time.
-    pub fn now(&self) -> SystemTime {
+    pub(crate) fn now(&self) -> SystemTime {
         self.0.unwrap_or_else(SystemTime::now)
     }
 
@@ -46,12 +47,12 @@ impl Clock {
 
 /// Returns the age of something with the time stamp `then`. A time in the future has age zero and
 /// proves nothing (K46).
-pub fn age(now: SystemTime, then: SystemTime) -> Duration {
+pub(crate) fn age(now: SystemTime, then: SystemTime) -> Duration {
     now.duration_since(then).unwrap_or(Duration::ZERO)
 }
 
 /// Returns the time since boot, including suspend: the clock of leases (K35).
-pub fn boottime() -> Duration {
+pub(crate) fn boottime() -> Duration {
     let now = clock_gettime(ClockId::Boottime);
     Duration::new(
         u64::try_from(now.tv_sec).unwrap_or(0),
@@ -59,8 +60,25 @@ pub fn boottime() -> Duration {
     )
 }
 
+/// Formats a duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
+#[derive(Clone, Copy, Debug)]
+pub struct HumanDuration(pub Duration);
+
+impl fmt::Display for HumanDuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = self.0.as_secs();
+        match seconds {
+            0 => write!(f, "{} ms", self.0.as_millis()),
+            1..120 => write!(f, "{seconds} s"),
+            120..7200 => write!(f, "{} min", seconds / 60),
+            7200..172_800 => write!(f, "{} h", seconds / 3600),
+            _ => write!(f, "{} days", seconds / 86_400),
+        }
+    }
+}
+
 /// Returns the boot time by the wall clock (`btime` of `/proc/stat`), if available.
-pub fn booted_at() -> Option<SystemTime> {
+pub(crate) fn booted_at() -> Option<SystemTime> {
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let seconds = stat
         .lines()
@@ -72,7 +90,7 @@ pub fn booted_at() -> Option<SystemTime> {
 }
 
 /// Formats a time as RFC 3339 text in UTC; `None` if it is out of the calendar's range.
-pub fn format(time: SystemTime) -> Option<String> {
+pub(crate) fn format(time: SystemTime) -> Option<String> {
     jiff::Timestamp::try_from(time)
         .ok()
         .map(|timestamp| timestamp.to_string())
@@ -80,7 +98,7 @@ pub fn format(time: SystemTime) -> Option<String> {
 
 /// Formats a time as ISO 8601 text in UTC with exactly three fractional digits, as JavaScript does.
 /// A time out of range gives the Unix epoch.
-pub fn format_millis(time: SystemTime) -> String {
+pub(crate) fn format_millis(time: SystemTime) -> String {
     let timestamp = jiff::Timestamp::try_from(time).unwrap_or(jiff::Timestamp::UNIX_EPOCH);
     format!("{timestamp:.3}")
 }
@@ -116,6 +134,16 @@ mod tests {
         assert_eq!(
             format_millis(SystemTime::UNIX_EPOCH),
             "1970-01-01T00:00:00.000Z"
+        );
+    }
+
+    #[test]
+    fn durations_for_people_are_short() {
+        let of = |seconds| HumanDuration(Duration::from_secs(seconds)).to_string();
+        let short = HumanDuration(Duration::from_millis(250)).to_string();
+        assert_eq!(
+            [short, of(3), of(180), of(7200), of(200_000)],
+            ["250 ms", "3 s", "3 min", "2 h", "2 days"]
         );
     }
 }

@@ -59,12 +59,12 @@ impl Dir {
     }
 
     /// Returns the path with which it was opened.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
     /// Returns the path of `name` in the directory, for messages.
-    pub fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
+    pub(crate) fn join(&self, name: impl AsRef<OsStr>) -> PathBuf {
         self.path.join(name.as_ref())
     }
 
@@ -81,7 +81,8 @@ impl Dir {
     /// Treats the directory as remote: for tests of what must not be concluded there.
     #[doc(hidden)]
     #[must_use]
-    pub fn as_if_remote(mut self) -> Dir {
+    #[cfg(test)]
+    pub(crate) fn assume_remote(mut self) -> Dir {
         self.file_system = FileSystem {
             name: "pretended network",
             reach: FileSystemReach::Remote,
@@ -97,7 +98,7 @@ impl Dir {
     /// Returns whether `name` refers to `file` now. Meaningful only while a descriptor of the file
     /// is open, because its inode number cannot be reused until then (K22 (keep the judged file
     /// open)).
-    pub fn leads_to(&self, name: &OsStr, file: FileId) -> rustix::io::Result<bool> {
+    pub(crate) fn leads_to(&self, name: &OsStr, file: FileId) -> rustix::io::Result<bool> {
         match self.stat(name) {
             Ok(stat) => Ok(FileId::of(&stat) == file),
             Err(Errno::NOENT) => Ok(false),
@@ -113,7 +114,7 @@ impl AsFd for Dir {
 }
 
 /// Opens the parent directory of `path`, and returns it with the last component.
-pub fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
+pub(crate) fn open_parent(path: &Path) -> Result<(Dir, OsString)> {
     let name = path
         .file_name()
         .ok_or_else(|| Error::new(Class::BadInput, path, "the path has no file name"))?;
@@ -132,7 +133,7 @@ pub struct FileId {
 
 impl FileId {
     /// Returns the identity from a `stat` result.
-    pub fn of(stat: &Stat) -> FileId {
+    pub(crate) fn of(stat: &Stat) -> FileId {
         FileId {
             device: stat.st_dev,
             inode: stat.st_ino,
@@ -140,7 +141,7 @@ impl FileId {
     }
 
     /// Returns the inode number.
-    pub fn inode(&self) -> u64 {
+    pub(crate) fn inode(&self) -> u64 {
         self.inode
     }
 }
@@ -167,7 +168,7 @@ pub struct FileSystem {
 
 impl FileSystem {
     /// Returns the type for a magic number of `statfs` (K31).
-    pub fn from_magic(magic: u64) -> FileSystem {
+    pub(crate) fn from_magic(magic: u64) -> FileSystem {
         use FileSystemReach::{Local, Remote, Unknown};
         let (name, reach) = match magic {
             0xef53 => ("ext2/3/4", Local),

@@ -88,25 +88,6 @@ impl Class {
             Class::Io => "Io",
         }
     }
-
-    /// Returns the exit code of a command that ends with this class (K2, C2 (exit codes)).
-    pub fn exit_code(self) -> u8 {
-        match self {
-            Class::Held | Class::Foreign | Class::LostRace => 75,
-            Class::Timeout => 124,
-            Class::Compromised => 120,
-            Class::BadInput => 2,
-            Class::Stale
-            | Class::Malformed
-            | Class::Unreadable
-            | Class::NotALock
-            | Class::TooLarge
-            | Class::NotHeld
-            | Class::NotFound
-            | Class::Unsupported
-            | Class::Io => 125,
-        }
-    }
 }
 
 impl fmt::Display for Class {
@@ -190,7 +171,7 @@ impl Error {
     }
 
     /// Creates an error of class [`Class::Io`] from an OS error.
-    pub fn io(
+    pub(crate) fn io(
         path: impl AsRef<Path>,
         what: impl Into<String>,
         source: impl Into<io::Error>,
@@ -200,21 +181,21 @@ impl Error {
 
     /// Adds the blocking holder.
     #[must_use]
-    pub fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
+    pub(crate) fn blocked_by(mut self, blocker: BlockingHolder) -> Error {
         self.0.blocker = Some(blocker);
         self
     }
 
     /// Adds the underlying OS error.
     #[must_use]
-    pub fn caused_by(mut self, source: impl Into<io::Error>) -> Error {
+    pub(crate) fn caused_by(mut self, source: impl Into<io::Error>) -> Error {
         self.0.source = Some(source.into());
         self
     }
 
     /// Adds the next step for the user. It replaces the default hint (`tenure break …`).
     #[must_use]
-    pub fn next(mut self, next: impl Into<String>) -> Error {
+    pub(crate) fn next(mut self, next: impl Into<String>) -> Error {
         self.0.next = Some(next.into());
         self
     }
@@ -229,15 +210,6 @@ impl Error {
     /// Returns the decision (K1). A later attempt may succeed only after `Wait`.
     pub fn decision(&self) -> Decision {
         self.0.decision
-    }
-
-    /// Returns the exit code of a command that ends with this error. The decision takes precedence
-    /// over the class (C15 (exit code follows the decision)).
-    pub fn exit_code(&self) -> u8 {
-        match (self.0.decision, self.0.class) {
-            (Decision::Wait | Decision::Skip, class) if class != Class::Timeout => 75,
-            (_, class) => class.exit_code(),
-        }
     }
 
     /// Returns the class.
@@ -346,27 +318,5 @@ mod tests {
             !text.contains('\u{1b}'),
             "an escape sequence got through: {text:?}"
         );
-    }
-
-    /// K2: the exit codes of the classes.
-    #[test]
-    fn classes_end_with_their_exit_codes() {
-        assert_eq!(Class::Held.exit_code(), 75);
-        assert_eq!(Class::Foreign.exit_code(), 75);
-        assert_eq!(Class::LostRace.exit_code(), 75);
-        assert_eq!(Class::Timeout.exit_code(), 124);
-        assert_eq!(Class::Compromised.exit_code(), 120);
-        assert_eq!(Class::BadInput.exit_code(), 2);
-        assert_eq!(Class::Stale.exit_code(), 125);
-    }
-
-    /// C15: held means 75, also when the class is `Unreadable`.
-    #[test]
-    fn the_exit_code_follows_the_decision() {
-        let unreadable = || Error::new(Class::Unreadable, "x", "may not be read");
-        assert_eq!(unreadable().exit_code(), 125);
-        assert_eq!(unreadable().decided(Decision::Wait).exit_code(), 75);
-        assert_eq!(Error::new(Class::Timeout, "x", "in vain").exit_code(), 124);
-        assert_eq!(Error::new(Class::Held, "x", "held").exit_code(), 75);
     }
 }

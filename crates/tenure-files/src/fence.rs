@@ -17,7 +17,7 @@ use crate::publish::{Draft, Options};
 use crate::record::{flock_failed, read_at_most};
 
 /// Name of the counter file in the directory of the lock.
-pub const COUNTER: &str = ".tenure-fence";
+pub(crate) const COUNTER: &str = ".tenure-fence";
 
 /// Size of the counter file: 20 digits and a newline.
 const LENGTH: usize = 21;
@@ -30,7 +30,7 @@ const LENGTH: usize = 21;
 /// # Errors
 ///
 /// `Malformed` if the counter file is damaged or all numbers are used.
-pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
+pub(crate) fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
     let name = OsStr::new(COUNTER);
     loop {
         let file = match open(dir)? {
@@ -60,7 +60,7 @@ pub fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
 }
 
 /// Returns the last number taken, or `None` if there is no counter.
-pub fn last(dir: &Dir) -> Result<Option<u64>> {
+pub(crate) fn last(dir: &Dir) -> Result<Option<u64>> {
     let Some(file) = open(dir)? else {
         return Ok(None);
     };

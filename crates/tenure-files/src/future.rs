@@ -4,9 +4,9 @@
 //! thread, so a lock that is granted during the cancellation is released.
 
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 
 use crate::hold::{FileHolding, Loss};
@@ -48,15 +48,38 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -
     }
 }
 
-/// Returns a future that completes when the loss of `hold` is detected, or immediately if it is
-/// already lost. It never completes for a released hold.
-pub fn lost(hold: &FileHolding) -> Blocking<Loss> {
-    let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
-    let inner = Arc::clone(&shared);
-    hold.on_lost(move |loss| put(&inner, loss.clone()));
-    Blocking {
-        shared,
-        cancel: None,
+/// Polls a future on this thread and parks between wake-ups. Needs no runtime.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    struct UnparkWaker(thread::Thread);
+
+    impl Wake for UnparkWaker {
+        fn wake(self: Arc<UnparkWaker>) {
+            self.0.unpark();
+        }
+    }
+
+    let mut future = pin!(future);
+    let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        match future.as_mut().poll(&mut context) {
+            Poll::Ready(value) => return value,
+            Poll::Pending => thread::park(),
+        }
+    }
+}
+
+impl FileHolding {
+    /// Returns a future that completes when the loss is detected, or immediately if the lock is
+    /// already lost. It never completes after a release.
+    pub fn lost(&self) -> Blocking<Loss> {
+        let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
+        let inner = Arc::clone(&shared);
+        self.on_lost(move |loss| put(&inner, loss.clone()));
+        Blocking {
+            shared,
+            cancel: None,
+        }
     }
 }
 

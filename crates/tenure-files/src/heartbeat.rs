@@ -27,7 +27,7 @@ use crate::wait::{DirEvent, drain_eventfd, read_events, timespec};
 
 /// Intervals at which a hold is maintained. `None` means never.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct MonitorOptions {
+pub(crate) struct MonitorOptions {
     /// The heartbeat interval (K33).
     pub beat: Option<Duration>,
     /// The interval of additional checks without a heartbeat.
@@ -36,7 +36,7 @@ pub struct MonitorOptions {
 
 /// A file name beside the lock by which another process requests it.
 #[derive(Clone)]
-pub struct ListenName {
+pub(crate) struct ListenName {
     /// The file name in the directory of the hold.
     pub name: OsString,
     /// The interval at which `look` is called without an inotify event.
@@ -47,7 +47,7 @@ pub struct ListenName {
 }
 
 /// The callback of a [`ListenName`].
-pub type RequestCheck = dyn Fn(&Arc<FileHolding>) + Send + Sync;
+pub(crate) type RequestCheck = dyn Fn(&Arc<FileHolding>) + Send + Sync;
 
 /// Delay of the first check of a hold: shorter holds cost nothing.
 const FIRST_LOOK: Duration = Duration::from_millis(50);
@@ -62,20 +62,20 @@ fn interference() -> inotify::WatchFlags {
 
 /// Registration of a hold with the heartbeat thread. Dropping it ends heartbeats and checks.
 #[derive(Debug)]
-pub struct Monitored {
+pub(crate) struct Monitored {
     id: u64,
     /// The process that registered it. A forked child has its own heartbeat thread and its own ids.
     process: Incarnation,
 }
 
 /// Registers `hold` for heartbeats and checks.
-pub fn monitor(hold: &Arc<FileHolding>, monitor_options: MonitorOptions) -> Monitored {
+pub(crate) fn monitor(hold: &Arc<FileHolding>, monitor_options: MonitorOptions) -> Monitored {
     monitor_and_listen(hold, monitor_options, None)
 }
 
 /// Registers `hold` for heartbeats and checks, and also calls `listen` when its file may have
 /// changed.
-pub fn monitor_and_listen(
+pub(crate) fn monitor_and_listen(
     hold: &Arc<FileHolding>,
     monitor_options: MonitorOptions,
     listen: Option<ListenName>,

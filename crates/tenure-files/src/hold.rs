@@ -17,11 +17,10 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
 use rustix::fs::{Mode, OFlags, openat};
 
-use crate::clock::boottime;
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
@@ -74,7 +73,6 @@ pub struct FileHolding {
     way: PublishMethod,
     token: Token,
     token_at: u64,
-    acquired: SystemTime,
     process: Incarnation,
     state: Mutex<HoldState>,
 }
@@ -97,7 +95,7 @@ type LossListener = Box<dyn FnOnce(&Loss) + Send>;
 impl FileHolding {
     /// Creates the hold of a record that was just published with exactly `bytes`, which contain
     /// `token`.
-    pub fn new(
+    pub(crate) fn new(
         dir: Arc<Dir>,
         name: &OsStr,
         published: Published,
@@ -113,7 +111,6 @@ impl FileHolding {
             way: published.way,
             token,
             token_at,
-            acquired: published.modified,
             process: Incarnation::current(),
             state: Mutex::new(HoldState {
                 phase: HoldPhase::Held,
@@ -130,7 +127,12 @@ impl FileHolding {
     /// # Errors
     ///
     /// `NotHeld` if the record is gone or has another token.
-    pub fn adopt(dir: Arc<Dir>, name: &OsStr, limit: usize, token: Token) -> Result<FileHolding> {
+    pub(crate) fn adopt(
+        dir: Arc<Dir>,
+        name: &OsStr,
+        limit: usize,
+        token: Token,
+    ) -> Result<FileHolding> {
         let path = dir.join(name);
         let not_held = |what: &str| Error::new(Class::NotHeld, &path, what);
         let record = OpenRecord::open(&dir, name, limit)?
@@ -172,12 +174,12 @@ impl FileHolding {
     }
 
     /// Returns the directory of the lock file.
-    pub fn dir(&self) -> &Dir {
+    pub(crate) fn dir(&self) -> &Dir {
         &self.dir
     }
 
     /// Returns the file name in the directory.
-    pub fn name(&self) -> &OsStr {
+    pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
 
@@ -191,30 +193,15 @@ impl FileHolding {
         self.way
     }
 
-    /// Returns the time of acquisition by the clock of the file system.
-    pub fn acquired(&self) -> SystemTime {
-        self.acquired
-    }
-
     /// Returns whether this process acquired the lock. A forked child did not (K36).
-    pub fn is_ours(&self) -> bool {
+    pub(crate) fn is_ours(&self) -> bool {
         self.process == Incarnation::current()
     }
 
     /// Returns the record as this process last wrote it.
-    pub fn bytes(&self) -> Vec<u8> {
+    #[cfg(test)]
+    pub(crate) fn bytes(&self) -> Vec<u8> {
         self.lock().bytes.clone()
-    }
-
-    /// Returns the position of the heartbeat counter, for a supervisor process that continues the
-    /// heartbeat after this process has exited (C4 (keeper and process group)). `None` if the
-    /// record has no counter.
-    pub fn pulse(&self) -> Option<Heartbeats> {
-        let state = self.lock();
-        record_layout::beat_at(&state.bytes).map(|offset| Heartbeats {
-            offset: offset as u64,
-            beat: state.beat,
-        })
     }
 
     /// Checks that this process still holds the lock (K34).
@@ -224,7 +211,7 @@ impl FileHolding {
     /// # Errors
     ///
     /// `Compromised` if the lock is lost, `NotHeld` if it was released or this is a forked copy.
-    pub fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
         match &state.phase {
@@ -260,15 +247,12 @@ impl FileHolding {
             let Some(at) = record_layout::beat_at(&state.bytes) else {
                 return Ok(());
             };
-            let mut pulse = Heartbeats {
-                offset: at as u64,
-                beat: state.beat,
-            };
-            let digits = pulse
-                .beat(&self.file)
+            let beat = (state.beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
+            let digits = format!("{beat:0BEAT_DIGITS$}");
+            pwrite_exactly(&self.file, digits.as_bytes(), at as u64)
                 .map_err(|errno| Error::io(self.path(), "cannot write the heartbeat", errno))?;
-            state.beat = pulse.beat;
-            state.bytes[at..at + BEAT_DIGITS].copy_from_slice(&digits);
+            state.beat = beat;
+            state.bytes[at..at + BEAT_DIGITS].copy_from_slice(digits.as_bytes());
         }
         self.check()
     }
@@ -279,7 +263,7 @@ impl FileHolding {
     /// # Errors
     ///
     /// `BadInput` if the record was written without that space.
-    pub fn write_fence(&self, fence: NonZeroU64) -> Result<()> {
+    pub(crate) fn write_fence(&self, fence: NonZeroU64) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
         let Some(at) = record_layout::fence_at(&state.bytes) else {
@@ -312,7 +296,8 @@ impl FileHolding {
     }
 
     /// Returns how the lock was lost, or `None` if it is held or released.
-    pub fn loss(&self) -> Option<Loss> {
+    #[cfg(test)]
+    pub(crate) fn loss(&self) -> Option<Loss> {
         match &self.lock().phase {
             HoldPhase::Lost(loss) => Some(loss.clone()),
             HoldPhase::Held | HoldPhase::Released => None,
@@ -440,27 +425,6 @@ impl fmt::Debug for FileHolding {
     }
 }
 
-/// The heartbeat counter of a record: its position in the file and its value.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Heartbeats {
-    /// Offset of the counter's ten digits in the file.
-    pub offset: u64,
-    /// The value that was written last.
-    pub beat: u64,
-}
-
-impl Heartbeats {
-    /// Increments the counter and writes it through `file`, which may be any descriptor of the
-    /// record.
-    pub fn beat(&mut self, file: impl AsFd) -> rustix::io::Result<[u8; BEAT_DIGITS]> {
-        self.beat = (self.beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
-        let mut digits = [0; BEAT_DIGITS];
-        digits.copy_from_slice(format!("{:0BEAT_DIGITS$}", self.beat).as_bytes());
-        pwrite_exactly(file, &digits, self.offset)?;
-        Ok(digits)
-    }
-}
-
 fn pwrite_exactly(file: impl AsFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {
     match rustix::io::pwrite(file, bytes, at)? {
         written if written == bytes.len() => Ok(()),
@@ -475,43 +439,6 @@ fn find(bytes: &[u8], part: &[u8]) -> Option<usize> {
     bytes
         .windows(part.len())
         .rposition(|window| window[0] == *first && window == part)
-}
-
-/// A lease measured on `CLOCK_BOOTTIME`, which also runs during suspend (K35).
-#[derive(Clone, Copy, Debug)]
-pub struct BootTimeLease {
-    length: Duration,
-    confirmed: Duration,
-}
-
-impl BootTimeLease {
-    /// Creates a lease whose granting request was sent at `sent` (a [`boottime`] reading).
-    pub fn new(length: Duration, sent: Duration) -> BootTimeLease {
-        BootTimeLease {
-            length,
-            confirmed: sent,
-        }
-    }
-
-    /// Records that the refresh sent at `sent` was confirmed. An older confirmation changes
-    /// nothing.
-    pub fn confirm(&mut self, sent: Duration) {
-        self.confirmed = self.confirmed.max(sent);
-    }
-
-    /// Returns the remaining time, or zero after the lease has expired.
-    pub fn left(&self) -> Duration {
-        self.left_at(boottime())
-    }
-
-    fn left_at(&self, now: Duration) -> Duration {
-        (self.confirmed + self.length).saturating_sub(now)
-    }
-
-    /// Returns whether the lease has expired since the last confirmed refresh.
-    pub fn has_run_out(&self) -> bool {
-        self.left().is_zero()
-    }
 }
 
 #[cfg(test)]
@@ -692,19 +619,5 @@ mod tests {
         assert!(!place.path().exists());
         let late = FileHolding::adopt(place.dir(), name, 1 << 20, token);
         assert_eq!(late.unwrap_err().class(), Class::NotHeld);
-    }
-
-    /// K35: a lease counts from the sending of the last confirmed refresh.
-    #[test]
-    fn a_lease_runs_out_by_the_clock_that_counts_suspend() {
-        let second = Duration::from_secs(1);
-        let mut lease = BootTimeLease::new(10 * second, 100 * second);
-        assert_eq!(lease.left_at(104 * second), 6 * second);
-        assert_eq!(lease.left_at(110 * second), Duration::ZERO);
-        lease.confirm(105 * second);
-        lease.confirm(103 * second);
-        assert_eq!(lease.left_at(110 * second), 5 * second);
-        assert!(!BootTimeLease::new(second, boottime()).has_run_out());
-        assert!(BootTimeLease::new(Duration::ZERO, boottime()).has_run_out());
     }
 }

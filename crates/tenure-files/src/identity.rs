@@ -104,7 +104,7 @@ impl Here {
 
     /// Returns whether `name` is this host's name: the whole name, ignoring ASCII case (K8 (compare
     /// host names)).
-    pub fn is_host(&self, name: &str) -> bool {
+    pub(crate) fn is_host(&self, name: &str) -> bool {
         !self.host.is_empty() && self.host.eq_ignore_ascii_case(name)
     }
 }
@@ -148,10 +148,10 @@ fn own_start() -> Option<u64> {
 }
 
 /// Number of hex digits of `token`.
-pub const TOKEN_DIGITS: usize = 32;
+pub(crate) const TOKEN_DIGITS: usize = 32;
 
 /// Number of decimal digits of `beat`.
-pub const BEAT_DIGITS: usize = 10;
+pub(crate) const BEAT_DIGITS: usize = 10;
 
 /// Number of bytes reserved for `fence` (K39 (fencing number per acquisition)).
 pub const FENCE_ROOM: usize = 20;
@@ -209,7 +209,7 @@ impl Identity {
 
     /// Returns the identity of a hold that follows another process of our PID namespace (C13 (holds
     /// for scripts)). The record claims no `flock`, because this process may exit first.
-    pub fn following(pid: u32, token: Token, local: bool) -> Identity {
+    pub(crate) fn following(pid: u32, token: Token, local: bool) -> Identity {
         Identity {
             pid: Some(pid),
             start: start_time(pid),
@@ -248,7 +248,7 @@ impl Identity {
     }
 
     /// Returns the members in the order in which they are written.
-    pub fn members(&self) -> Vec<(&'static str, Value)> {
+    pub(crate) fn members(&self) -> Vec<(&'static str, Value)> {
         let mut members = vec![("v", json!(1))];
         let mut add = |name, value: Option<Value>| members.extend(value.map(|value| (name, value)));
         add("pid", self.pid.map(Value::from));

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::record::{timestamp, try_flock};
 
 /// Minimum time since the last change of a leftover.
-pub const MIN_AGE: Duration = Duration::from_secs(60);
+pub(crate) const MIN_AGE: Duration = Duration::from_secs(60);
 
 /// Removes leftovers in `dir` and returns their names.
 ///

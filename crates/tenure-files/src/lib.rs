@@ -17,28 +17,58 @@
 //! Linux only: the proofs of liveness and the atomic steps use `flock`, `O_TMPFILE`, `renameat2`,
 //! pidfd and inotify.
 
-pub mod clock;
+mod boot_timer;
+mod clock;
 mod deadline;
-pub mod dir;
-pub mod error;
+mod dir;
+mod error;
 pub mod exclusive;
-pub mod exit;
-pub mod fence;
-pub mod future;
-pub mod heartbeat;
-pub mod hold;
-pub mod identity;
-pub mod leftovers;
-pub mod liveness;
-pub mod observed;
-pub mod process;
-pub mod publish;
-pub mod record;
-pub mod record_layout;
-pub mod remove;
+mod exit;
+mod fence;
+mod future;
+mod heartbeat;
+mod hold;
+mod identity;
+mod lease;
+mod leftovers;
+mod liveness;
+mod observed;
+mod process;
+mod publish;
+mod record;
+mod record_layout;
+mod remove;
 pub mod sidecar;
 pub mod upload;
-pub mod wait;
+mod wait;
 
+pub use clock::Clock;
 pub use deadline::Wait;
 pub use error::{BlockingHolder, Class, Decision, Error, Result};
+pub use future::Blocking;
+pub use hold::{FileHolding, Loss, LossCause};
+pub use identity::{Identity, Token};
+pub use lease::Lease;
+pub use liveness::{Doubt, Proof, Verdict};
+pub use observed::{Force, ObservedLock, ObservedState};
+pub use publish::{Durability, PublishMethod};
+pub use wait::Cancel;
+
+/// Parts that the other crates of Tenure share with this one. They may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::boot_timer::BootTimer;
+    pub use crate::clock::HumanDuration;
+    pub use crate::dir::{Dir, FileSystemReach};
+    pub use crate::error::printable;
+    pub use crate::future::{block_on, run};
+    pub use crate::heartbeat::{HeartbeatPause, rest};
+    pub use crate::identity::{FENCE_ROOM, Here, host_name};
+    pub use crate::leftovers::leftovers;
+    pub use crate::liveness::{verdict, verdict_without_lock};
+    pub use crate::process::{Presence, presence, start_time};
+    pub use crate::publish::{Draft, Options as PublishOptions};
+    pub use crate::record::OpenRecord;
+    pub use crate::remove::{Removal, no_pause, remove};
+    pub use crate::wait::jittered;
+}

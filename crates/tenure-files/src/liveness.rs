@@ -144,7 +144,7 @@ pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Ve
 
 /// Returns the verdict from pid and start time alone (K12, K13 zombie processes, K16 permission
 /// denied means alive). The caller knows that the pid belongs to our PID namespace.
-pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
+pub(crate) fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
     match presence(pid, start) {
         Presence::Running => Verdict::Alive(Proof::Process),
         Presence::Reused => Verdict::Dead(Proof::PidReused),
@@ -154,7 +154,7 @@ pub fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
 
 /// Returns whether a record that does not parse is older than this boot and its `flock` is free:
 /// then its writer is dead (K19).
-pub fn damaged_before_boot(record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
+pub(crate) fn damaged_before_boot(record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
     damaged_before(booted_at(), record, dir)
 }
 
@@ -242,7 +242,7 @@ mod tests {
     fn the_kernel_lock_proves_nothing_elsewhere() {
         let place = place();
         let here = Here::now();
-        let remote = Dir::open(place.temp.path()).unwrap().as_if_remote();
+        let remote = Dir::open(place.temp.path()).unwrap().assume_remote();
         let own = Identity::own(Token::random(), true);
         let judged = verdict(&own, &mut place.record(), &remote, &here).unwrap();
         assert_eq!(judged, Verdict::Alive(Proof::Process));
@@ -352,7 +352,7 @@ mod tests {
         assert!(!damaged_before_boot(&mut place.record(), &place.dir).unwrap());
         assert!(!damaged(
             later,
-            &Dir::open(place.temp.path()).unwrap().as_if_remote()
+            &Dir::open(place.temp.path()).unwrap().assume_remote()
         ));
         let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
         flock(&holder, FlockOperation::LockExclusive).unwrap();

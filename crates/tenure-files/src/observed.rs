@@ -73,7 +73,7 @@ impl ObservedLock {
     }
 
     /// Returns the path of the lock file.
-    pub fn path(&self) -> PathBuf {
+    pub(crate) fn path(&self) -> PathBuf {
         self.dir.join(&self.name)
     }
 

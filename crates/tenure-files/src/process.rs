@@ -13,17 +13,17 @@ use rustix::process::{Pid, test_kill_process};
 
 /// Largest possible pid on Linux. A larger number in a record is not a pid (K15 (records without a
 /// block)).
-pub const PID_MAX: u32 = 1 << 22;
+pub(crate) const PID_MAX: u32 = 1 << 22;
 
 /// Returns `number` as a process id, or `None` if it is out of range. Never truncates (K15).
-pub fn valid_pid(number: i64) -> Option<u32> {
+pub(crate) fn valid_pid(number: i64) -> Option<u32> {
     u32::try_from(number)
         .ok()
         .filter(|pid| (1..=PID_MAX).contains(pid))
 }
 
 /// Returns the pid of this process.
-pub fn own_pid() -> u32 {
+pub(crate) fn own_pid() -> u32 {
     std::process::id()
 }
 

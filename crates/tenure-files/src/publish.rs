@@ -40,16 +40,6 @@ pub enum PublishMethod {
 }
 
 impl PublishMethod {
-    /// Returns the name of the method as shown by `why` and `doctor`.
-    pub fn name(self) -> &'static str {
-        match self {
-            PublishMethod::Tmpfile => "tmpfile",
-            PublishMethod::Rename => "rename",
-            PublishMethod::Link => "link",
-            PublishMethod::Create => "create",
-        }
-    }
-
     /// The method to try where this one is not supported.
     fn next(self) -> Option<PublishMethod> {
         match self {
@@ -149,11 +139,6 @@ impl<'d> Draft<'d> {
             return self.fill();
         }
         Ok(())
-    }
-
-    /// Returns the method that the next attempt will use.
-    pub fn way(&self) -> PublishMethod {
-        self.way
     }
 
     /// Publishes the draft.
@@ -542,7 +527,10 @@ mod tests {
                 for _ in 0..200 {
                     let mut draft = Draft::new(&dir, OsStr::new(NAME), options(way));
                     draft.write(&full).unwrap();
-                    draft.publish().unwrap().expect("nobody else publishes");
+                    draft
+                        .publish()
+                        .unwrap()
+                        .expect("no other process publishes");
                     std::fs::remove_file(&path).unwrap();
                 }
             }

@@ -25,7 +25,6 @@ pub struct OpenRecord {
     bytes: Vec<u8>,
     modified: SystemTime,
     changed: SystemTime,
-    owner_uid: u32,
     locked: bool,
 }
 
@@ -65,7 +64,6 @@ impl OpenRecord {
             bytes: Vec::new(),
             modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
             changed: timestamp(stat.st_ctime, stat.st_ctime_nsec),
-            owner_uid: stat.st_uid,
             locked: false,
         };
         if u64::try_from(stat.st_size).unwrap_or(u64::MAX) > limit as u64 {
@@ -81,12 +79,12 @@ impl OpenRecord {
     }
 
     /// Returns the file name.
-    pub fn name(&self) -> &OsStr {
+    pub(crate) fn name(&self) -> &OsStr {
         &self.name
     }
 
     /// Returns device and inode, which are unique while this record is open (K22).
-    pub fn id(&self) -> FileId {
+    pub(crate) fn id(&self) -> FileId {
         self.id
     }
 
@@ -101,13 +99,8 @@ impl OpenRecord {
     }
 
     /// Returns the change time (ctime).
-    pub fn changed(&self) -> SystemTime {
+    pub(crate) fn changed(&self) -> SystemTime {
         self.changed
-    }
-
-    /// Returns the user id of the file's owner.
-    pub fn owner_uid(&self) -> u32 {
-        self.owner_uid
     }
 
     /// Returns the open file, for a waiter that watches it.
@@ -116,7 +109,8 @@ impl OpenRecord {
     }
 
     /// Returns whether [`try_lock`](OpenRecord::try_lock) took the `flock`.
-    pub fn is_locked(&self) -> bool {
+    #[cfg(test)]
+    pub(crate) fn is_locked(&self) -> bool {
         self.locked
     }
 
@@ -125,7 +119,7 @@ impl OpenRecord {
     ///
     /// The `flock` is kept until the record is dropped, so a process that proves a holder dead and
     /// then reclaims the lock already has it.
-    pub fn try_lock(&mut self, dir: &Dir) -> Result<bool> {
+    pub(crate) fn try_lock(&mut self, dir: &Dir) -> Result<bool> {
         if !self.locked {
             self.locked = try_flock(&self.file, dir, &self.name)?;
         }
@@ -134,7 +128,7 @@ impl OpenRecord {
 
     /// Returns whether the file still has the bytes that were read (K25 (check again before
     /// removal)).
-    pub fn is_unchanged(&self) -> rustix::io::Result<bool> {
+    pub(crate) fn is_unchanged(&self) -> rustix::io::Result<bool> {
         Ok(read_at_most(&self.file, self.bytes.len() + 1)? == self.bytes)
     }
 }

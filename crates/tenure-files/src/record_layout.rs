@@ -7,27 +7,16 @@ use crate::identity::{BEAT_DIGITS, FENCE_ROOM, Identity};
 
 /// White space of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RecordLayout {
+pub(crate) enum RecordLayout {
     /// Indented by two blanks, as in sidecar and exclusive records.
     Indented,
     /// No white space, as in the line of an upload record.
     Compact,
 }
 
-/// Returns an object as text, with its members in the given order and without a final newline.
-pub fn object<'a>(
-    members: impl IntoIterator<Item = (&'a str, Value)>,
-    layout: RecordLayout,
-) -> String {
-    let members = members
-        .into_iter()
-        .map(|(name, value)| (name, value_text(&value, layout)));
-    join(members, layout)
-}
-
 /// Returns the `tenure` block as text. With [`FenceRoom::ForFence`], 20 bytes are reserved for the
 /// fence, which is known only when the lock is held (K39 (fencing number per acquisition)).
-pub fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> String {
+pub(crate) fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> String {
     let mut members: Vec<(&str, String)> = identity
         .members()
         .into_iter()
@@ -41,7 +30,7 @@ pub fn identity(identity: &Identity, room: FenceRoom, layout: RecordLayout) -> S
 
 /// Whether the record reserves space for a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FenceRoom {
+pub(crate) enum FenceRoom {
     /// Reserve 20 bytes.
     ForFence,
     /// Reserve nothing.
@@ -49,7 +38,7 @@ pub enum FenceRoom {
 }
 
 /// Returns an object as text, from members whose values are already JSON text.
-pub fn join<'a>(
+pub(crate) fn join<'a>(
     members: impl IntoIterator<Item = (&'a str, String)>,
     layout: RecordLayout,
 ) -> String {
@@ -108,7 +97,7 @@ pub(crate) fn value_text(value: &Value, layout: RecordLayout) -> String {
 
 /// Parses a record, and returns `None` if it is not exactly one JSON object (S7 (records that are
 /// no objects)). White space after the object is allowed.
-pub fn parse_object(bytes: &[u8]) -> Option<Map<String, Value>> {
+pub(crate) fn parse_object(bytes: &[u8]) -> Option<Map<String, Value>> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
@@ -146,6 +135,16 @@ fn after_key(bytes: &[u8], key: &[u8]) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+
+    fn object<'a>(
+        members: impl IntoIterator<Item = (&'a str, Value)>,
+        layout: RecordLayout,
+    ) -> String {
+        let members = members
+            .into_iter()
+            .map(|(name, value)| (name, value_text(&value, layout)));
+        join(members, layout)
+    }
 
     use super::*;
     use crate::identity::Token;

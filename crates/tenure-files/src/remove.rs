@@ -50,7 +50,7 @@ pub enum RemovalStep {
 }
 
 /// Hook that runs at every [`RemovalStep`]. Production code passes [`no_pause`].
-pub type StepHook<'a> = &'a (dyn Fn(RemovalStep) + Sync);
+pub(crate) type StepHook<'a> = &'a (dyn Fn(RemovalStep) + Sync);
 
 /// Does nothing.
 pub fn no_pause(_: RemovalStep) {}
@@ -78,7 +78,7 @@ pub fn remove(dir: &Dir, record: &mut OpenRecord, pause: StepHook<'_>) -> Result
 ///
 /// Takes no `flock`, but the file and its bytes must still be those that the user was shown (K25,
 /// K26).
-pub fn force_remove(dir: &Dir, record: &OpenRecord) -> Result<Removal> {
+pub(crate) fn force_remove(dir: &Dir, record: &OpenRecord) -> Result<Removal> {
     let failed = |errno| Error::io(dir.join(record.name()), "cannot compare the lock", errno);
     if !record.is_unchanged().map_err(failed)?
         || !dir.leads_to(record.name(), record.id()).map_err(failed)?

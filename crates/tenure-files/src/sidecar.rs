@@ -31,6 +31,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
+pub use crate::exit::release_on_signals;
+pub use crate::remove::RemovalStep;
 #[doc(hidden)]
 pub use acquire::AcquireStep;
 pub use inspect::{
@@ -299,7 +301,7 @@ fn not_waiting(error: Error) -> Error {
         return Error::new(
             Class::Held,
             error.path(),
-            "somebody is taking or removing the lock",
+            "another process acquires or removes the lock",
         );
     };
     let class = match blocker.verdict {

@@ -27,7 +27,7 @@ use crate::record::OpenRecord;
 
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WakeReason {
+pub(crate) enum WakeReason {
     /// A watched name changed.
     Event,
     /// The followed holder has exited, or its `flock` is free.
@@ -73,7 +73,7 @@ impl Cancel {
 
 /// Waits for changes of names in a directory. Watches nothing before [`arm`](NameWaiter::arm).
 #[derive(Debug)]
-pub struct NameWaiter<'d> {
+pub(crate) struct NameWaiter<'d> {
     dir: &'d Dir,
     names: Vec<OsString>,
     inotify: Option<(OwnedFd, i32)>,
@@ -102,7 +102,7 @@ struct FollowedHolder {
 
 impl<'d> NameWaiter<'d> {
     /// Creates a waiter for `names` in `dir`.
-    pub fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> NameWaiter<'d> {
+    pub(crate) fn new(dir: &'d Dir, names: &[&OsStr], cancel: Option<Cancel>) -> NameWaiter<'d> {
         let names = names.iter().map(|&name| name.to_owned()).collect();
         let events = WatchFlags::CREATE
             | WatchFlags::DELETE
@@ -123,13 +123,13 @@ impl<'d> NameWaiter<'d> {
 
     /// Limits wake-ups to the removal of a name. Saves wake-ups where many processes wait.
     #[must_use]
-    pub fn for_names_to_go(mut self) -> NameWaiter<'d> {
+    pub(crate) fn for_names_to_go(mut self) -> NameWaiter<'d> {
         self.events = WatchFlags::DELETE | WatchFlags::MOVED_FROM;
         self
     }
 
     /// Returns whether [`arm`](NameWaiter::arm) was called.
-    pub fn is_armed(&self) -> bool {
+    pub(crate) fn is_armed(&self) -> bool {
         self.is_armed
     }
 
@@ -138,7 +138,7 @@ impl<'d> NameWaiter<'d> {
     ///
     /// Without inotify (not a local file system, or a kernel limit is reached) only polling
     /// remains.
-    pub fn arm(&mut self) {
+    pub(crate) fn arm(&mut self) {
         self.is_armed = true;
         if self.inotify.is_some() || !self.dir.is_local() {
             return;
@@ -153,7 +153,7 @@ impl<'d> NameWaiter<'d> {
 
     /// Follows the holder of a record, so that its death ends the wait: by pidfd if its pid belongs
     /// to our PID namespace, otherwise by a blocking `flock` if the holder keeps one.
-    pub fn follow(&mut self, record: &OpenRecord, identity: &Identity, here: &Here) {
+    pub(crate) fn follow(&mut self, record: &OpenRecord, identity: &Identity, here: &Here) {
         // The pid and the flock mean something only on this machine and in this boot.
         if !self.dir.is_local() || identity.boot.is_none() || identity.boot != here.boot {
             return;
@@ -182,7 +182,7 @@ impl<'d> NameWaiter<'d> {
     }
 
     /// Follows a process by its pid in our PID namespace, for records of originals.
-    pub fn follow_process(&mut self, record: &OpenRecord, pid: u32, start: Option<u64>) {
+    pub(crate) fn follow_process(&mut self, record: &OpenRecord, pid: u32, start: Option<u64>) {
         let whose = FollowedHolder {
             file: record.id(),
             pid: Some(pid),
@@ -194,7 +194,7 @@ impl<'d> NameWaiter<'d> {
     }
 
     /// Follows the process that has the `flock` of a file or directory.
-    pub fn follow_lock(&mut self, file: &File, id: FileId) {
+    pub(crate) fn follow_lock(&mut self, file: &File, id: FileId) {
         let whose = FollowedHolder {
             file: id,
             pid: None,
@@ -214,7 +214,7 @@ impl<'d> NameWaiter<'d> {
     }
 
     /// Waits for an event, at most until `until`.
-    pub fn wait(&mut self, until: Instant) -> WakeReason {
+    pub(crate) fn wait(&mut self, until: Instant) -> WakeReason {
         loop {
             let left = until.saturating_duration_since(Instant::now());
             let (mut inotify_at, mut death_at, mut cancel_at) = (None, None, None);

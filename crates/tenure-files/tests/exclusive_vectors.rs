@@ -3,16 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
-use common::{TestMachine, make_fifo, vector_files};
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};
+use tenure_testkit::{TestMachine, make_fifo, vector_files};
 
 /// The expected result for a file.
 #[derive(Clone, Copy, Debug)]

@@ -6,16 +6,12 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-#[path = "common/sidecar.rs"]
-mod sidecar;
-
 use std::time::Duration;
 
-use common::eventually;
-use sidecar::{SidecarFixture, manager};
-use tenure_files::heartbeat;
+use tenure_files::internal::rest as pause;
 use tenure_files::sidecar::Heartbeat;
+use tenure_testkit::eventually;
+use tenure_testkit::sidecar::{SidecarFixture, manager};
 
 fn is_running() -> bool {
     std::fs::read_dir("/proc/self/task")
@@ -28,7 +24,7 @@ fn is_running() -> bool {
 #[test]
 fn a_heart_begins_after_its_rest() {
     let fixture = SidecarFixture::new();
-    let (rest, second) = (heartbeat::rest(), heartbeat::rest());
+    let (rest, second) = (pause(), pause());
     let beating = fixture
         .once()
         .heartbeat(Heartbeat::Every(Duration::from_millis(100)));

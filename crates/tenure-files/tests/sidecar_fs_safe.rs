@@ -11,23 +11,18 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-#[path = "common/child.rs"]
-mod child;
-mod common;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use child::{Player, say};
 use tenure_files::Class;
-use tenure_files::clock::Clock;
-use tenure_files::dir::Dir;
-use tenure_files::leftovers::leftovers;
-use tenure_files::publish::Durability;
-use tenure_files::record_layout::parse_object;
+use tenure_files::Clock;
+use tenure_files::Durability;
+use tenure_files::internal::Dir;
+use tenure_files::internal::leftovers;
 use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy};
+use tenure_testkit::child::{Player, say};
 
 const G1: &str = "0.1.2";
 const G2: &str = "0.4.1";
@@ -174,7 +169,7 @@ fn a_beating_lock_is_never_stale_for_an_original() {
             Duration::from_millis(100),
         ));
     let held = Manager::new("ours").acquire(&beating).unwrap();
-    common::set_modified(&fixture.lock, SystemTime::now() - Duration::from_secs(600));
+    tenure_testkit::set_modified(&fixture.lock, SystemTime::now() - Duration::from_secs(600));
     while std::fs::metadata(&fixture.lock)
         .unwrap()
         .modified()
@@ -195,7 +190,7 @@ fn a_beating_lock_is_never_stale_for_an_original() {
 /// Not a test: entry point of the child processes of this file.
 #[test]
 fn child() {
-    child::play(&[("contend", contend)]);
+    tenure_testkit::child::play(&[("contend", contend)]);
 }
 
 /// The same sections as the worker of the original, with Tenure's lock.
@@ -313,7 +308,8 @@ impl Section {
     }
     /// Whether the lock file is ours: it tells which of two holders lost its lock.
     fn whose(&self) -> &'static str {
-        let record = parse_object(self.read("state.json.lock").as_bytes());
+        let record: Option<serde_json::Value> =
+            serde_json::from_str(&self.read("state.json.lock")).ok();
         let pid = record.and_then(|record| record.get("pid")?.as_u64());
         if pid == Some(std::process::id().into()) {
             "mine"

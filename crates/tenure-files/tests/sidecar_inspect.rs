@@ -6,17 +6,15 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::{Duration, SystemTime};
 
-use common::set_modified;
-use tenure_files::liveness::{Proof, Verdict};
 use tenure_files::sidecar::{
     Force, GuardState, Manager, Options, break_guard, break_lock, inspect, list,
 };
 use tenure_files::{Class, Decision};
+use tenure_files::{Proof, Verdict};
+use tenure_testkit::set_modified;
 
 struct InspectFixture {
     temp: tempfile::TempDir,

@@ -6,10 +6,6 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-#[path = "common/child.rs"]
-mod child;
-mod common;
-
 use std::future::Future;
 use std::os::fd::AsFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -20,12 +16,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-use child::{Player, hear, say};
 use rustix::process::Signal;
 use tenure_files::Class;
-use tenure_files::process::{Presence, presence};
-use tenure_files::publish::Durability;
+use tenure_files::Durability;
+use tenure_files::internal::{Presence, presence};
 use tenure_files::sidecar::{AcquireStep, Manager, Options, Retry, acquire_async};
+use tenure_testkit::child::{Player, hear, say};
 
 struct ProcessFixture {
     temp: tempfile::TempDir,
@@ -74,7 +70,7 @@ fn by_event_only(target: &Path) -> Options {
 /// Not a test: entry point of the child processes of this file.
 #[test]
 fn child() {
-    child::play(&[
+    tenure_testkit::child::play(&[
         ("hold", |target| {
             take_signals();
             hold(target);
@@ -171,7 +167,7 @@ fn die_in_the_guarded_section(target: &Path) {
 /// S22 (guards of crashed reclaimers), K27: a reclaimer that dies at any step under the guard does
 /// not block other processes.
 #[test]
-fn a_reclaimer_that_dies_blocks_nobody() {
+fn a_reclaimer_that_dies_blocks_no_process() {
     for point in ["guard made", "dead removed", "reclaimed"] {
         let fixture = ProcessFixture::new();
         let holder = Player::new("hold", &fixture.target);
@@ -242,7 +238,7 @@ fn a_normal_exit_takes_the_guard_down() {
 
 fn hold_and_listen(target: &Path) {
     take_signals();
-    tenure_files::exit::release_on_signals().unwrap();
+    tenure_files::sidecar::release_on_signals().unwrap();
     hold(target);
 }
 
@@ -473,17 +469,17 @@ fn a_lock_can_be_awaited() {
     let withdrawn = acquire_async(&Manager::new("other"), by_event_only(&fixture.target));
     drop(withdrawn);
     let waiting = acquire_async(&Manager::new("third"), by_event_only(&fixture.target));
-    let lost = tenure_files::future::lost(held.hold());
+    let lost = held.hold().lost();
     held.release().unwrap();
     let third = block_on(waiting).unwrap();
     drop(lost);
 
-    let lost = tenure_files::future::lost(third.hold());
+    let lost = third.hold().lost();
     std::fs::remove_file(&fixture.lock).unwrap();
     assert!(third.verify_still_held().is_err());
-    assert_eq!(block_on(lost).cause, tenure_files::hold::LossCause::Gone);
+    assert_eq!(block_on(lost).cause, tenure_files::LossCause::Gone);
     drop(third);
     // A lock that is granted during the cancellation is released: the cancelled waiter may hold it
     // for a moment.
-    common::eventually("the lock is free", || fixture.try_class().is_none());
+    tenure_testkit::eventually("the lock is free", || fixture.try_class().is_none());
 }

@@ -5,19 +5,15 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-#[path = "common/sidecar.rs"]
-mod sidecar;
-
 use std::os::unix::fs::PermissionsExt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{LiveProcess, dead_pid, set_modified};
-use sidecar::{SidecarFixture, at, class, manager};
 use tenure_files::Class;
-use tenure_files::remove::RemovalStep;
+use tenure_files::sidecar::RemovalStep;
 use tenure_files::sidecar::{AcquireStep, Options, Retry, StalePolicy};
+use tenure_testkit::sidecar::{SidecarFixture, at, class, manager};
+use tenure_testkit::{LiveProcess, dead_pid, set_modified};
 
 /// S20: a lock that vanishes while it is judged is not stale: the next attempt starts and is
 /// counted.
@@ -154,7 +150,7 @@ fn a_displaced_lock_is_reported_and_the_name_is_held() {
 }
 
 fn host() -> String {
-    tenure_files::identity::host_name()
+    tenure_files::internal::host_name()
 }
 
 /// S21.6: a process that takes the name while our guard exists holds the lock.
@@ -239,7 +235,7 @@ fn an_originals_guard_is_left_alone() {
 #[test]
 fn a_guard_file_is_judged_like_a_lock() {
     let fixture = SidecarFixture::new();
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     let content = |pid| format!(r#"{{"pid":{pid},"host":"{}"}}"#, host());
     std::fs::write(&fixture.guard, content(living.pid())).unwrap();
     assert_eq!(class(manager("g").acquire(&fixture.once())), Class::Timeout);

@@ -5,26 +5,21 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-#[path = "common/sidecar.rs"]
-mod sidecar;
-
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::{LiveProcess, set_modified};
 use serde_json::json;
-use sidecar::{SidecarFixture, at, class, manager, map};
-use tenure_files::Class;
-use tenure_files::identity::{Identity, Token};
-use tenure_files::publish::PublishMethod;
-use tenure_files::record_layout::parse_object;
+use tenure_files::Cancel;
+use tenure_files::PublishMethod;
 use tenure_files::sidecar::{
     AcquireStep, Heartbeat, Options, Payload, Retry, StalePolicy, with_lock,
 };
-use tenure_files::wait::Cancel;
+use tenure_files::{Class, Decision};
+use tenure_files::{Identity, Token};
+use tenure_testkit::sidecar::{SidecarFixture, at, class, manager, map};
+use tenure_testkit::{LiveProcess, set_modified};
 
 /// Milliseconds that a busy machine may need for what takes a tenth of a second.
 const SLOW: u128 = 20_000;
@@ -182,7 +177,7 @@ fn the_second_look_waits_for_a_late_guard() {
         let seen = Arc::clone(&first_token);
         let options = fixture.options().pause(at(AcquireStep::Published, move || {
             std::fs::create_dir(&guard).unwrap();
-            let record = parse_object(&std::fs::read(&lock).unwrap()).unwrap();
+            let record = serde_json::from_slice(&std::fs::read(&lock).unwrap()).unwrap();
             *seen.lock().unwrap() = Identity::in_record(&record).unwrap().beat;
             let (guard, lock) = (guard.clone(), lock.clone());
             std::thread::spawn(move || {
@@ -407,7 +402,7 @@ fn trying_once_names_the_holder() {
     let held = manager("a").acquire(&fixture.once()).unwrap();
     let error = manager("b").try_acquire(&fixture.options()).unwrap_err();
     assert_eq!(error.class(), Class::Held);
-    assert_eq!(error.exit_code(), 75);
+    assert_eq!(error.decision(), Decision::Wait);
     held.release().unwrap();
     std::fs::write(&fixture.lock, r#"{"pid":1,"host":"elsewhere"}"#).unwrap();
     assert_eq!(
@@ -546,7 +541,7 @@ fn the_payload_is_made_anew_for_every_attempt() {
 #[test]
 fn a_hold_may_follow_another_process() {
     let fixture = SidecarFixture::new();
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     let guard = manager("c")
         .acquire(&fixture.once().follows(living.pid()))
         .unwrap();

@@ -5,15 +5,13 @@
     reason = "a test may hope; its panic is the report"
 )]
 
-mod common;
-
 use std::path::PathBuf;
 use std::time::Duration;
 
-use common::{LiveProcess, fill, set_modified, vector_clock, vectors};
 use tenure_files::Class;
-use tenure_files::clock::Clock;
+use tenure_files::Clock;
 use tenure_files::sidecar::{Manager, Options, Retry, StalePolicy, peer_code};
+use tenure_testkit::{LiveProcess, fill, set_modified, vector_clock, vectors};
 
 /// The expected result of an attempt without waiting.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -178,7 +176,7 @@ fn vector(name: &str, living: &LiveProcess) -> Vec<u8> {
 /// files that are no records), K46: every file of the table.
 #[test]
 fn every_vector_is_decided_as_the_table_says() {
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     for &(names, ages, decided, rule) in TABLE {
         for (&name, &age) in names
             .iter()
@@ -235,7 +233,7 @@ fn the_table_names_every_vector() {
 /// S19.3: a dead pid without a host name counts only with `trust_pid`.
 #[test]
 fn a_pid_without_a_host_needs_trust() {
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     let fixture = VectorFixture::new();
     std::fs::write(&fixture.lock, vector("dead-no-host.tmpl", &living)).unwrap();
     set_modified(&fixture.lock, vector_clock());
@@ -246,10 +244,13 @@ fn a_pid_without_a_host_needs_trust() {
 /// K10: the flock of a live process counts, although the pid in the record is dead.
 #[test]
 fn a_held_flock_beats_a_dead_pid() {
-    let living = LiveProcess::new();
+    let living = LiveProcess::spawn();
     let fixture = VectorFixture::new();
     let text = String::from_utf8(vector("tenure-flock-free.tmpl", &living)).unwrap();
-    let text = text.replace(&living.pid().to_string(), &common::dead_pid().to_string());
+    let text = text.replace(
+        &living.pid().to_string(),
+        &tenure_testkit::dead_pid().to_string(),
+    );
     std::fs::write(&fixture.lock, text).unwrap();
     let holder = std::fs::File::open(&fixture.lock).unwrap();
     holder.lock().unwrap();

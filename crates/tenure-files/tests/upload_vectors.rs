@@ -3,8 +3,6 @@
 
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
-mod common;
-
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{TestMachine, make_fifo, set_age, vector_files};
-use tenure_files::error::Class;
+use tenure_files::Class;
 use tenure_files::upload::{FileLocker, UploadGuard, UploadId, UploadIdError, UploadLocker, Wait};
+use tenure_testkit::{TestMachine, make_fifo, set_age, vector_files};
 
 /// The expected result for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -126,7 +124,7 @@ const OLD: Duration = Duration::from_secs(60);
 #[test]
 fn a_newcomer_decides_as_the_table_says() {
     assert_eq!(
-        common::pid_namespace(),
+        tenure_testkit::pid_namespace(),
         4_026_531_836,
         "this test needs the first PID namespace"
     );

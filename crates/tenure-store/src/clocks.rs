@@ -21,7 +21,7 @@ pub fn now() -> Now {
 
 /// Reads `CLOCK_BOOTTIME`.
 pub(crate) fn boot() -> BootTime {
-    BootTime(tenure_files::clock::boottime())
+    BootTime(tenure_files::Lease::now())
 }
 
 /// Sleeps until `CLOCK_BOOTTIME` reaches `until`; [`BootTime::NEVER`] sleeps without end.

@@ -28,13 +28,13 @@ use jiff::Timestamp;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags, flock, openat, unlinkat};
 use rustix::io::Errno;
 use tenure_files::Class;
-use tenure_files::clock::Clock;
-use tenure_files::dir::Dir;
-use tenure_files::identity::Here;
-use tenure_files::liveness::verdict;
-use tenure_files::publish::{Draft, Options};
-use tenure_files::record::OpenRecord as LockFile;
-use tenure_files::remove::{Removal, no_pause, remove};
+use tenure_files::Clock;
+use tenure_files::internal::Dir;
+use tenure_files::internal::Here;
+use tenure_files::internal::OpenRecord as LockFile;
+use tenure_files::internal::verdict;
+use tenure_files::internal::{Draft, PublishOptions};
+use tenure_files::internal::{Removal, no_pause, remove};
 
 use crate::envelope::Codec;
 use crate::key::ObjectKey;
@@ -117,7 +117,7 @@ impl Directory {
                 continue;
             };
             let dir = Dir::open(parent)?;
-            let names = tenure_files::leftovers::leftovers(&dir, Clock::SYSTEM)?;
+            let names = tenure_files::internal::leftovers(&dir, Clock::SYSTEM)?;
             cleaned.extend(names.into_iter().map(|name| parent.join(name)));
         }
         Ok(cleaned)
@@ -296,9 +296,9 @@ impl Inner {
 
     fn publish(&self, place: &StoreFile, body: &OpBody) -> Result<OpResult, OpFailure> {
         let bytes = self.encode(body);
-        let options = Options {
+        let options = PublishOptions {
             mode: FILE_MODE,
-            ..Options::default()
+            ..PublishOptions::default()
         };
         let mut draft = Draft::new(&place.dir, &place.name, options);
         draft.write(&bytes).map_err(|error| failure(&error))?;

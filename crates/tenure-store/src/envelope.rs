@@ -27,7 +27,7 @@ use crate::staleness::{ObjectContent, Unreadable};
 
 /// Maximum size of a record in bytes, both stored and decompressed (P13 (repository record size
 /// limit)).
-pub const LIMIT: usize = 64 * 1024;
+pub(crate) const LIMIT: usize = 64 * 1024;
 
 const ENVELOPE: u8 = 0x01;
 const NONCE: usize = 12;
@@ -126,7 +126,7 @@ impl Codec {
     }
 
     /// Encodes `body` to the bytes to store. Only records are ever sealed.
-    pub fn encode(&self, body: &OpBody) -> Vec<u8> {
+    pub(crate) fn encode(&self, body: &OpBody) -> Vec<u8> {
         match body {
             OpBody::Record(record) => {
                 let json = record.to_json().into_bytes();
@@ -142,7 +142,7 @@ impl Codec {
 
     /// Decodes the bytes of a lock object. Bytes that cannot be decoded give
     /// [`ObjectContent::Unreadable`].
-    pub fn decode_record(&self, stored: &[u8]) -> ObjectContent {
+    pub(crate) fn decode_record(&self, stored: &[u8]) -> ObjectContent {
         match self.unpack(stored) {
             Ok(record) => ObjectContent::Record(record),
             Err(why) => unreadable(why, stored),
@@ -150,13 +150,13 @@ impl Codec {
     }
 
     /// Decodes the bytes of the fencing counter.
-    pub fn decode_fence(stored: &[u8]) -> ObjectContent {
+    pub(crate) fn decode_fence(stored: &[u8]) -> ObjectContent {
         #[derive(Deserialize)]
-        struct NonceCounter {
+        struct FenceCounter {
             fence: u64,
         }
         match serde_json::from_slice(stored) {
-            Ok(NonceCounter { fence }) => ObjectContent::Fence(fence),
+            Ok(FenceCounter { fence }) => ObjectContent::Fence(fence),
             Err(error) => unreadable(Unreadable::Damaged(error.to_string()), stored),
         }
     }

@@ -10,7 +10,7 @@ use crate::envelope::KeyError;
 use crate::lock_terms::{LockMode, SettingsError};
 use crate::messages;
 use crate::protocol::{AcquireRefusal, BlockingObject, LossCause, OpFailure, OpFailureKind};
-use crate::time::HumanDuration;
+use tenure_files::internal::HumanDuration;
 
 /// The error of an operation on a repository lock.
 #[derive(Debug, thiserror::Error)]
@@ -123,15 +123,6 @@ impl Error {
             _ => None,
         }
     }
-
-    /// Returns the exit code of a command that ends with this error (C2 (exit codes), C15).
-    pub fn exit_code(&self) -> u8 {
-        match self.class() {
-            Class::Timeout => Class::Timeout.exit_code(),
-            _ if self.is_busy() => Class::Held.exit_code(),
-            class => class.exit_code(),
-        }
-    }
 }
 
 impl AcquireRefusal {
@@ -184,7 +175,7 @@ fn refusal_text(place: &RepositoryAddress, mode: LockMode, refusal: &AcquireRefu
             )
         }
         AcquireRefusal::TimedOut(blocker) => format!(
-            "{place}: waited in vain: {}{}",
+            "{place}: timed out: {}{}",
             messages::refused(mode, blocker),
             judged(place, blocker)
         ),
@@ -238,13 +229,18 @@ fn judged(place: &RepositoryAddress, blocker: &BlockingObject) -> String {
 fn loss_text(loss: &Loss) -> String {
     match loss {
         Loss::Lapsed => "the lock was lost: no refresh was confirmed in time".into(),
-        Loss::For(LossCause::Expired) => "the lock was lost: its lease ran out".into(),
-        Loss::For(LossCause::Removed) => "the lock was lost: somebody removed its record".into(),
+        Loss::For(LossCause::Expired) => "the lock was lost: its lease expired".into(),
+        Loss::For(LossCause::Removed) => {
+            "the lock was lost: another client removed its record".into()
+        }
         Loss::For(LossCause::Overwritten(blocker)) => {
-            format!("the lock was lost: {}", who(blocker, "stands in its place"))
+            format!("the lock was lost: {}", who(blocker, "replaced it"))
         }
         Loss::For(LossCause::Intruder(blocker)) => {
-            format!("the lock was lost: {}", who(blocker, "works beside us"))
+            format!(
+                "the lock was lost: {}",
+                who(blocker, "holds a conflicting lock")
+            )
         }
     }
 }
@@ -253,8 +249,8 @@ fn who(blocker: &BlockingObject, does: &str) -> String {
     match blocker.object.record() {
         Some(record) => format!(
             "{} (operation: {}) {does}",
-            tenure_files::error::printable(&record.holder),
-            tenure_files::error::printable(&record.operation)
+            tenure_files::internal::printable(&record.holder),
+            tenure_files::internal::printable(&record.operation)
         ),
         None => format!("an unreadable record {does}"),
     }

@@ -139,7 +139,7 @@ impl RepositoryGuard {
     ///
     /// Returns [`Error::Lost`] if the lock is lost or still lapsed, [`Error::NotHeld`] if this
     /// guard holds nothing.
-    pub async fn revive(&self) -> Result<(), Error> {
+    pub(crate) async fn revive(&self) -> Result<(), Error> {
         let (answer, answered) = oneshot::channel();
         self.order(HolderCommand::Revive(answer))?;
         self.answered(answered.await.ok())

@@ -19,14 +19,14 @@ pub enum ObjectKey {
 
 impl ObjectKey {
     /// Prefix of all shared locks.
-    pub const SHARED_PREFIX: &str = "index/lock.shared/";
+    pub(crate) const SHARED_PREFIX: &str = "index/lock.shared/";
 
     const EXCLUSIVE: &str = "index/lock.exclusive";
     const FENCE: &str = "index/lock.tenure/fence";
 
     /// Creates the key of a shared lock acquired at `acquired_at` (P30.2 acquire a shared lock).
     /// `suffix` separates two processes whose clocks show the same time.
-    pub fn shared(acquired_at: &str, suffix: u64) -> ObjectKey {
+    pub(crate) fn shared(acquired_at: &str, suffix: u64) -> ObjectKey {
         ObjectKey::Shared(format!("{acquired_at}-{suffix:016x}"))
     }
 
@@ -55,7 +55,7 @@ impl ObjectKey {
 
     /// Returns `true` for a half-written file of an original in a directory store (P4 (directory
     /// stores)). If it does not parse, it is not a lock (P24 (unparsable repository records)).
-    pub fn is_scratch(&self) -> bool {
+    pub(crate) fn is_scratch(&self) -> bool {
         matches!(self, ObjectKey::Shared(name) if name.ends_with(".tmp"))
     }
 }

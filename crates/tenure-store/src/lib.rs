@@ -5,7 +5,7 @@
 //! programs *originals*.
 //!
 //! ```text
-//!   Repository ── RepositoryGuard ── blocking     public API
+//!   Repository ── RepositoryGuard                 public API
 //!        driver ── runtime ── clocks              runs procedures on one background thread
 //!   protocol: Acquire HoldProcedure Probe         decides; pure, no I/O, no clock
 //!             ListLocks BreakLocks
@@ -15,7 +15,7 @@
 //!        envelope                                 bytes: zstd, gzip, AES-256-GCM
 //! ```
 //!
-//! [`protocol`] makes every decision as plain data, so a model checker can drive it through all
+//! The module `protocol` makes every decision as plain data, so a model checker can drive it through all
 //! interleavings. Rule ids (P…, K…, C…) refer to `docs/spec/`.
 //!
 //! # Guarantees
@@ -45,36 +45,71 @@
     reason = "a process has a handful of machines; plain data reads better than boxes"
 )]
 
-pub mod address;
-pub mod blocking;
+#[cfg(not(any(feature = "dir", feature = "bucket")))]
+compile_error!("tenure-store needs one of its features: dir, s3, gcs, azure");
+
+mod address;
 mod clocks;
+#[cfg(feature = "bucket")]
 mod connector;
-pub mod directory;
+#[cfg(feature = "dir")]
+mod directory;
 mod driver;
-pub mod envelope;
+mod envelope;
 mod error;
 mod guard;
-pub mod key;
-pub mod lock_terms;
+mod key;
+mod lock_terms;
 pub mod messages;
-pub mod object;
-pub mod protocol;
-pub mod record;
+#[cfg(feature = "bucket")]
+mod object;
+mod protocol;
+mod record;
 mod repository;
 mod runtime;
-pub mod staleness;
-pub mod store;
-pub mod time;
+mod staleness;
+mod store;
+mod time;
 
-pub use address::RepositoryAddress;
-pub use clocks::now;
+pub use address::{AddressError, Bucket, RepositoryAddress, Scheme};
 pub use driver::{EventListener, LockEvent};
-pub use envelope::{DataKey, Seal};
+pub use envelope::{DataKey, KeyError, Seal};
 pub use error::{Error, Loss};
 pub use guard::{RepositoryGuard, Ticket, TicketError};
 pub use key::ObjectKey;
-pub use lock_terms::{ConditionLevel, LockMode, LockSettings, OnConflict, OtherClients};
+pub use lock_terms::{
+    ConditionLevel, LockMode, LockSettings, OnConflict, OtherClients, SettingsError,
+};
+pub use protocol::{
+    Abilities, AcquireRefusal, BlockingObject, BreakResult, BreakTarget, Insist, LockListing,
+    LossCause, Notice,
+};
+pub use record::{AcquisitionId, HolderBlock, LockRecord};
 pub use repository::{
     Demand, FollowedProcess, LockPurpose, Options, Repository, StoreHealth, WaitLimit,
 };
+pub use staleness::{
+    Evidence, HeldReason, Object, ObjectContent, ProcessLiveness, Staleness, Unreadable, Version,
+};
 pub use tenure_files::Class;
+
+/// The protocol as a step machine, and the stores that carry out its steps. The model check and the
+/// tests of the stores use them; they may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::clocks::now;
+    #[cfg(feature = "dir")]
+    pub use crate::directory::{Directory, ProbeAccess};
+    pub use crate::envelope::Codec;
+    pub use crate::lock_terms::LockTerms;
+    #[cfg(feature = "bucket")]
+    pub use crate::object::Objects;
+    pub use crate::protocol::{
+        Acquire, AcquireParams, Acquired, BreakLocks, ConditionFailure, HoldProcedure, HoldStatus,
+        ListLocks, OpBody, OpFailure, OpFailureKind, OpResult, OwnRecord, Probe, Procedure,
+        ProcedureStep, Released, StoreOp, WaitBehavior,
+    };
+    pub use crate::staleness::Observations;
+    pub use crate::store::{BoxFuture, Store};
+    pub use crate::time::{BootTime, Now, parse_stamp, stamp};
+}

@@ -183,23 +183,23 @@ pub struct LockTerms {
 
 impl LockTerms {
     /// Number of times that a refused write restarts the acquire (P28.3).
-    pub const ROUNDS: u8 = 5;
+    pub(crate) const ROUNDS: u8 = 5;
     /// Delay before a failed refresh is repeated (P32 (lease limit at 80 percent)).
-    pub const REFRESH_RETRY: Duration = Duration::from_secs(2);
+    pub(crate) const REFRESH_RETRY: Duration = Duration::from_secs(2);
     /// Time after which a conflicting record is read again before it counts (P33).
-    pub const SECOND_LOOK: Duration = Duration::from_secs(10);
+    pub(crate) const SECOND_LOOK: Duration = Duration::from_secs(10);
 
     /// Returns how long a holder may rely on a refresh, counted from the sending of its write
     /// (P32).
-    pub fn reliance(&self) -> Duration {
-        self.ttl * 4 / 5
+    pub(crate) fn reliance(&self) -> Duration {
+        tenure_files::Lease::usable(self.ttl)
     }
 
     /// Returns how long to wait for a younger conflicting client to withdraw (P28.4).
     ///
     /// At least one second, even if the settle time is zero: the other client's read and delete are
     /// still under way.
-    pub fn withdrawal(&self) -> Duration {
+    pub(crate) fn withdrawal(&self) -> Duration {
         self.settle.max(Duration::from_secs(1))
     }
 }

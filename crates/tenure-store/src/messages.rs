@@ -4,14 +4,14 @@
 
 use std::fmt::Write;
 
-use tenure_files::error::printable;
+use tenure_files::internal::printable;
 
 use crate::key::ObjectKey;
 use crate::lock_terms::LockMode;
 use crate::protocol::BlockingObject;
 use crate::record::LockRecord;
 use crate::staleness::ObjectContent;
-use crate::time::HumanDuration;
+use tenure_files::internal::HumanDuration;
 
 /// Returns the message of a refused request, in the words of the originals (P39).
 pub fn refused(wanted: LockMode, blocker: &BlockingObject) -> String {

@@ -9,23 +9,27 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::StatusCode;
 use jiff::Timestamp;
+#[cfg(feature = "s3")]
 use object_store::aws::AmazonS3Builder;
+#[cfg(feature = "azure")]
 use object_store::azure::MicrosoftAzureBuilder;
+#[cfg(feature = "gcs")]
 use object_store::gcp::GoogleCloudStorageBuilder;
 use object_store::path::Path;
 use object_store::{
     ObjectMeta, ObjectStore, ObjectStoreExt, PutMode, PutOptions, PutResult, RetryConfig,
     UpdateVersion,
 };
+use tenure_files::internal::{Here, verdict_without_lock};
 
 use crate::address::{Bucket, Scheme};
 use crate::connector::{Condition, Connector, Exchange, LastResponse};
 use crate::envelope::{Codec, LIMIT};
 use crate::key::ObjectKey;
 use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpResult, StoreOp};
-use crate::record::HolderBlock;
+use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::{Object, ObjectContent, ProcessLiveness, Unreadable, Version};
-use crate::store::{BoxFuture, Store, followed, own_block};
+use crate::store::{BoxFuture, Store, liveness, own_block};
 
 /// Time limit of one request. A refresh that hangs must leave time for another within the lease
 /// (P32 (lease limit at 80 percent)).
@@ -283,15 +287,33 @@ fn client(
     }
     let name = &bucket.name;
     Ok(match bucket.scheme {
+        #[cfg(feature = "s3")]
         // One DELETE request per key: a bulk delete has no conditions.
         Scheme::S3 => build!(
             AmazonS3Builder::from_env()
                 .with_bucket_name(name)
                 .with_disable_bulk_delete(true)
         ),
+        #[cfg(feature = "gcs")]
         Scheme::Google => build!(GoogleCloudStorageBuilder::from_env().with_bucket_name(name)),
+        #[cfg(feature = "azure")]
         Scheme::Azure => build!(MicrosoftAzureBuilder::from_env().with_container_name(name)),
+        #[cfg(not(all(feature = "s3", feature = "gcs", feature = "azure")))]
+        other => {
+            return Err(object_store::Error::NotSupported {
+                source: format!("{other:?} is not part of this build").into(),
+            });
+        }
     })
+}
+
+/// Checks from this machine whether the holder of an object is alive. An object has no descriptor,
+/// so `flock` proves nothing here (K11–K14).
+fn followed(record: &LockRecord) -> ProcessLiveness {
+    match &record.tenure {
+        None => ProcessLiveness::Unknown,
+        Some(block) => liveness(verdict_without_lock(&block.identity(), false, &Here::now())),
+    }
 }
 
 async fn next<S: futures_core::Stream + Unpin>(stream: &mut S) -> Option<S::Item> {
@@ -349,5 +371,5 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     let words: Vec<_> = text.split_whitespace().collect();
-    tenure_files::error::printable(&words.join(" "))
+    tenure_files::internal::printable(&words.join(" "))
 }

@@ -219,7 +219,7 @@ impl OpFailure {
     }
 
     /// Creates a failure that a retry does not resolve.
-    pub fn lasting(text: impl Into<String>) -> OpFailure {
+    pub(crate) fn lasting(text: impl Into<String>) -> OpFailure {
         OpFailure {
             kind: OpFailureKind::Lasting,
             text: text.into(),
@@ -241,13 +241,13 @@ pub struct BlockingObject {
 
 impl BlockingObject {
     /// Returns the identity of the acquisition, or `None` if the object is unreadable.
-    pub fn identity(&self) -> Option<AcquisitionId> {
+    pub(crate) fn identity(&self) -> Option<AcquisitionId> {
         self.object.record().map(LockRecord::identity)
     }
 
     /// Returns `true` if `other` is the same acquisition: the same identity, or the same version of
     /// an unreadable object.
-    pub fn is_same(&self, other: &BlockingObject) -> bool {
+    pub(crate) fn is_same(&self, other: &BlockingObject) -> bool {
         self.key == other.key
             && match (self.identity(), other.identity()) {
                 (Some(mine), Some(theirs)) => mine == theirs,
@@ -292,7 +292,7 @@ fn unexpected(answer: OpResult) -> OpFailure {
             OpFailure::passing("the store is busy with another writer of the same key")
         }
         OpResult::Refused(ConditionFailure::Condition) => {
-            OpFailure::passing("the store refused on a condition nobody set")
+            OpFailure::passing("the store refused on a condition that was not set")
         }
         OpResult::Refused(ConditionFailure::NotSupported) => {
             OpFailure::lasting("the store does not support this operation")

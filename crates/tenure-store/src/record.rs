@@ -10,13 +10,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use serde::Deserialize;
 use serde::de::{Deserializer, IgnoredAny, MapAccess, Visitor};
-use tenure_files::identity as process;
+use tenure_files::Identity;
+use tenure_files::internal::FENCE_ROOM;
 
 use crate::time::parse_stamp;
 
 /// The ttl of the originals. Records without a valid ttl of their own are judged by it (P22
 /// (evidence of staleness)).
-pub const DEFAULT_TTL: Duration = Duration::from_secs(60);
+pub(crate) const DEFAULT_TTL: Duration = Duration::from_secs(60);
 
 /// A lock record.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
@@ -117,7 +118,7 @@ impl LockRecord {
     ///
     /// A ttl outside P16 (allowed lease times) is not used: a shorter one is replaced by the
     /// default, a longer one is reduced to the maximum.
-    pub fn ttl(&self) -> Duration {
+    pub(crate) fn ttl(&self) -> Duration {
         match self.tenure.as_ref().and_then(|block| block.ttl) {
             Some(seconds @ 30..=600) => Duration::from_secs(seconds),
             Some(601..) => Duration::from_secs(600),
@@ -126,7 +127,7 @@ impl LockRecord {
     }
 
     /// Returns the identity of the acquisition that wrote this record.
-    pub fn identity(&self) -> AcquisitionId {
+    pub(crate) fn identity(&self) -> AcquisitionId {
         AcquisitionId {
             holder: self.holder.clone(),
             acquired_at: self.acquired_at.clone(),
@@ -135,7 +136,7 @@ impl LockRecord {
     }
 
     /// Returns `true` if the acquisition `identity` wrote this record.
-    pub fn is(&self, identity: &AcquisitionId) -> bool {
+    pub(crate) fn is(&self, identity: &AcquisitionId) -> bool {
         self.holder == identity.holder
             && self.acquired_at == identity.acquired_at
             && self.token() == identity.token.as_deref()
@@ -155,8 +156,8 @@ impl LockRecord {
 
 impl HolderBlock {
     /// Converts the block for the liveness check of `tenure-files` (K10–K14).
-    pub fn identity(&self) -> process::Identity {
-        process::Identity {
+    pub(crate) fn identity(&self) -> Identity {
+        Identity {
             pid: self.pid,
             start: self.start,
             boot: self.boot.clone(),
@@ -174,7 +175,7 @@ impl HolderBlock {
     /// Members with wrong types or impossible numbers count as missing (K9 (missing identity
     /// members), K15 (records without a block)).
     fn from_json(block: &serde_json::Map<String, serde_json::Value>) -> HolderBlock {
-        let read = process::Identity::from_json(block);
+        let read = Identity::from_json(block);
         HolderBlock {
             pid: read.pid,
             start: read.start,
@@ -217,7 +218,7 @@ impl HolderBlock {
             .map_or_else(|| "null".to_owned(), |fence| fence.to_string());
         add(
             "fence",
-            Some(format!("{fence:<width$}", width = process::FENCE_ROOM)),
+            Some(format!("{fence:<width$}", width = FENCE_ROOM)),
         );
         format!("{{{}}}", members.join(","))
     }

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tenure_files::Class;
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tokio::sync::{OnceCell, mpsc, oneshot, watch};
 use tokio::time::Instant;
 
-use crate::address::RepositoryAddress;
+use crate::address::{RepositoryAddress, Scheme};
 use crate::clocks::now;
+#[cfg(feature = "dir")]
 use crate::directory::{Directory, ProbeAccess};
 use crate::driver::{self, DriverState, EventListener};
 use crate::envelope::{Codec, DataKey, Seal};
@@ -18,6 +19,7 @@ use crate::error::Error;
 use crate::guard::{RepositoryGuard, Ticket};
 use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode, LockSettings, LockTerms};
+#[cfg(feature = "bucket")]
 use crate::object::Objects;
 use crate::protocol::{
     Abilities, Acquire, AcquireParams, AcquireRefusal, Acquired, BreakLocks, BreakResult,
@@ -149,6 +151,10 @@ impl Repository {
     ///
     /// Returns an error if the settings are invalid, the ttl is too long for sealed records, or the
     /// store cannot be opened.
+    #[cfg_attr(
+        not(feature = "bucket"),
+        expect(unused_variables, reason = "a directory has no client to configure")
+    )]
     pub fn open(place: RepositoryAddress, options: Options) -> Result<Repository, Error> {
         let Options {
             settings,
@@ -170,6 +176,7 @@ impl Repository {
             None => Codec::plain(),
         };
         let (store, window, known): (Arc<dyn Store>, Arc<dyn Store>, _) = match &place {
+            #[cfg(feature = "dir")]
             RepositoryAddress::Directory(path) => {
                 let open = |access| {
                     Directory::open(path, codec.clone(), access).map_err(|error| Error::Open {
@@ -188,7 +195,8 @@ impl Repository {
                     Some(known),
                 )
             }
-            RepositoryAddress::Bucket(bucket) => {
+            #[cfg(feature = "bucket")]
+            RepositoryAddress::Bucket(bucket) if missing_feature(&place).is_none() => {
                 let objects =
                     Objects::open(bucket, &config, codec).map_err(|error| Error::Open {
                         place: Box::new(place.clone()),
@@ -198,6 +206,14 @@ impl Repository {
                 let objects: Arc<dyn Store> = Arc::new(objects);
                 (Arc::clone(&objects), objects, None)
             }
+            _ => {
+                let feature = missing_feature(&place).unwrap_or("bucket");
+                return Err(Error::Open {
+                    place: Box::new(place),
+                    class: Class::Unsupported,
+                    text: format!("this program was built without the feature `{feature}`"),
+                });
+            }
         };
         let abilities = OnceCell::new_with(known);
         Ok(Repository::build(
@@ -205,7 +221,8 @@ impl Repository {
         ))
     }
 
-    /// Creates a repository on a custom store. Its abilities are probed at the first lock.
+    /// Creates a repository on a store of a test. Its abilities are probed at the first lock.
+    #[doc(hidden)]
     pub fn on(
         place: RepositoryAddress,
         store: Arc<dyn Store>,
@@ -421,7 +438,7 @@ impl Inner {
         };
         let holder = format!(
             "{} (pid {})",
-            tenure_files::identity::host_name(),
+            tenure_files::internal::host_name(),
             std::process::id()
         );
         let request = AcquireParams {
@@ -556,6 +573,19 @@ impl std::fmt::Debug for Repository {
 
 fn random() -> u128 {
     u128::from_be_bytes(Token::random().bytes())
+}
+
+/// Returns the cargo feature for `place` if this build lacks it.
+fn missing_feature(place: &RepositoryAddress) -> Option<&'static str> {
+    let (feature, is_built) = match place {
+        RepositoryAddress::Directory(_) => ("dir", cfg!(feature = "dir")),
+        RepositoryAddress::Bucket(bucket) => match bucket.scheme {
+            Scheme::S3 => ("s3", cfg!(feature = "s3")),
+            Scheme::Google => ("gcs", cfg!(feature = "gcs")),
+            Scheme::Azure => ("azure", cfg!(feature = "azure")),
+        },
+    };
+    (!is_built).then_some(feature)
 }
 
 #[cfg(test)]

@@ -18,7 +18,8 @@ use jiff::Timestamp;
 
 use crate::key::ObjectKey;
 use crate::record::{DEFAULT_TTL, LockRecord};
-use crate::time::{BootTime, HumanDuration, Now, span};
+use crate::time::{BootTime, Now, span};
+use tenure_files::internal::HumanDuration;
 
 /// A decoded object as one response of the store showed it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -164,10 +165,10 @@ pub enum Evidence {
 impl std::fmt::Display for Staleness {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Staleness::Held(HeldReason::InForce) => f.write_str("held: its lease has not run out"),
-            Staleness::Held(HeldReason::FarAhead) => {
-                f.write_str("held: its date is suspiciously far ahead, break it if nobody runs")
-            }
+            Staleness::Held(HeldReason::InForce) => f.write_str("held: its lease has not expired"),
+            Staleness::Held(HeldReason::FarAhead) => f.write_str(
+                "held: its date is far in the future; break it if its holder does not run",
+            ),
             Staleness::Held(HeldReason::NoDate) => {
                 f.write_str("held: it has no readable date, so it ends only by release or break")
             }
@@ -177,9 +178,9 @@ impl std::fmt::Display for Staleness {
             Staleness::Held(HeldReason::YoungByStore) => {
                 f.write_str("held: expired by its date, but refreshed; its holder's clock is slow")
             }
-            Staleness::Held(HeldReason::Unproven) => {
-                f.write_str("held: expired, but nothing proves yet that nobody refreshes it")
-            }
+            Staleness::Held(HeldReason::Unproven) => f.write_str(
+                "held: expired, but it is not proven yet that its holder stopped refreshing it",
+            ),
             Staleness::Held(HeldReason::Locked) => {
                 f.write_str("held: expired, but its process is there and keeps it locked")
             }
@@ -216,7 +217,7 @@ impl Observations {
     /// The time runs from the response that first showed this version to the sending of the latest
     /// request. Changes before the first response or after the latest request cannot be excluded,
     /// so that time does not count.
-    pub fn note(
+    pub(crate) fn note(
         &mut self,
         key: &ObjectKey,
         version: &Version,
@@ -236,13 +237,13 @@ impl Observations {
     }
 
     /// Forgets all shared locks that are not in `listed`.
-    pub fn keep_shared(&mut self, listed: &[ObjectKey]) {
+    pub(crate) fn keep_shared(&mut self, listed: &[ObjectKey]) {
         self.0
             .retain(|key, _| *key == ObjectKey::Exclusive || listed.contains(key));
     }
 
     /// Forgets `key`: a later object under the same key is another lock.
-    pub fn forget(&mut self, key: &ObjectKey) {
+    pub(crate) fn forget(&mut self, key: &ObjectKey) {
         self.0.remove(key);
     }
 }
@@ -252,7 +253,7 @@ impl Object {
     ///
     /// If the store shows no clock, our own clock is used and `skew` is subtracted (K45). Returns
     /// `None` if the time of the last write is unknown.
-    pub fn age(&self, now: Now, skew: Duration) -> Option<Duration> {
+    pub(crate) fn age(&self, now: Now, skew: Duration) -> Option<Duration> {
         let modified = self.modified?;
         Some(match self.store_now {
             Some(store_now) => span(modified, store_now),
@@ -273,7 +274,7 @@ impl Object {
 ///
 /// `watched` is how long this process has observed it unchanged. `now` is read before the request
 /// was sent.
-pub fn judge(
+pub(crate) fn judge(
     key: &ObjectKey,
     object: &Object,
     watched: Duration,

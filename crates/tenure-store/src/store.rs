@@ -4,10 +4,10 @@ use std::future::Future;
 use std::pin::Pin;
 
 use crate::protocol::{OpResult, StoreOp};
-use crate::record::{HolderBlock, LockRecord};
+use crate::record::HolderBlock;
 use crate::staleness::ProcessLiveness;
-use tenure_files::identity::{Here, Identity, Token};
-use tenure_files::liveness::{Proof, Verdict, verdict_without_lock};
+use tenure_files::{Identity, Token};
+use tenure_files::{Proof, Verdict};
 
 /// A boxed future.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -35,15 +35,6 @@ pub(crate) fn own_block() -> HolderBlock {
         pidns: own.pidns,
         host: own.host,
         ..HolderBlock::default()
-    }
-}
-
-/// Checks from this machine whether the holder of an object is alive. An object has no descriptor,
-/// so `flock` proves nothing here (K11–K14).
-pub(crate) fn followed(record: &LockRecord) -> ProcessLiveness {
-    match &record.tenure {
-        None => ProcessLiveness::Unknown,
-        Some(block) => liveness(verdict_without_lock(&block.identity(), false, &Here::now())),
     }
 }
 

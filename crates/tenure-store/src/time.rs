@@ -4,7 +4,6 @@
 //! and advances while the machine is suspended. Wall time is used only in records, because
 //! originals judge by it. Both are passed in as a [`Now`]; this module reads no clock.
 
-use std::fmt;
 use std::ops::Add;
 use std::time::Duration;
 
@@ -129,31 +128,14 @@ fn digits(bytes: &[u8]) -> Option<u32> {
 
 /// Returns `later - earlier`, or zero if `later` is not later (K46 (future time stamps): a date in
 /// the future proves no age).
-pub fn span(earlier: Timestamp, later: Timestamp) -> Duration {
+pub(crate) fn span(earlier: Timestamp, later: Timestamp) -> Duration {
     Duration::try_from(later.duration_since(earlier)).unwrap_or(Duration::ZERO)
 }
 
 /// Returns `time + span`, limited to the latest representable time.
-pub fn after(time: Timestamp, span: Duration) -> Timestamp {
+pub(crate) fn after(time: Timestamp, span: Duration) -> Timestamp {
     let span = SignedDuration::try_from(span).unwrap_or(SignedDuration::MAX);
     time.saturating_add(span).unwrap_or(Timestamp::MAX)
-}
-
-/// Formats a duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
-#[derive(Clone, Copy, Debug)]
-pub struct HumanDuration(pub Duration);
-
-impl fmt::Display for HumanDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match seconds {
-            0 => write!(f, "{} ms", self.0.as_millis()),
-            1..120 => write!(f, "{seconds} s"),
-            120..7200 => write!(f, "{} min", seconds / 60),
-            7200..172_800 => write!(f, "{} h", seconds / 3600),
-            _ => write!(f, "{} days", seconds / 86_400),
-        }
-    }
 }
 
 #[cfg(test)]

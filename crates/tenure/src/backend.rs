@@ -22,10 +22,10 @@ use crate::error::{Blocker, Busy, Error};
 use crate::guard::Guard;
 use crate::hold::Hold;
 use crate::inspect::{Broken, Force, LockState, WatchStream};
-use crate::lease::Lease;
 use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::values::{Class, Fence, HoldId, Mode, Wait};
+use tenure_files::Lease;
 
 /// The backend-specific part of a [`Guard`].
 pub(crate) enum BackendHold {
@@ -37,7 +37,7 @@ pub(crate) enum BackendHold {
     Repository(repository::RepositoryHold),
     #[cfg_attr(
         not(feature = "daemon"),
-        expect(dead_code, reason = "nobody makes one in that build")
+        expect(dead_code, reason = "that build never makes one")
     )]
     Daemon(daemon::DaemonHold),
 }
@@ -92,7 +92,7 @@ impl BackendHold {
         }
     }
 
-    pub(crate) fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
+    pub(crate) fn file(&self) -> Option<&tenure_files::FileHolding> {
         match self {
             BackendHold::Sidecar(guard) => Some(guard.hold()),
             BackendHold::Exclusive(guard) => Some(guard.hold()),
@@ -177,7 +177,7 @@ pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
             Ok(taken.pop().expect("one path was asked for"))
         }
         Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
-            tenure_files::future::run(move |cancel| files::acquire(&request, Some(&cancel))).await
+            tenure_files::internal::run(move |cancel| files::acquire(&request, Some(&cancel))).await
         }
         #[cfg(feature = "store")]
         Address::Repository(_) => repository::acquire(tenure, request).await,
@@ -214,7 +214,7 @@ pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guar
         request.check()?;
         return files::acquire(&request, None);
     }
-    crate::runtime::block_on(acquire(tenure, request))
+    tenure_files::internal::block_on(acquire(tenure, request))
 }
 
 /// Releases what was acquired when a later acquire fails. Waits for the releases, because the

@@ -15,91 +15,50 @@
 //! }
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+//!
+//! [`Lock::blocking`](crate::Lock::blocking) and [`LockAll::blocking`](crate::LockAll::blocking)
+//! turn the builders of a [`Tenure`](crate::Tenure) into these. The other calls of `Tenure` return
+//! futures that run in any executor.
 
-use std::future::Future;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
+
+use tenure_files::Lease;
+use tenure_files::internal::block_on;
 
 use crate::address::{Address, IntoAddress};
 use crate::capabilities::Need;
 use crate::error::{Busy, Error, LostLock};
 use crate::hold::Hold;
-use crate::lease::Lease;
+use crate::lock::setters;
+use crate::request::Request;
 use crate::signals::{HoldEvent, ReleaseRequest};
-use crate::tenure::Tenure;
 use crate::values::{Fence, Mode, Wait};
 
 /// Returns a builder for a lock on `place`. See [`crate::lock()`].
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
-    crate::lock(place).map(Lock::from)
-}
-
-/// Runs a future of this crate and blocks this thread. Needs no runtime.
-pub fn wait<F: Future>(future: F) -> F::Output {
-    crate::runtime::block_on(future)
+    crate::lock(place).map(crate::Lock::blocking)
 }
 
 /// A builder for one lock; the blocking form of [`crate::Lock`].
 #[derive(Clone, Debug)]
 #[must_use = "nothing is locked before `acquire`"]
-pub struct Lock(crate::Lock);
+pub struct Lock(pub(crate) crate::Lock);
 
-impl From<crate::Lock> for Lock {
-    fn from(lock: crate::Lock) -> Lock {
-        Lock(lock)
-    }
-}
+/// A builder for several locks; the blocking form of [`crate::LockAll`].
+#[derive(Clone, Debug)]
+#[must_use = "nothing is locked before `acquire`"]
+pub struct LockAll(pub(crate) crate::LockAll);
 
-/// Forwards setters to the inner [`crate::Lock`].
-macro_rules! forward {
-    ($($(#[$doc:meta])* $name:ident($($argument:ident: $type:ty),*);)+) => {
-        impl Lock {
-            $($(#[$doc])*
-            pub fn $name(self, $($argument: $type),*) -> Lock {
-                Lock(self.0.$name($($argument),*))
-            })+
-        }
-    };
-}
-
-forward! {
-    /// Acquires in shared mode, together with other shared holders.
-    shared();
-    /// Acquires in exclusive mode. This is the default.
-    exclusive();
-    /// Acquires the path and everything below it in shared mode.
-    shared_tree();
-    /// Acquires one of `of` permits. All holders of a path must give the same number.
-    permit(of: NonZeroU32);
-    /// Sets the mode.
-    mode(mode: Mode);
-    /// Sets the maximum time to wait. Default: no limit.
-    wait(time: Duration);
-    /// Fails with [`Error::Busy`] instead of waiting.
-    no_wait();
-    /// Sets whether and how long to wait.
-    wait_limit(wait: Wait);
-    /// Sets the time after which the lease ends without a renewal. Tenure renews by itself.
-    ttl(ttl: Duration);
-    /// Asks the holder to release the lock while this request waits.
-    ask();
-    /// Sets what the lock is for. Waiters see it.
-    purpose(purpose: impl Into<String>);
-    /// Adds a label for people. Backends without labels ignore it.
-    label(key: impl Into<String>, value: impl Into<String>);
-    /// Requests a fence. Lock files assign one only on request; the other backends always do.
-    fenced();
-    /// Fails instead of waiting if the wait would close a cycle of owners. Daemon only.
-    refuse_deadlock();
-    /// Requires a capability; see [`crate::Lock::require`].
-    require(need: Need);
-    /// Makes a hold that outlives this process; see [`crate::Lock::follows`].
-    follows(pid: u32);
-    /// Sets a callback that reports the blocker and the queue position while the request waits.
-    on_wait(tell: impl Fn(&Busy) + Send + Sync + 'static);
-}
+setters!(Lock);
+setters!(LockAll);
 
 impl Lock {
+    fn each(self, change: impl Fn(&mut Request)) -> Lock {
+        Lock(self.0.each(change))
+    }
+
     /// Acquires the lock. See [`crate::Lock::acquire`] for the errors.
     pub fn acquire(self) -> Result<Guard, Error> {
         self.0.acquire_blocking().map(Guard)
@@ -122,17 +81,14 @@ impl Lock {
     }
 }
 
-impl Tenure {
-    /// Returns a builder for a lock on `place`, for blocking use.
-    pub fn lock_blocking(&self, place: impl IntoAddress) -> Result<Lock, Error> {
-        self.lock(place).map(Lock)
+impl LockAll {
+    fn each(self, change: impl Fn(&mut Request)) -> LockAll {
+        LockAll(self.0.each(change))
     }
-}
 
-impl crate::LockAll {
-    /// Acquires all locks or none. The blocking form of [`acquire`](crate::LockAll::acquire).
-    pub fn acquire_all_blocking(self) -> Result<Vec<Guard>, Error> {
-        let guards = self.acquire_blocking()?;
+    /// Acquires all locks or none. See [`crate::LockAll::acquire`].
+    pub fn acquire(self) -> Result<Vec<Guard>, Error> {
+        let guards = self.0.acquire_blocking()?;
         Ok(guards.into_vec().into_iter().map(Guard).collect())
     }
 }
@@ -178,14 +134,9 @@ impl Guard {
         self.0.owner()
     }
 
-    /// Returns the hold on disk if the lock is a file.
-    pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
-        self.0.file()
-    }
-
     /// Checks that the lock is held now. See [`crate::Guard::check`].
     pub fn check(&self) -> Result<(), Error> {
-        wait(self.0.check())
+        block_on(self.0.check())
     }
 
     /// Checks whether this process knows that the lock is lost. Does no I/O.
@@ -195,7 +146,7 @@ impl Guard {
 
     /// Blocks until the lock is lost.
     pub fn lost(&self) -> LostLock {
-        wait(self.0.lost())
+        block_on(self.0.lost())
     }
 
     /// Returns the first release request, if there is one.
@@ -205,7 +156,7 @@ impl Guard {
 
     /// Blocks until another client asks for the lock.
     pub fn release_requested(&self) -> ReleaseRequest {
-        wait(self.0.release_requested())
+        block_on(self.0.release_requested())
     }
 
     /// Calls `listener` for every event of the lock. See [`crate::Guard::listen`].
@@ -215,11 +166,11 @@ impl Guard {
 
     /// Releases the lock. See [`crate::Guard::release`].
     pub fn release(self) -> Result<(), Error> {
-        wait(self.0.release())
+        block_on(self.0.release())
     }
 
     /// Ends the guard without releasing the lock; see [`crate::Guard::into_hold`].
     pub fn into_hold(self) -> Result<Hold, Error> {
-        wait(self.0.into_hold())
+        block_on(self.0.into_hold())
     }
 }

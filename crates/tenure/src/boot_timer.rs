@@ -1,4 +1,4 @@
-//! Timer on `CLOCK_BOOTTIME` (timerfd).
+//! Sleeps on `CLOCK_BOOTTIME`.
 //!
 //! Suspended time counts, so a lease that ran out while the machine was suspended is noticed at
 //! once on resume. Tokio's timers use a clock that stops meanwhile.
@@ -6,14 +6,11 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
-    timerfd_settime,
-};
+use tenure_files::internal::BootTimer;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-use crate::lease::Lease;
+use tenure_files::Lease;
 
 /// Completes at `moment` of [`Lease::now`]; immediately if it has passed. Must run on the runtime
 /// thread.
@@ -36,7 +33,7 @@ pub(crate) async fn until(moment: Duration) {
 
 #[allow(
     unsafe_code,
-    reason = "registering a descriptor is unsafe for those who may close it meanwhile"
+    reason = "a registered descriptor must not be closed by another owner"
 )]
 fn registered(timer: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
     // SAFETY: the `OwnedFd` moves into the `AsyncFd`, which never gives it out here. The descriptor
@@ -46,22 +43,7 @@ fn registered(timer: OwnedFd) -> std::io::Result<AsyncFd<OwnedFd>> {
 }
 
 fn armed(moment: Duration) -> std::io::Result<OwnedFd> {
-    let timer = timerfd_create(
-        TimerfdClockId::Boottime,
-        TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-    )?;
-    let zero = Timespec {
-        tv_sec: 0,
-        tv_nsec: 0,
-    };
-    let at = Timespec {
-        tv_sec: i64::try_from(moment.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(moment.subsec_nanos()),
-    };
-    let once = Itimerspec {
-        it_interval: zero,
-        it_value: at,
-    };
-    timerfd_settime(&timer, TimerfdTimerFlags::ABSTIME, &once)?;
-    Ok(timer)
+    let timer = BootTimer::new()?;
+    timer.set(Some(moment))?;
+    Ok(timer.into())
 }

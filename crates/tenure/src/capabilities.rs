@@ -8,7 +8,8 @@ use serde::{Serialize, Serializer};
 
 use crate::address::Address;
 use crate::error::Error;
-use crate::values::{Mode, span, whole_millis};
+use crate::values::{Mode, whole_millis};
+use tenure_files::internal::HumanDuration;
 
 /// What the backend of an address supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -195,11 +196,11 @@ impl Capabilities {
         self.require(place, Need::Lease)?;
         match &self.lease {
             Some(range) if !range.contains(&ttl) => Err(Error::input(
-                format!("ttl of {}", span(ttl)),
+                format!("ttl of {}", HumanDuration(ttl)),
                 format!(
                     "is out of range at {place}: {} to {}",
-                    span(*range.start()),
-                    span(*range.end())
+                    HumanDuration(*range.start()),
+                    HumanDuration(*range.end())
                 ),
             )),
             _ => Ok(()),
@@ -241,8 +242,8 @@ impl fmt::Display for Capabilities {
             Some(range) => writeln!(
                 f,
                 "lease     {} to {}",
-                span(*range.start()),
-                span(*range.end())
+                HumanDuration(*range.start()),
+                HumanDuration(*range.end())
             )?,
             None => writeln!(f, "lease     none: held as long as the holder lives")?,
         }

@@ -8,10 +8,12 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use tenure_files::error::{Decision, printable};
+use tenure_files::Decision;
+use tenure_files::internal::printable;
 
 use crate::address::Address;
-use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis, span};
+use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis};
+use tenure_files::internal::HumanDuration;
 
 /// The reason why an operation on a lock failed.
 #[derive(Debug, thiserror::Error)]
@@ -72,18 +74,6 @@ impl Error {
         match self {
             Error::Busy(busy) | Error::TimedOut(busy) => Some(busy),
             _ => None,
-        }
-    }
-
-    /// Returns the exit code of a command that fails with this error: C2 (exit codes), C15 (exit
-    /// code follows the decision), C16 (details of codes and break).
-    pub fn exit_code(&self) -> u8 {
-        match self {
-            Error::Busy(_) => 75,
-            Error::TimedOut(_) => 124,
-            Error::Lost(_) => 120,
-            Error::Input(_) | Error::Unsupported(_) => 2,
-            Error::Refused(_) | Error::Unavailable(_) | Error::Denied { .. } => 125,
         }
     }
 
@@ -308,11 +298,11 @@ impl fmt::Display for Blocker {
             (BlockerKind::Holds, mode) => write!(f, "held ({mode}) by {}", self.holder)?,
         }
         if let Some(held_for) = self.held_for {
-            write!(f, ", for {}", span(held_for))?;
+            write!(f, ", for {}", HumanDuration(held_for))?;
         }
         match (self.standing, self.lease_left) {
             (BlockerKind::Waits, _) => Ok(()),
-            (BlockerKind::Holds, Some(left)) => write!(f, ", lease left {}", span(left)),
+            (BlockerKind::Holds, Some(left)) => write!(f, ", lease left {}", HumanDuration(left)),
             (BlockerKind::Holds, None) => write!(f, "; judged {}", self.verdict),
         }
     }
@@ -466,7 +456,7 @@ impl fmt::Display for Unavailable {
             f,
             "{}: {what}; try again in {}",
             self.place,
-            span(self.retry_after)
+            HumanDuration(self.retry_after)
         )
     }
 }

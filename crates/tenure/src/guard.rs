@@ -11,9 +11,9 @@ use crate::address::Address;
 use crate::backend::BackendHold;
 use crate::error::{Error, LostLock};
 use crate::hold::Hold;
-use crate::lease::Lease;
 use crate::signals::{HoldEvent, ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Mode};
+use tenure_files::Lease;
 
 /// A lock that is held.
 ///
@@ -105,7 +105,7 @@ impl Guard {
 
     /// Returns the hold on disk if the lock is a file: path, descriptor and heartbeat. See K38
     /// (inherit the locked descriptor).
-    pub fn file(&self) -> Option<&tenure_files::hold::FileHolding> {
+    pub fn file(&self) -> Option<&tenure_files::FileHolding> {
         self.held().file()
     }
 

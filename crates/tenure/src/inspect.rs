@@ -10,7 +10,8 @@ use tokio::sync::mpsc;
 
 use crate::address::Address;
 use crate::error::{Blocker, Error};
-use crate::values::{Fence, Holder, Mode, millis, span};
+use crate::values::{Fence, Holder, Mode, millis};
+use tenure_files::internal::HumanDuration;
 
 /// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -81,7 +82,7 @@ impl fmt::Display for LockState {
             write!(f, "\n  rule: {rule}")?;
         }
         for note in &self.notes {
-            write!(f, "\n  {}", tenure_files::error::printable(note))?;
+            write!(f, "\n  {}", tenure_files::internal::printable(note))?;
         }
         Ok(())
     }
@@ -106,12 +107,12 @@ pub struct QueuedWaiter {
 impl fmt::Display for QueuedWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder == Holder::default() {
-            true => f.write_str(&tenure_files::error::printable(&self.owner))?,
+            true => f.write_str(&tenure_files::internal::printable(&self.owner))?,
             false => self.holder.fmt(f)?,
         }
         write!(f, " ({})", self.mode)?;
         match self.waited {
-            Some(waited) => write!(f, ", waiting for {}", span(waited)),
+            Some(waited) => write!(f, ", waiting for {}", HumanDuration(waited)),
             None => Ok(()),
         }
     }
@@ -246,10 +247,5 @@ impl WatchStream {
     /// Returns the next change, or `None` at the end of the stream.
     pub async fn next(&mut self) -> Option<Result<ChangeEvent, Error>> {
         self.changes.recv().await
-    }
-
-    /// Returns the next change and blocks this thread. See [`next`](WatchStream::next).
-    pub fn next_blocking(&mut self) -> Option<Result<ChangeEvent, Error>> {
-        crate::runtime::block_on(self.next())
     }
 }

@@ -17,7 +17,7 @@
 //! println!("fence {:?}", guard.fence());
 //! guard.release().await?;
 //! # Ok(()) }
-//! # tenure::blocking::wait(example()).unwrap();
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 //!
 //! To move from a lock file to a replicated cluster, change the address ([`Address`]). Each backend
@@ -43,7 +43,6 @@ mod error;
 mod guard;
 mod hold;
 mod inspect;
-mod lease;
 mod lock;
 mod policy;
 mod request;
@@ -66,13 +65,17 @@ pub use error::{
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
 pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
-pub use lease::Lease;
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
-pub use request::OnWait;
 pub use signals::{HoldEvent, ReleaseRequest};
+pub use tenure_core::path::Path;
+pub use tenure_core::value::Invalid as PathError;
+pub use tenure_files::upload::{UploadId, UploadIdError};
+pub use tenure_files::{FileHolding, Lease};
 #[cfg(feature = "store")]
-pub use tenure_store::{DataKey, Demand, Seal};
+pub use tenure_store::{
+    AddressError, Bucket, DataKey, Demand, KeyError, RepositoryAddress, Scheme, Seal,
+};
 #[cfg(feature = "store")]
 pub use tuning::RepositoryTuning;
 pub use tuning::{Durability, ExclusiveTuning, FileTuning, Quiesce, Reclaim, Tuning};
@@ -89,7 +92,7 @@ pub use crate::tenure::{Builder, Tenure};
 ///
 /// [`Error::Input`] if `place` is no valid address, or a variable of the environment is wrong.
 pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
-    let place = place.into_where()?;
+    let place = place.into_address()?;
     // Only the daemon has settings in the environment. Files must stay lockable when they are
     // wrong.
     static PLAIN: LazyLock<Tenure> = LazyLock::new(Tenure::default);
@@ -111,7 +114,7 @@ pub fn lock(place: impl IntoAddress) -> Result<Lock, Error> {
 /// })
 /// .await?;
 /// # Ok(()) }
-/// # tenure::blocking::wait(example()).unwrap();
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 /// ```
 pub async fn with<T, E: From<Error>>(
     place: impl IntoAddress,
@@ -133,8 +136,3 @@ fn shared() -> Result<Tenure, Error> {
     *shared = Some(tenure.clone());
     Ok(tenure)
 }
-
-/// Runs the examples of the guide as doctests.
-#[cfg(doctest)]
-#[doc = include_str!("../../../docs/guides/library.md")]
-struct Guide;

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_files::identity::Token;
+use tenure_files::Token;
 
 use crate::address::{Address, IntoAddress};
 use crate::backend;
@@ -13,7 +13,6 @@ use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::guard::{Guard, Guards};
 use crate::request::Request;
-use crate::runtime;
 use crate::tenure::Tenure;
 use crate::values::{Mode, Wait};
 
@@ -35,7 +34,7 @@ pub struct LockAll {
     requests: Vec<Request>,
 }
 
-/// The setters that [`Lock`] and [`LockAll`] share. Each setter changes all requests of the
+/// The setters that all builders share, async and blocking. Each setter changes all requests of the
 /// builder.
 macro_rules! setters {
     ($type:ty) => {
@@ -145,6 +144,8 @@ macro_rules! setters {
     };
 }
 
+pub(crate) use setters;
+
 setters!(Lock);
 setters!(LockAll);
 
@@ -158,9 +159,14 @@ impl Lock {
         &self.request.place
     }
 
-    fn each(mut self, change: impl Fn(&mut Request)) -> Lock {
+    pub(crate) fn each(mut self, change: impl Fn(&mut Request)) -> Lock {
         change(&mut self.request);
         self
+    }
+
+    /// Returns the blocking form of this builder.
+    pub fn blocking(self) -> crate::blocking::Lock {
+        crate::blocking::Lock(self)
     }
 
     /// Adds a second lock; both are held together (`--also`).
@@ -174,11 +180,11 @@ impl Lock {
     /// guards.check().await?;
     /// guards.release().await?;
     /// # Ok(()) }
-    /// # tenure::blocking::wait(example()).unwrap();
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
     /// ```
     pub fn also(self, place: impl IntoAddress) -> Result<LockAll, Error> {
         let mut other = self.request.clone();
-        other.place = place.into_where()?;
+        other.place = place.into_address()?;
         let requests = vec![self.request, other];
         Ok(LockAll::new(self.tenure, requests))
     }
@@ -217,7 +223,7 @@ impl Lock {
     ///     .await?;
     /// assert_eq!(answer, 42);
     /// # Ok(()) }
-    /// # tenure::blocking::wait(example()).unwrap();
+    /// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
     /// ```
     pub async fn with<T, E: From<Error>>(
         self,
@@ -241,9 +247,14 @@ impl LockAll {
         LockAll { tenure, requests }
     }
 
-    fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
+    pub(crate) fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
         self.requests.iter_mut().for_each(change);
         self
+    }
+
+    /// Returns the blocking form of this builder.
+    pub fn blocking(self) -> crate::blocking::LockAll {
+        crate::blocking::LockAll(self)
     }
 
     /// Acquires all locks or none: C6 (several locks at once).
@@ -280,7 +291,7 @@ impl LockAll {
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
         let is_file = |request: &Request| request.place.is_file();
         if !self.requests.iter().all(is_file) {
-            return runtime::block_on(self.acquire());
+            return tenure_files::internal::block_on(self.acquire());
         }
         // Lock files only: no runtime and no thread, C7 (fast start).
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
@@ -291,7 +302,7 @@ impl LockAll {
             match backend::acquire_blocking(&tenure, request) {
                 Ok(guard) => taken.add(&step, vec![guard]),
                 Err(error) => {
-                    runtime::block_on(backend::give_up(taken.guards()));
+                    tenure_files::internal::block_on(backend::give_up(taken.guards()));
                     return Err(error);
                 }
             }

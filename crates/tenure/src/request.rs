@@ -11,7 +11,7 @@ use crate::tuning::Tuning;
 use crate::values::{Holder, Mode, Wait};
 
 /// A callback for waiting requests: gets the blocker and the queue position.
-pub type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
+pub(crate) type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
 
 /// A request for one lock.
 #[derive(Clone)]

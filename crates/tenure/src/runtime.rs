@@ -3,11 +3,9 @@
 //! It is separate from the executor of the program, so a busy or blocked executor does not lose a
 //! lock. It starts on demand; lock files never need it.
 
+#[cfg(feature = "daemon")]
 use std::future::Future;
-use std::pin::pin;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::runtime::{Builder, Handle};
@@ -67,26 +65,5 @@ struct AbortOnDrop(AbortHandle);
 impl Drop for AbortOnDrop {
     fn drop(&mut self) {
         self.0.abort();
-    }
-}
-
-/// Polls a future on this thread and parks between wake-ups. Needs no runtime.
-pub(crate) fn block_on<F: Future>(future: F) -> F::Output {
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(UnparkWaker(std::thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::park(),
-        }
-    }
-}
-
-struct UnparkWaker(Thread);
-
-impl Wake for UnparkWaker {
-    fn wake(self: Arc<UnparkWaker>) {
-        self.0.unpark();
     }
 }

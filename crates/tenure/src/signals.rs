@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use crate::address::Address;
 use crate::error::{LostCause, LostLock};
-use crate::lease::Lease;
 use crate::values::Holder;
+use tenure_files::Lease;
 
 /// An event of a lock that is held.
 #[derive(Clone, Debug)]
@@ -37,11 +37,11 @@ pub struct ReleaseRequest {
 impl fmt::Display for ReleaseRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.by == Holder::default() {
-            true => f.write_str("somebody asks for the lock")?,
+            true => f.write_str("an unknown client asks for the lock")?,
             false => write!(f, "{} asks for the lock", self.by)?,
         }
         match &self.reason {
-            Some(reason) => write!(f, ": {}", tenure_files::error::printable(reason)),
+            Some(reason) => write!(f, ": {}", tenure_files::internal::printable(reason)),
             None => Ok(()),
         }
     }

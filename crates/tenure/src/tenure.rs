@@ -36,7 +36,7 @@ use crate::values::{HoldId, Holder};
 /// println!("{}", tenure.inspect("mem:nightly").await?);
 /// guard.release().await?;
 /// # Ok(()) }
-/// # tenure::blocking::wait(example()).unwrap();
+/// # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 /// ```
 #[derive(Clone)]
 pub struct Tenure {
@@ -104,7 +104,7 @@ impl Tenure {
     ///
     /// [`Error::Input`] if `place` is no valid address.
     pub fn lock(&self, place: impl IntoAddress) -> Result<Lock, Error> {
-        Ok(Lock::new(self.clone(), self.request(place.into_where()?)))
+        Ok(Lock::new(self.clone(), self.request(place.into_address()?)))
     }
 
     /// Returns a builder for several locks that are acquired all or none, in a fixed order: C6
@@ -119,7 +119,7 @@ impl Tenure {
     ) -> Result<LockAll, Error> {
         let mut requests = Vec::new();
         for place in places {
-            requests.push(self.request(place.into_where()?));
+            requests.push(self.request(place.into_address()?));
         }
         Ok(LockAll::new(self.clone(), requests))
     }
@@ -136,21 +136,21 @@ impl Tenure {
     }
 
     /// Returns what the backend of `place` supports. Does no I/O.
-    pub fn capabilities<P>(&self, place: impl IntoAddress) -> Result<Capabilities, Error> {
-        Ok(Capabilities::of(&place.into_where()?))
+    pub fn capabilities(&self, place: impl IntoAddress) -> Result<Capabilities, Error> {
+        Ok(Capabilities::of(&place.into_address()?))
     }
 
     /// Returns who holds `place`, who waits for it, and which conflict rule applies.
     ///
     /// Changes nothing.
     pub async fn inspect(&self, place: impl IntoAddress) -> Result<LockState, Error> {
-        backend::inspect(self, &place.into_where()?).await
+        backend::inspect(self, &place.into_address()?).await
     }
 
     /// Returns all locks at or below `place`: in a directory, in a tree of paths, or of a
     /// repository.
     pub async fn list(&self, place: impl IntoAddress) -> Result<Vec<LockState>, Error> {
-        backend::list(self, &place.into_where()?).await
+        backend::list(self, &place.into_address()?).await
     }
 
     /// Returns all locks of the configured daemon.
@@ -169,7 +169,7 @@ impl Tenure {
         place: impl IntoAddress,
         reason: Option<&str>,
     ) -> Result<Vec<Blocker>, Error> {
-        backend::ask(self, &place.into_where()?, reason).await
+        backend::ask(self, &place.into_address()?, reason).await
     }
 
     /// Breaks the hold `id` of `place`; without an `id`, all holds that block `place`.
@@ -183,12 +183,12 @@ impl Tenure {
         reason: &str,
     ) -> Result<Broken, Error> {
         let breaking = BreakRequest { id, force, reason };
-        backend::break_hold(self, &place.into_where()?, breaking).await
+        backend::break_hold(self, &place.into_address()?, breaking).await
     }
 
     /// Returns a stream of the changes at or below `place`. It begins with the present holds.
     pub async fn watch(&self, place: impl IntoAddress) -> Result<WatchStream, Error> {
-        backend::watch(self, &place.into_where()?).await
+        backend::watch(self, &place.into_address()?).await
     }
 
     /// Renews the lease of a hold that outlives its process: C13 (holds for scripts).

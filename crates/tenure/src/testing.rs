@@ -16,21 +16,21 @@
 //! });
 //! assert!(matches!(work.await, Err(Error::Lost(_))));
 //! # Ok(()) }
-//! # tenure::blocking::wait(example()).unwrap();
+//! # tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(example()).unwrap();
 //! ```
 
 use std::time::Duration;
 
-use tenure_files::identity::Token;
+use tenure_files::Token;
 
 use crate::address::{Address, MemoryName};
 use crate::backend::memory;
 use crate::blocking::Guard;
 use crate::error::{Error, LostCause};
-use crate::lease::Lease;
 use crate::signals::ReleaseRequest;
 use crate::tenure::Tenure;
 use crate::values::Holder;
+use tenure_files::Lease;
 
 /// A lock in memory with a random name, controlled by a test.
 #[derive(Debug)]
@@ -59,9 +59,10 @@ impl Script {
     /// Acquires the lock as another owner until the returned guard is dropped. Meanwhile the
     /// program under test finds the lock busy.
     pub fn occupy(&self, purpose: &str) -> Result<Guard, Error> {
-        let stranger = Tenure::builder().name("somebody else").build()?;
+        let stranger = Tenure::builder().name("another client").build()?;
         stranger
-            .lock_blocking(self.place())?
+            .lock(self.place())?
+            .blocking()
             .purpose(purpose)
             .acquire()
     }
@@ -76,7 +77,7 @@ impl Script {
     pub fn ask(&self, reason: &str) {
         let request = ReleaseRequest {
             by: Holder {
-                name: "somebody else".into(),
+                name: "another client".into(),
                 ..Holder::default()
             },
             reason: Some(reason.to_owned()),

@@ -6,7 +6,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tenure_files::error::printable;
+use tenure_files::internal::printable;
 pub use tenure_files::{Class, Wait};
 
 /// The mode in which a lock is requested or held.
@@ -112,7 +112,7 @@ impl Holder {
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         Holder {
             name,
-            host: tenure_files::identity::host_name(),
+            host: tenure_files::internal::host_name(),
             pid: Some(std::process::id()),
             ..Holder::default()
         }
@@ -127,7 +127,7 @@ impl fmt::Display for Holder {
         };
         match (self.name.as_str(), self.pid) {
             ("", None) if self.host.is_empty() => f.write_str("an unknown holder")?,
-            ("", None) => write!(f, "somebody{}", on(&self.host))?,
+            ("", None) => write!(f, "an unknown process{}", on(&self.host))?,
             ("", Some(pid)) => write!(f, "pid {pid}{}", on(&self.host))?,
             (name, None) => write!(f, "{}{}", printable(name), on(&self.host))?,
             (name, Some(pid)) => write!(f, "{} (pid {pid}{})", printable(name), on(&self.host))?,
@@ -169,9 +169,9 @@ impl Verdict {
     }
 }
 
-impl From<tenure_files::liveness::Verdict> for Verdict {
-    fn from(verdict: tenure_files::liveness::Verdict) -> Verdict {
-        use tenure_files::liveness::Verdict as Files;
+impl From<tenure_files::Verdict> for Verdict {
+    fn from(verdict: tenure_files::Verdict) -> Verdict {
+        use tenure_files::Verdict as Files;
         let life = match verdict {
             Files::Alive(_) => HolderLiveness::Alive,
             Files::Dead(_) => HolderLiveness::Dead,
@@ -228,17 +228,6 @@ impl fmt::Display for HoldId {
     }
 }
 
-/// Formats a duration for people: `850 ms`, `3 s`, `12 min`, `5 h`, `2 days`.
-pub(crate) fn span(duration: Duration) -> String {
-    match (duration.as_millis(), duration.as_secs()) {
-        (millis, 0) => format!("{millis} ms"),
-        (_, seconds @ 1..=119) => format!("{seconds} s"),
-        (_, seconds @ 120..=7199) => format!("{} min", seconds / 60),
-        (_, seconds @ 7200..=172_799) => format!("{} h", seconds / 3600),
-        (_, seconds) => format!("{} days", seconds / 86_400),
-    }
-}
-
 /// Serializes a duration as milliseconds.
 pub(crate) fn millis<S: Serializer>(
     duration: &Option<Duration>,
@@ -272,16 +261,6 @@ mod tests {
         assert_eq!(
             holder.to_string(),
             "ci\\u{1b}[2J (pid 7 on atlas) for nightly"
-        );
-    }
-
-    #[test]
-    fn spans_are_short() {
-        let of = |seconds| span(Duration::from_secs(seconds));
-        assert_eq!(span(Duration::from_millis(250)), "250 ms");
-        assert_eq!(
-            [of(3), of(180), of(7200), of(200_000)],
-            ["3 s", "3 min", "2 h", "2 days"]
         );
     }
 }

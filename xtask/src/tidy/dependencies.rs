@@ -60,6 +60,11 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-wire",
         ],
     ),
+    // Test helpers and test processes. Not published.
+    (
+        "tenure-testkit",
+        &["tenure-files", "tenure", "tenure-server"],
+    ),
     // The load generator is a client like any other: it uses the wire protocol.
     ("tenure-bench", &["tenure-wire"]),
     // Examples of user programs: only the public library.
@@ -71,8 +76,9 @@ const ARROWS: &[(&str, &[&str])] = &[
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // Property tests compare the space with the naive model.
     ("tenure-core", &["tenure-reference"]),
-    // The conformance suite runs against a real daemon.
-    ("tenure", &["tenure-server"]),
+    ("tenure-files", &["tenure-testkit"]),
+    // The tests of the client speak the wire protocol beside it.
+    ("tenure-testkit", &["tenure-wire"]),
     // Black-box tests use the wire protocol.
     ("tenure-cli", &["tenure-wire"]),
     // The examples run against a real daemon.

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tenure::{Address, blocking};
+use tenure::Address;
+use tenure_files::internal::block_on;
 
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
@@ -50,7 +51,7 @@ impl AskCommand {
                  program; to send it anyway, add --force"
             )));
         }
-        let asked = blocking::wait(tenure.ask(&place, self.reason.as_deref()))?;
+        let asked = block_on(tenure.ask(&place, self.reason.as_deref()))?;
         let text = match asked.as_slice() {
             [] => format!("{place} is not held; no request was sent"),
             several => {

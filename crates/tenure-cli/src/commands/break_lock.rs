@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::json;
-use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState, blocking};
+use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState};
+use tenure_files::internal::block_on;
 use tenure_files::sidecar;
 
 use crate::options::InspectOptions;
@@ -66,7 +67,7 @@ impl BreakCommand {
         if self.guard {
             return self.remove_guard(&place);
         }
-        let state = blocking::wait(tenure.inspect(&place))?;
+        let state = block_on(tenure.inspect(&place))?;
         let victims = self.victims(&state)?;
         if !self.force {
             refuse_living(&place, &victims)?;
@@ -80,7 +81,7 @@ impl BreakCommand {
             (_, None, _) => None,
         };
         let force = if self.force { Force::Yes } else { Force::No };
-        let broken = blocking::wait(tenure.break_hold(&place, id.as_ref(), force, &self.reason))?;
+        let broken = block_on(tenure.break_hold(&place, id.as_ref(), force, &self.reason))?;
         let fence = broken
             .fence
             .map_or_else(String::new, |fence| format!("; the fence is now {fence}"));

@@ -5,8 +5,9 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tenure::{Address, Capabilities, blocking};
-use tenure_files::dir::{Dir, FileSystemReach};
+use tenure::{Address, Capabilities};
+use tenure_files::internal::block_on;
+use tenure_files::internal::{Dir, FileSystemReach};
 
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
@@ -55,8 +56,8 @@ impl Doctor {
             Address::Repository(address) => store(address)?,
             Address::Daemon { nodes, .. } => {
                 // First, because a daemon that does not serve says why.
-                let health = blocking::wait(tenure.health_of(nodes))?;
-                let state = blocking::wait(tenure.inspect(&place))?;
+                let health = block_on(tenure.health_of(nodes))?;
+                let state = block_on(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
                 vec![
                     (
@@ -133,7 +134,7 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
     let repository =
         tenure_store::Repository::open(address.clone(), tenure_store::Options::default())
             .map_err(failed)?;
-    let health = tenure_store::blocking::wait(repository.health()).map_err(failed)?;
+    let health = block_on(repository.health()).map_err(failed)?;
     let level = health.abilities.level;
     let what = match level {
         tenure_store::ConditionLevel::Nothing => {

@@ -5,7 +5,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tenure::{Address, Blocker, HolderLiveness, LockState, blocking};
+use tenure::{Address, Blocker, HolderLiveness, LockState};
+use tenure_files::internal::block_on;
 
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, LOST, OutputFormat};
@@ -63,7 +64,7 @@ impl FenceCheckCommand {
             None => from_environment()?,
         };
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
-        let state = blocking::wait(tenure.inspect(&place))?;
+        let state = block_on(tenure.inspect(&place))?;
         let held = self.is_in_force(&state);
         let text = match held {
             true => format!("{place} is still held by {}", self.owner),

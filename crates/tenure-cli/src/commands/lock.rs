@@ -8,6 +8,7 @@ use std::time::Duration;
 use clap::Args;
 use serde_json::json;
 use tenure::{Address, Hold, Mode, Tenure, blocking};
+use tenure_files::internal::block_on;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -100,9 +101,7 @@ impl LockCommand {
         // A waiter for a lock file may simply be killed. On other backends a signal must first
         // withdraw the request.
         let guard = match place.is_file() {
-            true => Ok(blocking::Lock::from(lock)
-                .acquire()
-                .map(blocking::Guard::into_async)),
+            true => Ok(lock.blocking().acquire().map(blocking::Guard::into_async)),
             false => Interrupts::catch()?.unless(lock.acquire()),
         };
         shown.over();
@@ -110,7 +109,7 @@ impl LockCommand {
             Ok(guard) => guard.map_err(|error| self.not_had(error))?,
             Err(signal) => interrupt::die_of(signal, &tenure, std::slice::from_ref(&place)),
         };
-        let hold = blocking::wait(guard.into_hold())?;
+        let hold = block_on(guard.into_hold())?;
         let json = json!({
             "hold": hold.to_string(),
             "where": hold.place().to_string(),
@@ -158,7 +157,7 @@ impl RenewCommand {
 
     fn renew(&self) -> Result<(), CommandFailure> {
         let (hold, tenure) = adopt(&self.hold, &self.inspect_options)?;
-        blocking::wait(tenure.renew_hold(&hold))?;
+        block_on(tenure.renew_hold(&hold))?;
         match OutputFormat::of(self.json) {
             OutputFormat::Text => Ok(()),
             OutputFormat::Json => {
@@ -193,7 +192,7 @@ impl UnlockCommand {
 
     fn unlock(&self) -> Result<(), CommandFailure> {
         let (hold, tenure) = adopt(&self.hold, &self.inspect_options)?;
-        blocking::wait(tenure.release_hold(&hold))?;
+        block_on(tenure.release_hold(&hold))?;
         match OutputFormat::of(self.json) {
             OutputFormat::Text => Ok(()),
             OutputFormat::Json => {

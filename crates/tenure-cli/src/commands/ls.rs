@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, LockState, Tenure, blocking};
+use tenure::{Address, LockState, Tenure};
+use tenure_files::internal::block_on;
 
 use crate::lock_table;
 use crate::options::InspectOptions;
@@ -71,12 +72,12 @@ impl ListScope {
 
     pub(crate) fn list(&self) -> Result<Vec<LockState>, CommandFailure> {
         if let Some(place) = &self.place {
-            return Ok(blocking::wait(self.tenure.list(place))?);
+            return Ok(block_on(self.tenure.list(place))?);
         }
         let here = Address::Sidecar(".".into());
-        let mut states = blocking::wait(self.tenure.list(here))?;
+        let mut states = block_on(self.tenure.list(here))?;
         if std::env::var_os("TENURE_URL").is_some_and(|url| !url.is_empty()) {
-            states.extend(blocking::wait(self.tenure.list_all())?);
+            states.extend(block_on(self.tenure.list_all())?);
         }
         Ok(states)
     }

@@ -4,7 +4,8 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
-use tenure::{Algorithm, Policy as Row, Tenure, blocking};
+use tenure::{Algorithm, Policy as Row, Tenure};
+use tenure_files::internal::block_on;
 
 use crate::output::{self, CommandFailure, OutputFormat};
 
@@ -76,7 +77,7 @@ impl PolicyCommand {
                 algorithm,
                 ..
             }) => {
-                blocking::wait(tenure.set_policy(&namespace, algorithm))?;
+                block_on(tenure.set_policy(&namespace, algorithm))?;
                 let text = format!("the policy of {namespace} is now {algorithm}");
                 form.answer(
                     text,
@@ -84,16 +85,16 @@ impl PolicyCommand {
                 )
             }
             PolicyCommand::Get(OnePolicy { namespace, .. }) => {
-                let row = blocking::wait(tenure.policy(&namespace))?;
+                let row = block_on(tenure.policy(&namespace))?;
                 form.answer(sentence(&row), &row)
             }
             PolicyCommand::Rm(OnePolicy { namespace, .. }) => {
-                blocking::wait(tenure.remove_policy(&namespace))?;
+                block_on(tenure.remove_policy(&namespace))?;
                 let text = format!("removed the policy of {namespace}");
                 form.answer(text, &json!({ "namespace": namespace, "removed": true }))
             }
             PolicyCommand::Ls(_) => {
-                let rows = blocking::wait(tenure.policies())?;
+                let rows = block_on(tenure.policies())?;
                 match form {
                     OutputFormat::Json => output::line(&output::to_json(&rows)?),
                     OutputFormat::Text => {

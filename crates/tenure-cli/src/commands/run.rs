@@ -10,7 +10,8 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use tenure::{Address, Error, Guard, HoldEvent, LockAll, Mode, Tenure, blocking};
-use tenure_files::heartbeat;
+use tenure_files::internal as files;
+use tenure_files::internal::block_on;
 
 use crate::duration;
 use crate::interrupt::{self, Interrupts};
@@ -157,7 +158,7 @@ impl RunCommand {
         };
         // A short command needs no heartbeat thread. With several locks, the first may be held for
         // long before the last is acquired, so its heartbeat must run.
-        let mut rest = (places.len() == 1).then(heartbeat::rest);
+        let mut rest = (places.len() == 1).then(files::rest);
         let waiting = Arc::new(WaitProgress::new());
         let taken = take(
             self.wanted(&tenure, &places, &waiting)?,
@@ -297,7 +298,7 @@ fn take(
             Ok(guards.map(tenure::Guards::into_vec))
         }
         None => {
-            let guards = lock.acquire_all_blocking();
+            let guards = lock.blocking().acquire();
             Ok(guards.map(|guards| {
                 guards
                     .into_iter()
@@ -336,7 +337,7 @@ fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
         if known && guard.lease().is_some() {
             continue;
         }
-        match blocking::wait(guard.release()) {
+        match block_on(guard.release()) {
             Ok(()) => {}
             Err(Error::Lost(_)) => lost = true,
             Err(error) => eprintln!("tenure: {error}"),

@@ -10,7 +10,8 @@ use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Paragraph, Row, Table, TableState};
-use tenure::{LockState, blocking};
+use tenure::LockState;
+use tenure_files::internal::block_on;
 
 use super::ls::ListScope;
 use crate::duration;
@@ -132,7 +133,7 @@ impl TopView {
     fn ask(&mut self, scope: &ListScope) {
         let Some(state) = self.chosen() else { return };
         let place = state.place.clone();
-        self.message = match blocking::wait(scope.tenure().ask(&place, None)) {
+        self.message = match block_on(scope.tenure().ask(&place, None)) {
             Ok(asked) if asked.is_empty() => format!("{place} is not held"),
             Ok(asked) => format!("asked {} to release {place}", asked[0].holder),
             Err(error) => error.to_string(),
@@ -201,7 +202,7 @@ mod tests {
     /// The selected row shows its waiters in order.
     #[test]
     fn holders_and_waiters_are_drawn() {
-        let held = blocking::wait(async {
+        let held = block_on(async {
             let tenure = tenure::Tenure::default();
             let guard = tenure
                 .lock("mem:top/a")?

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, LockState, Mode, blocking};
+use tenure::{Address, LockState, Mode};
+use tenure_files::internal::block_on;
 
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, HELD, OutputFormat};
@@ -40,7 +41,7 @@ impl Try {
     fn look(&self) -> Result<u8, CommandFailure> {
         let place: Address = self.place.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
-        let state = blocking::wait(tenure.inspect(&place))?;
+        let state = block_on(tenure.inspect(&place))?;
         let free = self.is_free(&state);
         let text = match (free, state.holders.first()) {
             (true, _) => format!("{place} is free"),

@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, ChangeEvent, ChangeKind, Holder, blocking};
+use tenure::{Address, ChangeEvent, ChangeKind, Holder};
+use tenure_files::internal::block_on;
 
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
@@ -38,8 +39,8 @@ impl WatchCommand {
     fn watch(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
-        let mut changes = blocking::wait(tenure.watch(&place))?;
-        while let Some(change) = changes.next_blocking() {
+        let mut changes = block_on(tenure.watch(&place))?;
+        while let Some(change) = block_on(changes.next()) {
             let change = change?;
             match OutputFormat::of(self.json) {
                 OutputFormat::Json => output::line(&output::to_json(&change)?)?,

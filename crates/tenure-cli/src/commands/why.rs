@@ -3,7 +3,8 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, Capabilities, HolderLiveness, LockState, blocking};
+use tenure::{Address, Capabilities, HolderLiveness, LockState};
+use tenure_files::internal::block_on;
 
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
@@ -38,7 +39,7 @@ impl WhyCommand {
     fn explain(&self) -> Result<(), CommandFailure> {
         let place: Address = self.place.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
-        let state = blocking::wait(tenure.inspect(&place))?;
+        let state = block_on(tenure.inspect(&place))?;
         OutputFormat::of(self.json).answer(sentences(&state), &state)
     }
 }

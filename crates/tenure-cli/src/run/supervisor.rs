@@ -19,15 +19,13 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, getpid, kill_process, set_child_subreaper, setpgid};
-use rustix::time::{
-    ClockId, Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, clock_gettime,
-    timerfd_create, timerfd_settime,
-};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use tenure::Lease;
+use tenure_files::internal::BootTimer;
 
 use super::channel::{
     Channel, ChildEndCause, OnAsk, SupervisorCommand, SupervisorReport, VariableValue, Variables,
@@ -86,7 +84,7 @@ pub(crate) fn kill_all() {
 struct ReadySupervisor {
     channel: Channel,
     child_notice: UnixStream,
-    timer: OwnedFd,
+    timer: BootTimer,
     lease: Option<ChildLease>,
 }
 
@@ -94,7 +92,7 @@ struct Supervisor {
     task: SupervisorTask,
     channel: Channel,
     child_notice: UnixStream,
-    timer: OwnedFd,
+    timer: BootTimer,
     lease: Option<ChildLease>,
 }
 
@@ -134,10 +132,7 @@ impl ReadySupervisor {
         child_notice.set_nonblocking(true)?;
         wake.set_nonblocking(true)?;
         signal_hook::low_level::pipe::register(SIGCHLD, wake)?;
-        let timer = timerfd_create(
-            TimerfdClockId::Boottime,
-            TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK,
-        )?;
+        let timer = BootTimer::new()?;
         Ok(ReadySupervisor {
             channel,
             child_notice,
@@ -282,7 +277,7 @@ impl Supervisor {
 
     /// Does what is due: the warning, TERM, KILL.
     fn act(&self, child: &mut Child) -> io::Result<()> {
-        let now = now();
+        let now = Lease::now();
         if let Some(lease) = self.lease
             && now >= self.lost_at(lease)
             && !child.warned
@@ -368,7 +363,7 @@ impl Supervisor {
         if by_force {
             // The deadline may only move forward: a second cause must not extend the time until
             // KILL.
-            let deadlines = EndDeadlines::from_now(now(), self.task.grace, self.lease);
+            let deadlines = EndDeadlines::from_now(Lease::now(), self.task.grace, self.lease);
             let earlier = child.ending.as_ref().map(|ending| ending.deadlines.kill);
             let kill = earlier.map_or(deadlines.kill, |kill| kill.min(deadlines.kill));
             let asked_to_end = child
@@ -401,14 +396,14 @@ impl Supervisor {
             (None, Some(lease)) if !child.warned => Some(self.lost_at(lease)),
             (None, _) => None,
         };
-        let now = now();
+        let now = Lease::now();
         // The end of a process group raises no signal, so poll for it. The same applies to a tree
         // that must be killed again.
         let restless = child.end.is_some() || next.is_some_and(|at| at <= now);
         if restless {
             next = Some(now + AGAIN);
         }
-        self.set_timer(next)?;
+        self.timer.set(next)?;
         let mut fds = [
             PollFd::from_borrowed_fd(self.channel.as_fd(), PollFlags::IN),
             PollFd::from_borrowed_fd(self.child_notice.as_fd(), PollFlags::IN),
@@ -423,24 +418,6 @@ impl Supervisor {
         let mut drain = [0u8; 64];
         while matches!(rustix::io::read(&self.child_notice, &mut drain), Ok(1..)) {}
         Ok(spoken)
-    }
-
-    fn set_timer(&self, at: Option<BootInstant>) -> io::Result<()> {
-        let zero = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        let it_value = at.map_or(zero, |at| Timespec {
-            tv_sec: i64::try_from(at.as_secs()).unwrap_or(i64::MAX),
-            // Zero would disarm the timer.
-            tv_nsec: i64::from(at.subsec_nanos().max(1)),
-        });
-        let spec = Itimerspec {
-            it_interval: zero,
-            it_value,
-        };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &spec)?;
-        Ok(())
     }
 
     /// Handles the death of `tenure`: there is no process that renews or releases the lock.
@@ -485,13 +462,4 @@ fn pass_on(child: Pid, number: i32) {
             let _ = kill_process(child, signal);
         }
     }
-}
-
-/// Returns the time of `CLOCK_BOOTTIME`.
-pub(crate) fn now() -> BootInstant {
-    let time = clock_gettime(ClockId::Boottime);
-    Duration::new(
-        time.tv_sec.unsigned_abs(),
-        u32::try_from(time.tv_nsec).unwrap_or(0),
-    )
 }

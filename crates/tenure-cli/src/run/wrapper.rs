@@ -15,7 +15,7 @@ use signal_hook::consts::{
 };
 use signal_hook::iterator::backend::SignalDelivery;
 use signal_hook::iterator::exfiltrator::SignalOnly;
-use tenure_files::heartbeat::HeartbeatPause;
+use tenure_files::internal::HeartbeatPause;
 
 use super::channel::{
     Channel, ChildEndCause, OnAsk, SupervisorCommand, SupervisorReport, Variables,
@@ -332,7 +332,7 @@ impl Terminal {
             return true;
         }
         self.take_back();
-        match lease.map(|lease| lease.safe_until.saturating_sub(supervisor::now())) {
+        match lease.map(|lease| lease.safe_until.saturating_sub(tenure::Lease::now())) {
             None => {
                 eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
             }

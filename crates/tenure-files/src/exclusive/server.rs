@@ -109,7 +109,7 @@ impl ExclusiveServer {
                 return Err(answer);
             }
             if Instant::now() >= give_up {
-                let what = "somebody keeps the gate locked without holding the lock";
+                let what = "another process keeps the gate locked without holding the lock";
                 return Err(failed(Error::new(Class::Held, dir.join(GATE_NAME), what)));
             }
             thread::sleep(Duration::from_millis(2));

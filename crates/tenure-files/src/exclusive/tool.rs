@@ -265,13 +265,18 @@ impl Tool {
                     match remove(dir, &mut found, &no_pause)? {
                         Removal::Removed | Removal::Changed => continue,
                         Removal::Busy if is_over => {
-                            return Err(in_vain(dir, Class::Held, wait, still_locked(blocker)));
+                            return Err(not_acquired(
+                                dir,
+                                Class::Held,
+                                wait,
+                                still_locked(blocker),
+                            ));
                         }
                         Removal::Busy => waiter.follow_lock(found.file(), found.id()),
                     }
                 }
                 JudgedLock::Held { blocker, class, .. } if is_over => {
-                    return Err(in_vain(dir, class, wait, blocker));
+                    return Err(not_acquired(dir, class, wait, blocker));
                 }
                 JudgedLock::Held { found, by, .. } => {
                     problem_since = None;
@@ -379,9 +384,9 @@ fn still_locked(blocker: BlockingHolder) -> BlockingHolder {
 }
 
 /// The error of a caller that did not wait, or waited until its deadline (X14.2).
-fn in_vain(dir: &Dir, class: Class, wait: Wait, blocker: BlockingHolder) -> Error {
+fn not_acquired(dir: &Dir, class: Class, wait: Wait, blocker: BlockingHolder) -> Error {
     let (class, what) = match (class, wait) {
-        (Class::Foreign, Wait::No) => (class, "held by somebody who cannot be checked from here"),
+        (Class::Foreign, Wait::No) => (class, "held by a process that cannot be checked from here"),
         (_, Wait::No) => (class, "held"),
         (_, Wait::For(_) | Wait::Forever) => (Class::Timeout, "not released in time"),
     };

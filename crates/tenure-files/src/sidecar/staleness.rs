@@ -256,7 +256,7 @@ pub(super) fn stale(
         .map(|after| format!(" (older than {after:?})"))
         .unwrap_or_default();
     add_blocker(error, Some(blocker)).next(format!(
-        "nobody has approved its removal{after}; to remove it: tenure break {address}"
+        "its removal was not approved{after}; to remove it: tenure break {address}"
     ))
 }
 

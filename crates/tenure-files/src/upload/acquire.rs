@@ -213,7 +213,7 @@ impl Acquirer<'_> {
         let (class, what) = match (held.class, wait) {
             (Class::Foreign, _) => (
                 Class::Foreign,
-                "held by somebody who cannot be checked from here",
+                "held by a process that cannot be checked from here",
             ),
             (_, Wait::No) => (Class::Held, "held"),
             (_, Wait::For(_) | Wait::Forever) => (Class::Timeout, "not released in time"),

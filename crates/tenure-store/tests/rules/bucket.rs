@@ -13,7 +13,7 @@ mod s3_server;
 use std::time::Duration;
 
 use s3_server::{BUCKET, Conditions, Fault, FaultKind, FaultPlan, S3Server};
-use tenure_store::protocol::{BreakTarget, Insist};
+use tenure_store::{BreakTarget, Insist};
 use tenure_store::{
     Class, ConditionLevel, Demand, Error, LockMode, LockPurpose, LockSettings, Options,
     OtherClients, Repository, RepositoryGuard,
@@ -66,7 +66,7 @@ async fn a_lock_lives_in_a_bucket() {
     guard.check().await.unwrap();
     for mode in [LockMode::Exclusive, LockMode::Shared] {
         let error = lock(&open(&server), mode).await.unwrap_err();
-        assert_eq!((error.class(), error.exit_code()), (Class::Held, 75));
+        assert_eq!((error.class(), error.is_busy()), (Class::Held, true));
     }
     guard.release().await.unwrap();
     assert!(server.object("team/a/index/lock.exclusive").is_none());

@@ -9,7 +9,7 @@ use axum::body::Bytes;
 use axum::extract::State;
 use axum::http::{HeaderMap, Method, StatusCode, Uri};
 use axum::response::{IntoResponse, Response};
-use tenure_store::protocol::{BreakTarget, Insist};
+use tenure_store::{BreakTarget, Insist};
 use tenure_store::{
     Class, ConditionLevel, LockMode, LockPurpose, LockSettings, Options, OtherClients, Repository,
 };

@@ -3,11 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_store::directory::{Directory, ProbeAccess};
-use tenure_store::envelope::Codec;
-use tenure_store::protocol::{OpResult, StoreOp};
-use tenure_store::record::HolderBlock;
-use tenure_store::store::{BoxFuture, Store};
+use tenure_store::HolderBlock;
+use tenure_store::internal::Codec;
+use tenure_store::internal::{BoxFuture, Store};
+use tenure_store::internal::{Directory, ProbeAccess};
+use tenure_store::internal::{OpResult, StoreOp};
 use tenure_store::{
     LockMode, LockPurpose, LockSettings, Loss, Options, OtherClients, Repository, RepositoryAddress,
 };

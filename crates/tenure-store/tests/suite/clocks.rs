@@ -5,9 +5,10 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::lock_terms::LockSettings;
-use tenure_store::protocol::{AcquireRefusal, HoldStatus};
-use tenure_store::staleness::{HeldReason, Staleness};
+use tenure_store::AcquireRefusal;
+use tenure_store::LockSettings;
+use tenure_store::internal::HoldStatus;
+use tenure_store::{HeldReason, Staleness};
 
 use crate::support::LockMode;
 use crate::support::s3_server::{Fault, FaultKind, FaultPlan};
@@ -116,7 +117,7 @@ async fn a_holder_with_another_ttl_is_judged_by_its_own() {
 /// K35 (lease time), P32, P34: refreshes fail for 50 s. The work stops at 48 s, no other client
 /// takes over before 60 s, and the lock can be revived.
 #[tokio::test]
-async fn refreshes_that_fail_stop_the_work_before_anybody_may_follow() {
+async fn refreshes_that_fail_stop_the_work_before_another_client_may_acquire() {
     for mode in [LockMode::Exclusive, LockMode::Shared] {
         let time = Time::begin(ahead(0));
         let mut holder = Process::new(&time, 1, ahead(0), &LockSettings::default());

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::address::RepositoryAddress;
+use tenure_store::RepositoryAddress;
 use tenure_store::{Class, Error, LockPurpose, Options, Repository, RepositoryGuard};
 use tokio::sync::Barrier;
 use tokio::task::JoinSet;
@@ -23,7 +23,7 @@ const LANES: usize = 60;
 struct Tally {
     first: usize,
     second: usize,
-    nobody: usize,
+    neither: usize,
     /// Number of refusals because another client was faster after both had started to write.
     raced: usize,
 }
@@ -57,12 +57,12 @@ async fn race(rounds: usize, open: impl Fn(usize) -> Repository, modes: [LockMod
         let Tally {
             first,
             second,
-            nobody,
+            neither,
             raced,
         } = tally.expect("a lane ends well");
         all.first += first;
         all.second += second;
-        all.nobody += nobody;
+        all.neither += neither;
         all.raced += raced;
     }
     all
@@ -105,7 +105,7 @@ impl Tally {
                 for error in [one, two] {
                     assert!(error.is_busy(), "refused for another reason: {error}");
                 }
-                self.nobody += 1;
+                self.neither += 1;
             }
         }
     }
@@ -120,10 +120,10 @@ async fn release(guard: RepositoryGuard, won: &mut usize) {
 }
 
 fn report(what: &str, tally: &Tally) {
-    let rounds = tally.first + tally.second + tally.nobody;
+    let rounds = tally.first + tally.second + tally.neither;
     println!("{what}: {rounds} rounds, never both; {tally:?}");
     assert!(rounds >= LANES, "every lane ran");
-    assert!(tally.first + tally.second > 0, "nobody ever wins");
+    assert!(tally.first + tally.second > 0, "no process ever wins");
 }
 
 fn in_bucket(server: &S3Server) -> impl Fn(usize) -> Repository {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::lock_terms::LockSettings;
-use tenure_store::protocol::Probe;
+use tenure_store::LockSettings;
+use tenure_store::internal::Probe;
 
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
@@ -19,7 +19,10 @@ async fn liveness(time: &Time, mode: LockMode) -> [usize; 5] {
     let count = || time.server.take_seen().len();
     time.begin_again(SignedDuration::ZERO);
     let mut process = Process::new(time, 3, SignedDuration::ZERO, &LockSettings::default());
-    let acquired = process.acquire(mode).await.expect("nobody else is there");
+    let acquired = process
+        .acquire(mode)
+        .await
+        .expect("no other process is there");
     let acquire = count();
     let mut hold = process.keeping(acquired);
     process.keep(&mut hold, time.passed()).await;

@@ -7,8 +7,9 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::lock_terms::{ConditionLevel, LockSettings};
-use tenure_store::protocol::{AcquireRefusal, HoldStatus, Released};
+use tenure_store::AcquireRefusal;
+use tenure_store::internal::{HoldStatus, Released};
+use tenure_store::{ConditionLevel, LockSettings};
 
 use crate::support::LockMode;
 use crate::support::s3_server::{Fault, FaultKind, FaultPlan, Gate};

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure_store::lock_terms::{LockSettings, OnConflict};
-use tenure_store::protocol::{HoldProcedure, HoldStatus, LossCause, Notice};
+use tenure_store::internal::{HoldProcedure, HoldStatus};
+use tenure_store::{LockSettings, OnConflict};
+use tenure_store::{LossCause, Notice};
 
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};
@@ -73,7 +74,7 @@ async fn an_intruder_that_withdraws_is_none() {
             .take_notices()
             .iter()
             .any(|notice| matches!(notice, Notice::Intruder(_))),
-        "nobody stayed"
+        "no process stayed"
     );
 }
 

@@ -5,7 +5,7 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 
-use tenure_store::blocking::wait;
+use tenure_files::internal::block_on as wait;
 use tenure_store::{LockPurpose, Options, Repository, RepositoryGuard};
 
 use crate::support::LockMode;
@@ -126,21 +126,21 @@ fn race(place: &str, endpoint: &str, second: &str) {
         Contender::start("exclusive", endpoint),
         Contender::start(second, endpoint),
     ];
-    let (mut won, mut nobody) = (0, 0);
+    let (mut won, mut neither) = (0, 0);
     for _ in 0..ROUNDS {
         two.iter_mut().for_each(|one| one.tell(place));
         let answers = two.each_mut().map(Contender::answer);
         match answers.each_ref().map(String::as_str) {
             ["held", "held"] => panic!("{place}: both hold"),
             ["held", "busy"] | ["busy", "held"] => won += 1,
-            ["busy", "busy"] => nobody += 1,
+            ["busy", "busy"] => neither += 1,
             other => panic!("{place}: {other:?}"),
         }
         two.iter_mut().for_each(|one| one.tell("go on"));
         two.iter_mut()
             .for_each(|one| assert_eq!(one.answer(), "done"));
     }
-    println!("{place}, exclusive and {second}: won {won}, nobody {nobody}");
-    assert!(won > 0, "{place}: nobody ever wins");
+    println!("{place}, exclusive and {second}: won {won}, neither {neither}");
+    assert!(won > 0, "{place}: no process ever wins");
     two.into_iter().for_each(Contender::end);
 }

@@ -5,7 +5,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use tenure_store::blocking::wait;
+use tenure_files::internal::block_on as wait;
 use tenure_store::{LockPurpose, LockSettings, Options, Repository};
 
 use crate::support::LockMode;

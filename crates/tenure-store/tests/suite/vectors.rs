@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use jiff::SignedDuration;
 use tenure_store::Class;
-use tenure_store::envelope::{Codec, DataKey, Seal};
-use tenure_store::lock_terms::LockSettings;
+use tenure_store::LockSettings;
+use tenure_store::internal::Codec;
+use tenure_store::{DataKey, Seal};
 
 use crate::support::LockMode;
 use crate::support::virtual_time::{Process, Time};

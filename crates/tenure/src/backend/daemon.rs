@@ -25,10 +25,10 @@ use crate::address::Address;
 use crate::error::{Error, LostCause, LostLock, Unavailable};
 use crate::guard::Guard;
 use crate::hold::Hold;
-use crate::lease::Lease;
 use crate::request::Request;
 use crate::runtime;
 use crate::values::{Class, Fence, whole_millis};
+use tenure_files::Lease;
 
 pub(crate) use client::DaemonClient;
 use client::{Answer, CallFailure, Op, new_key};

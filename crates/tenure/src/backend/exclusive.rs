@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tenure_files::Cancel;
 use tenure_files::Error;
 use tenure_files::exclusive::{self, FILE_NAME, Tool};
-use tenure_files::publish;
-use tenure_files::wait::Cancel;
 
 use super::{BackendHold, files};
 use crate::address::Address;
@@ -51,7 +50,7 @@ fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, 
         tool = tool.heartbeat(interval);
     }
     if files.durability == Durability::Fast {
-        tool = tool.durability(publish::Durability::Fast);
+        tool = tool.durability(tenure_files::Durability::Fast);
     }
     if files.foreign_pids {
         tool = tool.foreign_pids();

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tenure_files::Cancel;
 use tenure_files::Class;
-use tenure_files::hold::{FileHolding as FileHold, LossCause};
-use tenure_files::identity::Token;
-use tenure_files::observed::{self, ObservedLock};
-use tenure_files::wait::Cancel;
+use tenure_files::ObservedLock;
+use tenure_files::Token;
+use tenure_files::{FileHolding as FileHold, LossCause};
 
 use super::{BreakRequest, exclusive, sidecar, upload};
 use crate::address::Address;
@@ -125,18 +125,18 @@ pub(super) fn observed_locks(place: &Address, observed_lock: Option<&ObservedLoc
     let mut state = LockState::free(place);
     match observed_lock.map(ObservedLock::state) {
         None => {}
-        Some(observed::ObservedState::Held(blocker)) => {
+        Some(tenure_files::ObservedState::Held(blocker)) => {
             state.free = false;
             state.holders.push(Blocker::from_files(place, blocker));
         }
-        Some(observed::ObservedState::Dead(blocker)) => {
+        Some(tenure_files::ObservedState::Dead(blocker)) => {
             let holder = match blocker {
                 Some(blocker) => Blocker::from_files(place, blocker),
                 None => unknown(place, HolderLiveness::Dead, "its process is gone"),
             };
             state.holders.push(holder);
         }
-        Some(observed::ObservedState::Problem(error)) => {
+        Some(tenure_files::ObservedState::Problem(error)) => {
             state.free = false;
             state
                 .holders
@@ -227,8 +227,8 @@ fn break_observed(
         return Err(not_held("another holds it now"));
     }
     observed_lock.break_it(match breaking.force {
-        Force::No => observed::Force::No,
-        Force::Yes => observed::Force::Yes,
+        Force::No => tenure_files::Force::No,
+        Force::Yes => tenure_files::Force::Yes,
     })?;
     Ok(Broken {
         victims,

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_store::protocol::{
+use tenure_store::{
     BlockingObject as StoreBlocker, BreakTarget, Insist, LockListing, LossCause, Notice,
 };
-use tenure_store::staleness::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tenure_store::{
     Class, FollowedProcess, LockEvent, LockMode as StoreMode, LockPurpose, LockSettings, Loss,
     OnConflict, Options, OtherClients, Repository, RepositoryAddress,
     RepositoryGuard as StoreGuard, Ticket, WaitLimit,
 };
+use tenure_store::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
@@ -23,13 +23,13 @@ use crate::hold::Hold;
 use crate::inspect::{
     Broken, ChangeEvent, ChangeKind, ChangeStream, Force, LockState, WatchStream,
 };
-use crate::lease::Lease;
 use crate::request::Request;
 use crate::runtime;
 use crate::signals::Signals;
 use crate::tenure::Tenure;
 use crate::tuning::Tuning;
 use crate::values::{Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, Wait};
+use tenure_files::Lease;
 
 /// Default ttl: C1 (options of `run`).
 const TTL: Duration = Duration::from_secs(60);
@@ -171,7 +171,7 @@ impl Drop for RepositoryHold {
 /// Converts the store's remaining validity into a lease with the same end.
 fn lease(guard: &StoreGuard, ttl: Duration) -> Lease {
     let until = Lease::now() + guard.valid_for();
-    Lease::new(until.saturating_sub(ttl * 4 / 5), ttl)
+    Lease::new(until.saturating_sub(Lease::usable(ttl)), ttl)
 }
 
 /// Opens a repository. Does no I/O.
@@ -377,15 +377,15 @@ fn blocker(place: &Address, found: &StoreBlocker) -> Blocker {
 fn loss_words(loss: &Loss) -> (LostCause, String) {
     let (cause, what) = match loss {
         Loss::Lapsed => (LostCause::Unconfirmed, "no refresh was confirmed in time"),
-        Loss::For(LossCause::Expired) => (LostCause::Expired, "its lease ran out"),
-        Loss::For(LossCause::Removed) => (LostCause::Broken, "somebody removed its record"),
+        Loss::For(LossCause::Expired) => (LostCause::Expired, "its lease expired"),
+        Loss::For(LossCause::Removed) => (LostCause::Broken, "another client removed its record"),
         Loss::For(LossCause::Overwritten(_)) => (
             LostCause::Overwritten,
-            "another's record stands in its place",
+            "the record of another client replaced it",
         ),
         Loss::For(LossCause::Intruder(_)) => (
             LostCause::Overwritten,
-            "somebody who excludes us works beside us",
+            "another client holds a conflicting lock",
         ),
     };
     (cause, what.to_owned())

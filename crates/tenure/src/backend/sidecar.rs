@@ -3,9 +3,8 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use tenure_files::publish;
+use tenure_files::Cancel;
 use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, StalePolicy};
-use tenure_files::wait::Cancel;
 use tenure_files::{Decision, Error};
 
 use super::{BackendHold, BreakRequest, files};
@@ -75,7 +74,7 @@ pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
         options = options.heartbeat(Heartbeat::Every(heartbeat));
     }
     if tuning.durability == Durability::Fast {
-        options = options.durability(publish::Durability::Fast);
+        options = options.durability(tenure_files::Durability::Fast);
     }
     if tuning.trust_pid {
         options = options.trust_pid();

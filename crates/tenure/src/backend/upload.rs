@@ -3,10 +3,9 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use tenure_files::Cancel;
 use tenure_files::Error;
-use tenure_files::publish;
 use tenure_files::upload::{self, Fencing, FileLocker, LockRequest, UploadId, UploadLocker};
-use tenure_files::wait::Cancel;
 
 use super::{BackendHold, files};
 use crate::address::Address;
@@ -53,7 +52,7 @@ pub(super) fn locker(dir: &Path, tuning: &Tuning, fenced: bool) -> Result<FileLo
         options.heartbeat = heartbeat;
     }
     if tuning.files.durability == Durability::Fast {
-        options.durability = publish::Durability::Fast;
+        options.durability = tenure_files::Durability::Fast;
     }
     if fenced {
         options.fence = Fencing::Taken;

@@ -33,7 +33,7 @@ fn fences_grow() {
     assert_eq!(
         fake.hold(LockMode::Shared, "amy").fence(),
         None,
-        "nobody ever counted"
+        "no client counted"
     );
 }
 

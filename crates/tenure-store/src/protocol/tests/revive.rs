@@ -28,7 +28,7 @@ fn revive(fake: &mut FakeStore, hold: &mut HoldProcedure) {
 /// P34: an untouched lock is revived by a write followed by a conflict check, with a fencing number
 /// above all that were given out in between.
 #[test]
-fn a_lapsed_lock_comes_back_if_nobody_came() {
+fn a_lapsed_lock_comes_back_if_no_other_client_acquired_it() {
     for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {
         for mode in MODES {
             let mut fake = FakeStore::new(level);

@@ -14,7 +14,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use tenure_store::time::parse_stamp;
+use tenure_store::internal::parse_stamp;
 
 /// Start of the model's boot clock: far from every other number.
 pub(crate) const BOOT: u64 = 1 << 40;

@@ -11,12 +11,14 @@
 use std::time::Duration;
 
 use jiff::Timestamp;
-use tenure_store::key::ObjectKey;
-use tenure_store::lock_terms::{ConditionLevel, LockTerms};
-use tenure_store::protocol::{self, ConditionFailure, OpFailure, OpResult, StoreOp};
-use tenure_store::record::{HolderBlock, LockRecord};
-use tenure_store::staleness::{Object, ObjectContent, ProcessLiveness, Version};
-use tenure_store::time::{BootTime, Now, parse_stamp, stamp};
+use tenure_store::ConditionLevel;
+use tenure_store::ObjectKey;
+use tenure_store::internal as protocol;
+use tenure_store::internal::LockTerms;
+use tenure_store::internal::{BootTime, Now, parse_stamp, stamp};
+use tenure_store::internal::{ConditionFailure, OpFailure, OpResult, StoreOp};
+use tenure_store::{HolderBlock, LockRecord};
+use tenure_store::{Object, ObjectContent, ProcessLiveness, Version};
 
 use super::canon::{BOOT, Limits, Table, VERSION, WALL, spell};
 use super::scenario::{Late, Player, Scenario, StoreClock, TICK};
@@ -28,7 +30,7 @@ use crate::support::original::{self, Original, OriginalRecord, Step};
 /// The number of a local state.
 pub(crate) type Id = u32;
 
-const NOBODY: Id = Id::MAX;
+const NO_PROCESS: Id = Id::MAX;
 
 /// An event of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -175,7 +177,7 @@ impl Locals {
         let mut image = loop {
             let local = &self.known[at as usize];
             match (local.reseated.get(k), local.came) {
-                (Some(&image), _) if image != NOBODY => break image,
+                (Some(&image), _) if image != NO_PROCESS => break image,
                 (_, Some((before, event))) => {
                     run.push((at, event));
                     at = before;
@@ -189,7 +191,7 @@ impl Locals {
             image = self.step(image, self.renamed(event, k));
             let count = self.seatings.len();
             let images = &mut self.known[state as usize].reseated;
-            images.resize(count, NOBODY);
+            images.resize(count, NO_PROCESS);
             images[k] = image;
         }
         image

@@ -3,8 +3,8 @@
 //!
 //! # What is explored
 //!
-//! - A process is an [`Acquire`](tenure_store::protocol::Acquire) and then a
-//!   [`HoldProcedure`](tenure_store::protocol::HoldProcedure): the code that ships. An original is
+//! - A process is an [`Acquire`](tenure_store::internal::Acquire) and then a
+//!   [`HoldProcedure`](tenure_store::internal::HoldProcedure): the code that ships. An original is
 //!   the simulation in [`original`](crate::support::original).
 //! - One step is one request that takes effect atomically. Between two steps of a process, other
 //!   processes may take steps and time may advance. A holder may be released whenever it is idle,
@@ -47,7 +47,7 @@ mod tenure;
 
 use std::time::Instant;
 
-use tenure_store::lock_terms::ConditionLevel;
+use tenure_store::ConditionLevel;
 
 use crate::support::LockMode::{Exclusive, Shared};
 use explore::{Explored, explore, shortest};
@@ -104,7 +104,7 @@ fn holds(scene: Scenario) {
     }
     assert!(
         explored.counted > 0,
-        "{name}: nobody ever holds, so nothing was shown"
+        "{name}: no process ever holds, so nothing was shown"
     );
 }
 
@@ -136,7 +136,7 @@ fn two_exclusives_for_ever() {
         ..CALM
     });
     holds(Scenario {
-        name: "E E, any time, nobody settles",
+        name: "E E, any time, no settle time",
         settle: false,
         ..CALM
     });
@@ -154,8 +154,8 @@ fn exclusive_and_shared() {
     });
     holds(Scenario {
         name: in_full(
-            "E S, 4 advances, nobody settles",
-            "E S, 3 advances, nobody settles",
+            "E S, 4 advances, no settle time",
+            "E S, 3 advances, no settle time",
         ),
         players: &[E, S],
         settle: false,
@@ -324,16 +324,16 @@ fn the_lapsed_do_not_delete_their_successors() {
     };
     holds(Scenario {
         name: in_full(
-            "E E, any time, level 1, nobody settles",
-            "E E, 3 advances, level 1, nobody settles",
+            "E E, any time, level 1, no settle time",
+            "E E, 3 advances, level 1, no settle time",
         ),
         ticks: in_full(Times::Any, Times::AtMost(3)),
         ..lapsed.clone()
     });
     holds(Scenario {
         name: in_full(
-            "E E E, 2 advances, level 1, nobody settles",
-            "E E E, 1 advance, level 1, nobody settles",
+            "E E E, 2 advances, level 1, no settle time",
+            "E E E, 1 advance, level 1, no settle time",
         ),
         players: &[E, E, E],
         ticks: Times::AtMost(in_full(2, 1)),
@@ -341,8 +341,8 @@ fn the_lapsed_do_not_delete_their_successors() {
     });
     holds(Scenario {
         name: in_full(
-            "E E, 3 advances, 2 stands, level 1, nobody settles",
-            "E E, 3 advances, 1 stand, level 1, nobody settles",
+            "E E, 3 advances, 2 stands, level 1, no settle time",
+            "E E, 3 advances, 1 stand, level 1, no settle time",
         ),
         ticks: Times::AtMost(3),
         stands: Times::AtMost(in_full(2, 1)),
@@ -669,7 +669,7 @@ fn what_is_taken_for_one_state_is_one() {
             ..CALM
         },
         Scenario {
-            name: "audit: E S, 3 advances, nobody settles",
+            name: "audit: E S, 3 advances, no settle time",
             players: &[E, S],
             ticks: Times::AtMost(3),
             settle: false,
@@ -684,7 +684,7 @@ fn what_is_taken_for_one_state_is_one() {
             ..CALM
         },
         Scenario {
-            name: "audit: E E, level 1, nobody settles",
+            name: "audit: E E, level 1, no settle time",
             level: ConditionLevel::Writes,
             ticks: Times::AtMost(3),
             stands: Times::AtMost(1),

@@ -17,7 +17,8 @@
 //! the default of 10 s a lock is taken over later, never sooner. Clocks that differ are explored
 //! with [`Scenario::ahead`].
 
-use tenure_store::lock_terms::{ConditionLevel, LockSettings, LockTerms};
+use tenure_store::internal::LockTerms;
+use tenure_store::{ConditionLevel, LockSettings};
 
 use super::store::Modulus;
 use crate::support::LockMode;

@@ -505,8 +505,8 @@ impl Model {
                 format!("{name}: {ask}; the answer is lost, the request {request:?}")
             }
             Action::Resume(slot) => format!("{} goes on", self.name(slot)),
-            Action::Release(slot) => format!("{} is told to release", self.name(slot)),
-            Action::Revive(slot) => format!("{} is told to revive", self.name(slot)),
+            Action::Release(slot) => format!("{} releases", self.name(slot)),
+            Action::Revive(slot) => format!("{} revives", self.name(slot)),
             Action::Die(slot) => format!("{} dies", self.name(slot)),
             Action::Pass(ticks) => format!("{} s pass", i16::from(ticks) * TICK),
         }

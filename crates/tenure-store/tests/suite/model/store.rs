@@ -9,7 +9,7 @@
 //! process that was paused that long: a real store refuses it, and the process starts again; here
 //! it succeeds, which is the more dangerous case.
 
-use tenure_store::lock_terms::ConditionLevel;
+use tenure_store::ConditionLevel;
 
 /// Number of slots for processes.
 pub(crate) const SLOTS: usize = 4;

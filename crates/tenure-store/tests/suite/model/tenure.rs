@@ -1,13 +1,13 @@
 //! A Tenure process of the model: the shipped procedures and the state of their one request.
 
-use tenure_store::lock_terms::LockTerms;
-use tenure_store::protocol::{
+use tenure_store::HolderBlock;
+use tenure_store::internal::LockTerms;
+use tenure_store::internal::Now;
+use tenure_store::internal::Observations;
+use tenure_store::internal::{
     Acquire, AcquireParams, HoldProcedure, HoldStatus, OpResult, Procedure, ProcedureStep, StoreOp,
     WaitBehavior,
 };
-use tenure_store::record::HolderBlock;
-use tenure_store::staleness::Observations;
-use tenure_store::time::Now;
 
 use crate::support::LockMode;
 
@@ -164,7 +164,7 @@ impl Tenure {
                     ProcedureStep::Done(_) => self.stage = Stage::Ended,
                 }
             }
-            Stage::Ended => unreachable!("nobody answers a process that ended"),
+            Stage::Ended => unreachable!("a process that ended gets no answer"),
         }
         if self.stage == Stage::Ended {
             self.io = Io::Over;

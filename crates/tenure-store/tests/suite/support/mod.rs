@@ -5,4 +5,4 @@ pub(crate) mod original;
 pub(crate) mod s3_server;
 pub(crate) mod virtual_time;
 
-pub(crate) use tenure_store::lock_terms::LockMode;
+pub(crate) use tenure_store::LockMode;

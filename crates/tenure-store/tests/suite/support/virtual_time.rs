@@ -7,17 +7,19 @@ use std::sync::Mutex;
 use std::time::Duration;
 
 use jiff::{SignedDuration, Timestamp};
-use tenure_store::address::RepositoryAddress;
-use tenure_store::envelope::Codec;
-use tenure_store::lock_terms::{ConditionLevel, LockSettings, LockTerms};
-use tenure_store::object::Objects;
-use tenure_store::protocol::{
-    Acquire, AcquireParams, AcquireRefusal, Acquired, HoldProcedure, HoldStatus, OpResult,
-    Procedure, ProcedureStep, Released, StoreOp, WaitBehavior,
+use tenure_store::AcquireRefusal;
+use tenure_store::RepositoryAddress;
+use tenure_store::internal::Codec;
+use tenure_store::internal::LockTerms;
+use tenure_store::internal::Objects;
+use tenure_store::internal::Observations;
+use tenure_store::internal::Store;
+use tenure_store::internal::{
+    Acquire, AcquireParams, Acquired, HoldProcedure, HoldStatus, OpResult, Procedure,
+    ProcedureStep, Released, StoreOp, WaitBehavior,
 };
-use tenure_store::staleness::Observations;
-use tenure_store::store::Store;
-use tenure_store::time::{BootTime, Now};
+use tenure_store::internal::{BootTime, Now};
+use tenure_store::{ConditionLevel, LockSettings};
 
 use super::LockMode;
 use super::s3_server::{BUCKET, S3Server};
@@ -194,7 +196,7 @@ impl<'a> Process<'a> {
             };
             match hold.answer(answer, self.now()) {
                 ProcedureStep::Going => {}
-                ProcedureStep::Done(end) => panic!("nobody asked for the end: {end:?}"),
+                ProcedureStep::Done(end) => panic!("the end was not requested: {end:?}"),
             }
         }
     }
@@ -222,7 +224,7 @@ impl<'a> Process<'a> {
                 op => self.time.store.perform(op).await,
             };
             let ProcedureStep::Going = hold.answer(answer, self.now()) else {
-                panic!("nobody asked for the end");
+                panic!("the end was not requested");
             };
         }
     }

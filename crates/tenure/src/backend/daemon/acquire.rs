@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tenure_core::path::Path;
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
@@ -21,10 +21,10 @@ use crate::address::Address;
 use crate::backend;
 use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::guard::Guard;
-use crate::lease::Lease;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::values::{Class, Fence, Mode, Wait, whole_millis};
+use tenure_files::Lease;
 
 /// Lifetime of a queue entry after the last request; a waiter repeats the request every quarter of
 /// it.

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use tenure_core::path::Path;
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
@@ -20,19 +20,58 @@ use super::connection::{
 use super::owner::{Owner, OwnerKind};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
-use crate::lease::Lease;
 use crate::runtime;
 use crate::tenure::DaemonAccess;
+use tenure_files::Lease;
 
 /// How long a call without a lease is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for one try, unless a lease sets another.
 const EACH_TRY: Duration = Duration::from_secs(4);
 /// An owner id that holds nothing, so that Explain reports every blocker.
-pub(super) const NOBODY: &str = "?";
+pub(super) const NO_OWNER: &str = "?";
 /// Delays between tries.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Exponential backoff with jitter.
+pub(super) struct Backoff {
+    first: Duration,
+    next: Duration,
+    longest: Duration,
+}
+
+impl Backoff {
+    pub(super) fn new(first: Duration, longest: Duration) -> Backoff {
+        Backoff {
+            first,
+            next: first,
+            longest,
+        }
+    }
+
+    /// Returns the delay before the next try.
+    pub(super) fn delay(&mut self) -> Duration {
+        let delay = tenure_files::internal::jittered(self.next);
+        self.next = (self.next * 2).min(self.longest);
+        delay
+    }
+
+    /// Starts again after a success.
+    pub(super) fn reset(&mut self) {
+        self.next = self.first;
+    }
+
+    /// Sleeps before the next try. Returns `false` at once if that would be after `until`.
+    async fn pause(&mut self, until: Duration) -> bool {
+        let delay = self.delay();
+        let is_in_time = Lease::now() + delay < until;
+        if is_in_time {
+            tokio::time::sleep(delay).await;
+        }
+        is_in_time
+    }
+}
 
 /// A client of a list of nodes. Connects at its first call; clones share the connection.
 #[derive(Clone)]
@@ -110,7 +149,7 @@ impl DaemonClient {
         until: Duration,
         each_try: Duration,
     ) -> Result<Answer, CallFailure> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut is_first = true;
         loop {
             let trouble = match self.ask_once(op.clone(), each_try).await {
@@ -130,11 +169,9 @@ impl DaemonClient {
                     | CallFailure::Unreachable(what),
                 ) => what,
             };
-            if Lease::now() + pause >= until {
+            if !backoff.pause(until).await {
                 return Err(CallFailure::Unreachable(trouble));
             }
-            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
             is_first = false;
         }
     }
@@ -172,7 +209,7 @@ impl DaemonClient {
             );
         asked
             .await
-            .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
+            .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
     }
 
     /// Returns the locks of an owner, a linearizable read: R142 (ListOwnerLocks lists live holds).
@@ -199,7 +236,7 @@ impl DaemonClient {
         let request = v1::ExplainRequest {
             path: path.as_str().to_owned(),
             mode: v1::Mode::Write.into(),
-            owner_id: NOBODY.to_owned(),
+            owner_id: NO_OWNER.to_owned(),
         };
         self.call(request, until, EACH_TRY).await
     }
@@ -211,18 +248,16 @@ impl DaemonClient {
         until: Duration,
         each_try: Duration,
     ) -> Result<Q::Answer, CallFailure> {
-        let mut pause = FIRST_PAUSE;
+        let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             let what = match self.call_once(message.clone(), each_try).await {
                 Err(CallFailure::Unreachable(what)) => what,
                 Err(CallFailure::Refused(code, what)) if passes(code) => what,
                 other => return other,
             };
-            if Lease::now() + pause >= until {
+            if !backoff.pause(until).await {
                 return Err(CallFailure::Unreachable(what));
             }
-            tokio::time::sleep(tenure_files::wait::jittered(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -262,7 +297,7 @@ impl DaemonClient {
         });
         called
             .await
-            .unwrap_or_else(|| Err(CallFailure::Unreachable("the keeper has ended".into())))
+            .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
     }
 
     /// Returns the open connection, or opens one: first to the node that served last, then to the

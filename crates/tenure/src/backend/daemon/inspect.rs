@@ -6,7 +6,7 @@ use std::time::Duration;
 use tenure_core::path::Path;
 use tenure_wire::v1;
 
-use super::client::{CallFailure, DaemonClient, NOBODY};
+use super::client::{CallFailure, DaemonClient, NO_OWNER};
 use super::{convert, failed};
 use crate::address::Address;
 use crate::backend::BreakRequest;
@@ -26,7 +26,7 @@ pub(crate) async fn inspect(
     let request = v1::ExplainRequest {
         path: path.as_str().to_owned(),
         mode: v1::Mode::Write.into(),
-        owner_id: NOBODY.to_owned(),
+        owner_id: NO_OWNER.to_owned(),
     };
     let found = client
         .call_from_anywhere(request)

@@ -17,13 +17,13 @@ use tenure_core::path::Path;
 use tenure_wire::v1;
 use tokio::sync::{Mutex as Turn, Notify, mpsc};
 
-use super::client::{Answer, CallFailure, DaemonClient, Op};
+use super::client::{Answer, Backoff, CallFailure, DaemonClient, Op};
 use super::{convert, give_back_later};
 use crate::boot_timer;
 use crate::error::LostCause;
-use crate::lease::Lease;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Fence, Mode, whole_millis};
+use tenure_files::Lease;
 
 /// A lock session that the daemon knows by its owner id.
 pub(super) struct Owner {
@@ -461,7 +461,7 @@ impl Owner {
     async fn keep(self: Arc<Owner>, client: DaemonClient) {
         // Retry delay: starts at 2 % of the ttl and doubles up to 10 %.
         let first = (self.ttl / 50).clamp(Duration::from_millis(5), Duration::from_millis(200));
-        let mut pause = first;
+        let mut backoff = Backoff::new(first, self.ttl / 10);
         while let Some(plan) = self.plan() {
             if !plan.is_due {
                 tokio::select! {
@@ -477,17 +477,16 @@ impl Owner {
                 () = boot_timer::until(plan.safe_until) => Ok(()),
             };
             if renewed.is_ok() {
-                pause = first;
+                backoff.reset();
                 if std::mem::take(&mut self.lock().compare_now) {
                     tokio::spawn(Arc::clone(&self).compare(client.clone()));
                 }
                 continue;
             }
             tokio::select! {
-                () = tokio::time::sleep(pause) => {}
+                () = tokio::time::sleep(backoff.delay()) => {}
                 () = boot_timer::until(plan.safe_until) => {}
             }
-            pause = (pause * 2).min(self.ttl / 10);
         }
     }
 

@@ -14,7 +14,7 @@ use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict};
 
 /// Returns an owner id that holds nothing and waits for nothing.
-pub(super) fn nobody() -> OwnerId {
+pub(super) fn no_owner() -> OwnerId {
     OwnerId::new("?").expect("one character is an owner id")
 }
 

@@ -10,7 +10,9 @@ use tenure_core::path::Path;
 use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::value::OwnerId;
 
-use super::convert::{blocker, holder_out, mode_out, namespace, nobody, place_of, route, split_id};
+use super::convert::{
+    blocker, holder_out, mode_out, namespace, no_owner, place_of, route, split_id,
+};
 use super::lock_table::{MEMORY, OwnerClaim};
 use crate::address::Address;
 use crate::backend::BreakRequest;
@@ -25,7 +27,7 @@ pub(crate) fn inspect(place: &Address, path: &Path) -> LockState {
     let inner = MEMORY.lock();
     let explained = inner.space.explain(
         &route(Algorithm::RecursiveRw),
-        &nobody(),
+        &no_owner(),
         path,
         CoreMode::Write,
         MEMORY.time(),

@@ -17,7 +17,7 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence as CoreFence, OwnerId, QueueTtl, Stamp};
-use tenure_files::identity::Token;
+use tenure_files::Token;
 use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::convert::{holder_in, longest, route};
@@ -78,7 +78,7 @@ impl Drop for LockedTable {
             match update {
                 MemoryNotice::Asked(signals, request) => signals.ask(&request),
                 MemoryNotice::Broken(signals) => {
-                    signals.lose(LostCause::Broken, "somebody broke the lock")
+                    signals.lose(LostCause::Broken, "the lock was broken")
                 }
             }
         }

@@ -1,0 +1,423 @@
+//! Environment tests: reused pids, containers, renamed hosts, other users, reboots, FUSE, full and
+//! read-only disks. Each for all three protocols, with real processes.
+//!
+//! These tests need root: they create namespaces and mounts, and run as other users.
+
+#![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
+
+mod support;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use support::actor::Actor;
+use tenure_testkit::{LiveProcess, OTHER_USER, TIMEOUT, dead_pid, eventually, host};
+
+const ALL: [&str; 3] = ["sidecar", "exclusive", "upload"];
+const ACTOR: &str = env!("CARGO_BIN_EXE_files-actor");
+
+fn try_lock(who: &str, dir: &Path) -> String {
+    Actor::spawn(&["try", who], dir).hear()
+}
+
+fn hold(who: &str, dir: &Path) -> Actor {
+    let holder = Actor::spawn(&["hold", who], dir);
+    holder.says("held");
+    holder
+}
+
+/// The actor, started by another program such as `unshare`.
+fn under(program: &[&str], args: &[&str], dir: &Path) -> Actor {
+    let mut command = Command::new(program[0]);
+    command.args(&program[1..]).arg(ACTOR);
+    Actor::start(command, args, dir)
+}
+
+fn lock_name(who: &str) -> &'static str {
+    match who {
+        "sidecar" => "state.json.lock",
+        "exclusive" => ".exclusive-lock",
+        _ => "up.lock",
+    }
+}
+
+/// An original's record of a process on this host.
+fn original_record(who: &str, pid: u32) -> String {
+    let host = host();
+    match who {
+        "sidecar" => format!("{{\"pid\": {pid}, \"host\": \"{host}\"}}\n"),
+        "exclusive" => format!(
+            "{{\"holder\": \"other\", \"pid\": {pid}, \"hostname\": \"{host}\", \
+             \"started_at\": \"2026-03-07T09:00:00Z\"}}\n"
+        ),
+        _ => format!("{pid}\n"),
+    }
+}
+
+/// K10 (prove life by flock), K12: the pid of a killed holder was reused. The new process is alive;
+/// the holder is not.
+#[test]
+fn a_reused_pid_is_not_the_holder() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let holder = hold(who, temp.path());
+        let pid = holder.pid();
+        holder.kill();
+        let _stranger = process_with_pid(pid);
+        assert_eq!(try_lock(who, temp.path()), "ok", "{who}");
+    }
+}
+
+/// Makes the kernel assign this free pid again.
+fn process_with_pid(pid: u32) -> LiveProcess {
+    let give_up = Instant::now() + TIMEOUT;
+    loop {
+        assert!(Instant::now() < give_up, "pid {pid} was not to be had");
+        fs::write("/proc/sys/kernel/ns_last_pid", (pid - 1).to_string()).unwrap();
+        let process = LiveProcess::spawn();
+        if process.pid() == pid {
+            return process;
+        }
+    }
+}
+
+/// K10, K14: process 1 of one container is not process 1 of another; the flock distinguishes them.
+#[test]
+fn two_containers_exclude_each_other() {
+    let container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let holder = under(&container, &["hold", who], temp.path());
+        holder.says("held");
+        let record = fs::read_to_string(temp.path().join(lock_name(who))).unwrap();
+        assert!(
+            record.contains("\"pid\": 1,") || record.contains("\"pid\":1,"),
+            "{record}"
+        );
+        under(&container, &["try", who], temp.path()).says("Timeout");
+        assert_eq!(try_lock(who, temp.path()), "Timeout", "{who}: from outside");
+        let waiter = under(&container, &["hold", who], temp.path());
+        holder.kill();
+        waiter.says("held");
+    }
+}
+
+/// K8 (compare host names), K10: after a rename the host is still the machine on which the holder
+/// runs or died.
+#[test]
+fn a_renamed_host_changes_nothing() {
+    let renamed = [
+        "unshare",
+        "--uts",
+        "sh",
+        "-c",
+        "hostname elsewhere && exec \"$0\" \"$@\"",
+    ];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let holder = hold(who, temp.path());
+        under(&renamed, &["try", who], temp.path()).says("Timeout");
+        holder.kill();
+        under(&renamed, &["try", who], temp.path()).says("ok");
+    }
+}
+
+/// K16: a holder of another user is waited for, although we have no permission to signal it or to
+/// read its record.
+#[test]
+fn another_users_holder_is_waited_for() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let _holder = hold(who, temp.path());
+        let answer = Actor::spawn_as(OTHER_USER, &["try", who], temp.path()).hear();
+        // A record without read permission is reported as such if the protocol has a class for it.
+        assert!(
+            ["Timeout", "Unreadable"].contains(&answer.as_str()),
+            "{who}: {answer}"
+        );
+        assert!(temp.path().join(lock_name(who)).exists(), "{who}");
+    }
+}
+
+/// K11 (a different boot id), K24: after a reboot the lock is dead. A process that wrongly assumes
+/// a reboot cannot take the lock of a live holder, because the removal needs the flock.
+#[test]
+fn a_changed_boot_id_frees_only_dead_locks() {
+    let temp_boot = tempfile::tempdir().unwrap();
+    let boot = temp_boot.path().join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").unwrap();
+    let script = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"",
+        boot.display()
+    );
+    let rebooted = ["unshare", "--mount", "sh", "-c", &script];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let holder = hold(who, temp.path());
+        under(&rebooted, &["try", who], temp.path()).says("Timeout");
+        assert!(temp.path().join(lock_name(who)).exists(), "{who}");
+        holder.kill();
+        under(&rebooted, &["try", who], temp.path()).says("ok");
+    }
+}
+
+/// K6 (the tenure block), K12, K31: one side sees the directory through FUSE, the other directly.
+/// FUSE does not pass the flock through, so neither side claims or trusts one; the process table
+/// decides.
+#[test]
+fn a_directory_seen_through_fuse_is_one_directory() {
+    for who in ALL {
+        let direct = tempfile::tempdir().unwrap();
+        let fuse = Fuse::mount(direct.path());
+        for (one, other) in [(fuse.path(), direct.path()), (direct.path(), fuse.path())] {
+            let holder = hold(who, one);
+            assert_eq!(
+                try_lock(who, other),
+                "Timeout",
+                "{who}: {}",
+                other.display()
+            );
+            holder.kill();
+            assert_eq!(try_lock(who, other), "ok", "{who}: {}", other.display());
+        }
+        let holder = hold(who, fuse.path());
+        let record = fs::read_to_string(direct.path().join(lock_name(who))).unwrap();
+        let record: String = record.split_whitespace().collect();
+        assert!(
+            record.contains("\"flock\":false,\"local\":false"),
+            "{record}"
+        );
+        holder.kill();
+    }
+}
+
+/// A second view of a directory through FUSE.
+struct Fuse {
+    view: tempfile::TempDir,
+    server: Child,
+}
+
+impl Fuse {
+    fn mount(dir: &Path) -> Fuse {
+        install("bindfs");
+        let view = tempfile::tempdir().unwrap();
+        let mut command = Command::new("bindfs");
+        command
+            .args(["-f", "--no-allow-other"])
+            .arg(dir)
+            .arg(view.path());
+        let server = command.spawn().unwrap();
+        let path = view.path().to_str().unwrap().to_owned();
+        eventually("the view is mounted", || {
+            fs::read_to_string("/proc/mounts")
+                .unwrap()
+                .contains(&format!(" {path} fuse"))
+        });
+        Fuse { view, server }
+    }
+
+    fn path(&self) -> &Path {
+        self.view.path()
+    }
+}
+
+impl Drop for Fuse {
+    fn drop(&mut self) {
+        unmount(self.view.path());
+        let _ = self.server.wait();
+    }
+}
+
+/// Installs a Debian package that a test needs, if it is missing.
+fn install(package: &str) {
+    let is_there = || {
+        let found = Command::new("which")
+            .arg(package)
+            .stdout(Stdio::null())
+            .status();
+        found.is_ok_and(|status| status.success())
+    };
+    static INSTALLING: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = INSTALLING
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    if !is_there() {
+        for args in [["update", "-q"], ["install", "-y"]] {
+            let mut command = Command::new("apt-get");
+            command.args(args).stdout(Stdio::null());
+            if args[0] == "install" {
+                command.arg(package);
+            }
+            let _ = command.status();
+        }
+    }
+    assert!(
+        is_there(),
+        "{package} is needed for this test: apt-get install {package} (as root)"
+    );
+}
+
+fn unmount(path: &Path) {
+    let _ = Command::new("umount").arg("-l").arg(path).status();
+}
+
+/// A small separate file system.
+struct LoopDisk {
+    dir: tempfile::TempDir,
+}
+
+impl LoopDisk {
+    fn mount(size: &str) -> LoopDisk {
+        let dir = tempfile::tempdir().unwrap();
+        let options = format!("size={size},mode=0755");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "tmpfs", "-o", &options, "tmpfs"])
+            .arg(dir.path());
+        assert!(
+            mount.status().unwrap().success(),
+            "this test mounts a tmpfs, which needs root"
+        );
+        LoopDisk { dir }
+    }
+
+    fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    fn remount(&self, option: &str) {
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-o", &format!("remount,{option}")])
+            .arg(self.path());
+        assert!(mount.status().unwrap().success());
+    }
+
+    fn names(&self) -> Vec<PathBuf> {
+        fs::read_dir(self.path())
+            .unwrap()
+            .map(|entry| entry.unwrap().path())
+            .collect()
+    }
+}
+
+impl Drop for LoopDisk {
+    fn drop(&mut self) {
+        unmount(self.path());
+    }
+}
+
+/// A full disk: refused with `Io`, no partial file remains, and it works again when there is space.
+#[test]
+fn a_full_disk_is_an_error_and_leaves_nothing() {
+    for who in ALL {
+        let disk = LoopDisk::mount("64k");
+        let filler = disk.path().join("filler");
+        let full = (1..)
+            .map(|pages| vec![0; pages * 4096])
+            .find(|bytes| fs::write(&filler, bytes).is_err());
+        assert!(full.is_some());
+        assert_eq!(try_lock(who, disk.path()), "Io", "{who}");
+        assert_eq!(disk.names(), std::slice::from_ref(&filler), "{who}");
+        fs::remove_file(filler).unwrap();
+        assert_eq!(try_lock(who, disk.path()), "ok", "{who}");
+    }
+}
+
+/// A read-only disk: `Io`; a dead lock on it stays, and a server skips (X9: skip when in doubt).
+#[test]
+fn a_read_only_disk_is_an_error() {
+    for who in ALL {
+        let disk = LoopDisk::mount("64k");
+        disk.remount("ro");
+        assert_eq!(try_lock(who, disk.path()), "Io", "{who}");
+    }
+    let disk = LoopDisk::mount("64k");
+    drop(Actor::spawn(&["cycle"], disk.path()).hear()); // Creates the gate.
+    fs::write(
+        disk.path().join(".exclusive-lock"),
+        original_record("exclusive", dead_pid()),
+    )
+    .unwrap();
+    disk.remount("ro");
+    Actor::spawn(&["cycle"], disk.path()).says("skip Io");
+}
+
+/// K26: in a sticky directory only the owner can remove a dead lock; other users get an error at
+/// once.
+#[test]
+fn a_dead_lock_in_a_sticky_directory_is_an_error_at_once() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o1777)).unwrap();
+        let lock = temp.path().join(lock_name(who));
+        fs::write(&lock, original_record(who, dead_pid())).unwrap();
+        fs::set_permissions(&lock, fs::Permissions::from_mode(0o644)).unwrap();
+        let began = Instant::now();
+        Actor::spawn_as(OTHER_USER, &["hold", who], temp.path()).says("Io");
+        assert!(began.elapsed() < TIMEOUT, "{who}: it waited");
+        assert!(lock.exists(), "{who}");
+        assert_eq!(try_lock(who, temp.path()), "ok", "{who}: its owner can");
+    }
+}
+
+/// K17 (publish in one step), K18: a reader sees no record or a complete one, never a part.
+#[test]
+fn a_reader_never_sees_half_a_record() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let writer = Actor::spawn(&["work", who], temp.path());
+        let lock = temp.path().join(lock_name(who));
+        let mut seen = 0;
+        let give_up = Instant::now() + TIMEOUT;
+        while seen < 200 {
+            assert!(Instant::now() < give_up, "{who}: the writer does not write");
+            let Ok(record) = fs::read_to_string(&lock) else {
+                continue;
+            };
+            seen += 1;
+            let is_whole = match who {
+                "upload" => {
+                    record.ends_with("}\n") && record.starts_with(&writer.pid().to_string())
+                }
+                "exclusive" => record.ends_with("}\n"),
+                _ => record.contains("\n}\n"),
+            };
+            assert!(is_whole, "{who}: {record:?}");
+        }
+        fs::write(temp.path().join("stop"), "").unwrap();
+        writer.finish();
+    }
+}
+
+/// K36: a forked copy of a handle does nothing in the child; the parent's still works. The same
+/// holds for a server's cycle and its gate (X20: the gate file).
+#[test]
+fn a_forked_handle_is_inert() {
+    for who in ["exclusive", "upload", "server"] {
+        let temp = tempfile::tempdir().unwrap();
+        let actor = Actor::spawn(&["fork", who], temp.path());
+        let child = if who == "server" { "ok" } else { "NotHeld" };
+        assert_eq!(actor.hear(), format!("child: {child}"), "{who}");
+        if who == "server" {
+            let tool = tenure_files::exclusive::Tool::new(temp.path(), "tool").unwrap();
+            let quiesce = tenure_files::exclusive::Quiesce::For(Duration::from_millis(20));
+            let error = tool
+                .quiesce(quiesce)
+                .acquire(tenure_files::Wait::No)
+                .unwrap_err();
+            assert_eq!(
+                error.class(),
+                tenure_files::Class::Timeout,
+                "the child opened the gate"
+            );
+        }
+        let mut actor = actor;
+        actor.tell("go on");
+        assert_eq!(actor.hear(), "parent: ok", "{who}");
+    }
+}
