@@ -37,8 +37,8 @@ pub enum Completion {
         tag: u64,
         /// Answer or failure.
         answer: Result<Answer, Failure>,
-        /// The request, given back for reuse. The allocator frees it fastest on the thread that
-        /// allocated it.
+        /// The request, given back to be dropped: the allocator frees it fastest on the thread
+        /// that allocated it.
         request: Option<Box<ClientRequest>>,
     },
     /// An event of a subscribed owner (R119 (Subscribe delivers from now on)).

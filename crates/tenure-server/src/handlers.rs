@@ -33,10 +33,10 @@ pub(crate) use inspect::HEALTH_TIMEOUT;
 /// waits for the answer.
 pub(crate) fn ask(
     node: &Handle,
-    request: ClientRequest,
+    request: Box<ClientRequest>,
     timeout: Duration,
 ) -> impl Future<Output = Result<Answer, Failure>> + use<> {
-    let answer = node.call(request.into(), timeout);
+    let answer = node.call(request, timeout);
     async { answer.await.map_err(failure) }
 }
 

@@ -1,10 +1,5 @@
-//! Slab of calls in flight, and a pool of request boxes. Used by sessions and gRPC connections,
-//! where one task waits for many answers of the node.
-
-use tenure_node::ClientRequest;
-
-/// Maximum number of boxes in the pool.
-const SPARE: usize = 256;
+//! Slab of calls in flight. Used by sessions and gRPC connections, where one task waits for many
+//! answers of the node.
 
 /// Slab: values in numbered slots. Slots are reused, so the numbers stay small.
 pub(crate) struct InFlight<T> {
@@ -57,36 +52,6 @@ impl<T> InFlight<T> {
         self.free.clear();
         self.used = 0;
         self.slots.drain(..).flatten()
-    }
-}
-
-/// Pool of request boxes that came back from the node, to save an allocation per call.
-#[derive(Default)]
-pub(crate) struct SpareRequests(
-    #[allow(clippy::vec_box, reason = "the pool keeps the allocations")] Vec<Box<ClientRequest>>,
-);
-
-impl SpareRequests {
-    /// Boxes a request, in a pooled box if there is one.
-    pub(crate) fn boxed(&mut self, request: ClientRequest) -> Box<ClientRequest> {
-        match self.0.pop() {
-            Some(mut spare) => {
-                *spare = request;
-                spare
-            }
-            None => Box::new(request),
-        }
-    }
-
-    /// Returns a box to the pool. Drops it if the pool is full.
-    pub(crate) fn keep(&mut self, request: Option<Box<ClientRequest>>) {
-        if let Some(mut request) = request
-            && self.0.len() < SPARE
-        {
-            // `Health` has no heap data: the old request is freed now, not when the box is reused.
-            *request = ClientRequest::Health;
-            self.0.push(request);
-        }
     }
 }
 

@@ -72,14 +72,15 @@ pub enum Verb {
 /// A call of any transport whose message is decoded and validated.
 #[derive(Debug)]
 pub(crate) struct ValidCall {
-    pub(crate) request: ClientRequest,
+    /// Boxed where it is made: the node takes a box, and on its way there a call is moved often.
+    pub(crate) request: Box<ClientRequest>,
     pub(crate) facts: Facts,
 }
 
 impl From<ClientRequest> for ValidCall {
     fn from(request: ClientRequest) -> ValidCall {
         ValidCall {
-            request,
+            request: Box::new(request),
             facts: Facts::default(),
         }
     }

@@ -29,7 +29,7 @@ use tonic::Status;
 use crate::convert;
 use crate::events;
 use crate::handlers;
-use crate::in_flight::{InFlight, SpareRequests};
+use crate::in_flight::InFlight;
 use crate::rpc::{self, Facts, Outcome, ValidCall};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Rpc, Telemetry, Transport};
@@ -61,7 +61,6 @@ pub(crate) struct Session<B> {
     slots: InFlight<PendingOp>,
     /// Buffer for the completions of one poll; kept to reuse its memory.
     heard: Vec<Completion>,
-    spare: SpareRequests,
     responses: BytesMut,
     is_over: bool,
 }
@@ -76,7 +75,6 @@ where
             requests: SessionRequests::new(requests),
             slots: InFlight::default(),
             heard: Vec::new(),
-            spare: SpareRequests::default(),
             responses: BytesMut::new(),
             is_over: false,
         }
@@ -148,7 +146,6 @@ where
                     facts,
                     begun: now,
                 });
-                let request = self.spare.boxed(request);
                 self.means.calls.push(slot, request, self.means.timeout);
             }
             Err(failure) => self.respond(id, error(failure)),
@@ -157,12 +154,7 @@ where
 
     fn say(&mut self, heard: Completion, now: Instant) {
         match heard {
-            Completion::Answer {
-                tag,
-                answer,
-                request,
-            } => {
-                self.spare.keep(request);
+            Completion::Answer { tag, answer, .. } => {
                 let Some(call) = self.slots.give_back(tag) else {
                     return;
                 };

@@ -78,5 +78,8 @@ fn audited(request: ClientRequest, record: AuditRecord) -> ValidCall {
         audit: Some(Box::new(record)),
         ..Default::default()
     };
-    ValidCall { request, facts }
+    ValidCall {
+        request: Box::new(request),
+        facts,
+    }
 }

@@ -119,7 +119,10 @@ fn with_modes(request: ClientRequest, read_tree: bool) -> ValidCall {
         read_tree,
         ..Default::default()
     };
-    ValidCall { request, facts }
+    ValidCall {
+        request: Box::new(request),
+        facts,
+    }
 }
 
 fn name(owner: &OwnerId) -> String {

@@ -74,7 +74,7 @@ impl Grpc {
     /// Returns whether the node is ready (R145 Health needs a working quorum).
     pub(crate) async fn is_ready(&self) -> bool {
         let timeout = self.timeout.min(HEALTH_TIMEOUT);
-        let ready = handlers::ask(&self.node, ClientRequest::Health, timeout).await;
+        let ready = handlers::ask(&self.node, Box::new(ClientRequest::Health), timeout).await;
         matches!(ready, Ok(Answer::Ready))
     }
 
@@ -146,7 +146,7 @@ impl Grpc {
                 ));
             }
         }
-        let answer = handlers::ask(&self.node, acquire_chunks(chunks)?, deadline).await;
+        let answer = handlers::ask(&self.node, Box::new(acquire_chunks(chunks)?), deadline).await;
         Ok(acquired(Outcome {
             answer,
             facts: Facts::default(),

@@ -37,7 +37,7 @@ use super::h2_body::{self, RequestBody};
 use super::preface_timeout::PrefaceTimeout;
 use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
 use crate::handlers;
-use crate::in_flight::{InFlight, SpareRequests};
+use crate::in_flight::InFlight;
 use crate::rpc::{Facts, Outcome, Unary};
 use crate::status::Failure;
 use crate::telemetry::{Span, Transport};
@@ -117,7 +117,6 @@ struct ServedConnection {
     under_way: InFlight<PendingCall>,
     /// Buffer for completions; kept to reuse its memory.
     heard: Vec<Completion>,
-    spare: SpareRequests,
     others: FuturesUnordered<OtherCall>,
     ping: Option<KeepAlivePing>,
 }
@@ -136,7 +135,6 @@ impl ServedConnection {
             client: GrpcConnection::new(&port, peer),
             under_way: InFlight::default(),
             heard: Vec::new(),
-            spare: SpareRequests::default(),
             others: FuturesUnordered::new(),
         }
     }
@@ -178,15 +176,9 @@ impl ServedConnection {
         while self.calls.poll(cx, &mut heard).is_ready() {
             let now = Instant::now();
             for heard in heard.drain(..) {
-                let Completion::Answer {
-                    tag,
-                    answer,
-                    request,
-                } = heard
-                else {
+                let Completion::Answer { tag, answer, .. } = heard else {
                     continue;
                 };
-                self.spare.keep(request);
                 if let Some(call) = self.under_way.give_back(tag) {
                     self.answer(call, answer.map_err(handlers::failure), now);
                 }
@@ -289,8 +281,7 @@ impl ServedConnection {
                     record.peer = Some(self.client.peer());
                 }
                 let tag = self.under_way.take(call);
-                let request = self.spare.boxed(asked.request);
-                self.calls.push(tag, request, unary.timeout(deadline));
+                self.calls.push(tag, asked.request, unary.timeout(deadline));
             }
             Err(failure) => self.answer(call, Err(failure), now),
         }

@@ -19,7 +19,7 @@ use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
-use crate::rpc::{Effect, Facts, Outcome, Rpc, ValidCall, Unary};
+use crate::rpc::{Effect, Facts, Outcome, Rpc, Unary, ValidCall};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Telemetry, Transport};
 
@@ -125,7 +125,7 @@ async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
     let timeout = facade.timeout.min(HEALTH_TIMEOUT);
     let node = &facade.node;
     let health = inspect::healthy(Outcome {
-        answer: handlers::ask(node, ClientRequest::Health, timeout).await,
+        answer: handlers::ask(node, Box::new(ClientRequest::Health), timeout).await,
         facts: Facts::default(),
         node,
     });
