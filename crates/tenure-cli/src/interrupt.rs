@@ -1,8 +1,8 @@
 //! Cancellation of a waiting acquire by a signal.
 //!
-//! A waiter for a lock file leaves nothing behind when it is killed. On the daemon and in a
-//! repository its queue entry would stay and be granted to a dead process. There, a signal first
-//! withdraws the request and then takes its default action.
+//! A killed waiter for a lock file leaves no lock behind. On the daemon its queue entry would stay
+//! and be granted to a dead process; in a repository a record just written would stay. There, a
+//! signal first withdraws the request and then takes its default action.
 
 use std::future::{Future, poll_fn};
 use std::io;

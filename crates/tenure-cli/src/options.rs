@@ -1,4 +1,4 @@
-//! Options that several commands share: waiting, C1 (options of `run`), and options of single
+//! Options that several commands share: time to wait, C1 (options of `run`), and options of single
 //! protocols, C11 (reclaim policy), C12 (data key of a repository), C20 (options of one protocol).
 
 use std::path::{Path, PathBuf};

@@ -1,7 +1,7 @@
-//! `tenure run`: runs a command under a lock and makes sure that no process of it outlives the
-//! lock.
+//! `tenure run`: runs a command and holds a lock until its process group has ended. If the lock is
+//! lost or `tenure` dies, it ends the whole process tree, unless an option says otherwise.
 //!
-//! Two processes share the work: the wrapper holds the lock, the supervisor holds the child.
+//! The wrapper process holds the lock; the supervisor process starts, ends and reaps the child.
 
 mod channel;
 mod process_tree;

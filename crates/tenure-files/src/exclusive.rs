@@ -1,4 +1,5 @@
-//! Exclusive locks: a tool locks a whole database, and the database's server pauses meanwhile.
+//! Exclusive locks: a tool locks a whole database, and the database's server pauses meanwhile. The
+//! server works in *cycles* and checks for a lock before each one.
 //!
 //! ```text
 //! tool:    publish `.exclusive-lock` ──▶ wait for running cycles ──▶ work ──▶ remove it
@@ -6,10 +7,9 @@
 //!                                                    └─no───▶ work ──▶ release the gate
 //! ```
 //!
-//! The original protocol keeps server and tools apart. Tenure adds three things: tools exclude each
-//! other; the lock of a dead tool is removed, on proof and without removing a live one; and a tool
-//! knows when the last cycle that began before its lock has ended. In doubt the server skips (X9
-//! (skip when in doubt)).
+//! The published protocol only keeps server and tools apart. Tenure adds: tools exclude each other;
+//! a dead tool's lock is removed, on proof and without removing a live one; and a tool knows when
+//! the last cycle before its lock has ended. In doubt the server skips (X9 (skip when in doubt)).
 //!
 //! ```no_run
 //! use tenure_files::exclusive::{CycleKind, ExclusiveServer, Tool, Wait};

@@ -1,6 +1,6 @@
-//! Release at process exit: held sidecar locks are released at a normal exit, and on signals if the
-//! program asks for it (S27 (release on exit), K37 (release on signals)). Exclusive and upload
-//! locks register no exit hook.
+//! Release at process exit: sidecar locks without `retain_on_exit` are released and reclaim guards
+//! removed, at a normal exit, and on signals if the program asks for it (S27 (release on exit), K37
+//! (release on signals)). Exclusive and upload locks register no exit hook.
 //!
 //! The crate installs no signal handler unless the program calls [`release_on_signals`]. After
 //! SIGKILL nothing runs; other processes then prove the holder's death (see

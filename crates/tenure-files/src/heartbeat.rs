@@ -1,12 +1,13 @@
 //! Heartbeat thread: one thread per process that writes the heartbeats of all its holds (K33
-//! (heartbeat in place)) and checks a hold when its directory changes (K34 (detect a lost lock)).
+//! (heartbeat in place)) and checks a hold when inotify reports a change of its file (K34 (detect a
+//! lost lock)).
 //!
-//! The first hold that needs the thread starts it, but not while a [`HeartbeatPause`] exists. The
-//! first check of a hold runs 50 ms after its acquisition (1 ms if it listens for requests), so
-//! that a short hold costs no inotify watch and no check.
+//! The first registered hold starts the thread, but not while a [`HeartbeatPause`] exists. A hold
+//! is first checked 50 ms after its acquisition (1 ms if it listens for release requests). So a
+//! shorter hold costs no inotify watch and no check.
 //!
-//! A hold can also listen for a second name in its directory, by which another process requests the
-//! lock.
+//! A hold can also listen for a second file name in its directory: the file is the release request
+//! of another process.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};

@@ -1,8 +1,8 @@
-//! Cleanup of private files and guards that crashed processes left beside locks (K20 (remove
-//! leftover private files)).
+//! Cleanup of private files that crashed processes left beside locks: drafts of records and guards
+//! (`.tenure-`), and locks renamed for removal (`.dead-`). K20 (remove leftover private files).
 //!
-//! A file is a leftover if its `flock` is free and it was not changed for a minute. Records kept
-//! aside for the operator (`.kept-`) are never removed.
+//! Such a file is removed if its `flock` is free and its ctime is more than a minute old. Records
+//! kept aside for the operator (`.kept-`) are never removed.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -1,7 +1,7 @@
-//! A lock that was inspected and can be broken: exactly this one, no later one (K22–K26).
+//! Inspected lock file: a break removes exactly the file that was shown, no later one (K22–K26).
 //!
-//! `tenure why` shows it; `tenure break` shows it and then removes it. The file stays open in
-//! between, so that the removed file is the one that was shown.
+//! `tenure why` shows it; `tenure break` shows it and then removes it. A record stays open, so that
+//! no new file gets its inode number. A file that cannot be opened is compared by inode only.
 
 use std::ffi::OsString;
 use std::path::PathBuf;

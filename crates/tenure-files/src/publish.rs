@@ -1,6 +1,5 @@
-//! Atomic publication of a lock record: the record appears under its name complete, with its
-//! `flock` held, in one step that fails if the name exists (K17 (publish in one step), K18 (flock
-//! before the name)).
+//! Atomic publication of a lock record: it appears complete, with its `flock` held, and never
+//! replaces a file (K17 (publish in one step), K18 (flock before the name)).
 //!
 //! ```text
 //!   draft (no name or private name) ── write, sync, flock ──▶ publish ──▶ Published
@@ -8,7 +7,8 @@
 //!                                             └── name exists ───┘   retry with the same draft
 //! ```
 //!
-//! There are four publish methods, best first. A file system that lacks one gets the next.
+//! Methods, best first: `O_TMPFILE`, rename, hard link, `O_EXCL`. A file system that lacks one gets
+//! the next. `O_EXCL` is not atomic: the file is visible before it is locked and written.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -12,9 +12,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Rules S1–S30. Tenure and all generations of the original exclude each other. In addition, Tenure
-//! proves with kernel facilities whether a holder is alive, never removes a live lock, and detects
-//! a lost lock.
+//! Rules S1–S30. Tenure and all three generations of the original library exclude each other. By
+//! default, Tenure removes a lock only on proof that its holder is dead. It also detects a lost
+//! lock.
 
 mod acquire;
 mod held_table;

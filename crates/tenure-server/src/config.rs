@@ -4,9 +4,9 @@
 //!   defaults < TOML file < environment ──▶ RawSettings ──▶ Config, or all mistakes
 //! ```
 //!
-//! Every key of the wire-compatible daemon is accepted, as TOML key, as `TENURE_<KEY>` and as
-//! `PATHLOCKD_<KEY>` (R180 every key is accepted; R182 zero configuration). Keys without a meaning
-//! for this daemon are accepted, ignored and logged once.
+//! Every key of pathlockd, the daemon with the same wire protocol, is accepted, as TOML key, as
+//! `TENURE_<KEY>` and as `PATHLOCKD_<KEY>` (R180 (every key is accepted), R182 (zero
+//! configuration)). Keys without a meaning for this daemon are ignored and logged once.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

@@ -1,10 +1,10 @@
 //! Event subscriptions: live streams for gRPC and resumable ones for SSE (R119–R124).
 //!
-//! While an SSE client is attached to an owner, and for 30 s after the last one disconnects, this
-//! node keeps the owner's most recent events. A client that reconnects with `Last-Event-ID` gets
-//! the events it missed. GRANT events are never replayed from this buffer: only the node knows
-//! whether a grant still stands, and it repeats a standing GRANT to every new subscription (R122
-//! events are always delivered).
+//! While an SSE client is attached to an owner, and for 30 s after the last one disconnects, the
+//! daemon buffers the owner's most recent events. A client that reconnects with `Last-Event-ID`
+//! gets the events it missed. GRANT events are not replayed, because the buffer does not show
+//! whether the owner still holds the lock. The node does, and repeats a GRANT in force to every new
+//! subscription (R122 (events are always delivered)).
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::future::poll_fn;

@@ -5,12 +5,12 @@
 //! |---|---|
 //! | create | a complete, locked file that appears in one step (K17 (publish in one step)) |
 //! | replace | safe removal of the version that was read (K22–K26), then a create |
-//! | renew | a write of the same length in place, through the descriptor of the create (K21) |
-//! | delete | safe removal |
+//! | renew | a write of the same length in place, through the held descriptor (K21) |
+//! | delete | safe removal; by name when a user breaks a live lock |
 //!
 //! This gives level 2 of P26 (levels of conditional writes). The `flock` on the record is an
-//! addition that object stores do not have: while the holder keeps it, no other Tenure process of
-//! this machine removes the record, even if the holder is paused (K24 (lock before removal)).
+//! addition that object stores do not have: while the holder keeps it, even if it is paused, Tenure
+//! on this machine removes the record only by a forced break (K24 (lock before removal)).
 //!
 //! The fencing counter is never removed. It is incremented in place under its `flock`, so that no
 //! process finds it missing and starts again at one (K40 (fence counter file)).

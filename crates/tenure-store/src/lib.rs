@@ -1,8 +1,7 @@
 //! Repository locks: shared and exclusive leases stored as objects in a bucket or as files in a
 //! directory.
 //!
-//! The protocol is compatible with the backup programs that defined it. Comments call those
-//! programs *originals*.
+//! The protocol is compatible with the backup programs that defined it, called *originals* here.
 //!
 //! ```text
 //!   Repository ── RepositoryGuard                 public API
@@ -15,7 +14,7 @@
 //!        envelope                                 bytes: zstd, gzip, AES-256-GCM
 //! ```
 //!
-//! The module `protocol` makes every decision as plain data, so a model checker can drive it through all
+//! The module `protocol` makes every decision as plain data, so a model checker drives it through all
 //! interleavings. Rule ids (P…, K…, C…) refer to `docs/spec/`.
 //!
 //! # Guarantees
@@ -28,8 +27,8 @@
 //! - With conditional writes and conditional deletes (level 2), nothing else is needed.
 //! - With conditional writes only (level 1), a delete takes effect within a fifth of the ttl after
 //!   it was sent.
-//! - Without conditions (level 0), a write or delete takes effect within the settle time after the
-//!   read that it is based on.
+//! - Without conditions (level 0), a write or delete takes effect within the *settle time* (the
+//!   wait between an acquirer's write and its last read) after the read that it is based on.
 //!
 //! The model checker shows that these conditions are sufficient and necessary.
 //!

@@ -1,4 +1,4 @@
-//! Public entry point: opens a repository; acquires, inspects, breaks and adopts its locks.
+//! Public API: acquires, inspects and breaks locks; `adopt` continues a lock that a process left.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

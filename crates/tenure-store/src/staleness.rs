@@ -1,15 +1,15 @@
-//! Staleness: decides whether a lock object is held or may be removed (P15 expired records,
+//! Staleness: decides whether a lock object is held or may be removed (P15 (expired records),
 //! P20–P24).
 //!
 //! ```text
-//! no date ─────────────────▶ held (P15)        expired ──▶ within the skew ──▶ held (P21)
-//! date in the future ──────▶ held (P20)            └─────▶ any evidence ─────▶ stale (P22)
-//! unreadable: by age only ─▶ held, then stale      └─────▶ none ─────────────▶ held (P23)
+//! no date ────────────▶ held (P15)             expired ──▶ within the skew ──▶ held (P21)
+//! date in the future ─▶ held (P20)                 └─────▶ any evidence ─────▶ stale (P22)
+//! unreadable ─▶ held, until age or observation     └─────▶ none ─────────────▶ held (P23)
 //! ```
 //!
 //! The wall clock of another machine alone never frees a lock. Evidence is one of: the age by the
 //! store's own clock, an observation of this process on `CLOCK_BOOTTIME`, or the proven death of
-//! the holder.
+//! the holder. None counts while a live process keeps `flock` on the record.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

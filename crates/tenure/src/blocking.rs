@@ -1,6 +1,6 @@
 //! Blocking API for programs without an async runtime.
 //!
-//! Lock files start no runtime and no thread before the lock is held: C7 (fast start).
+//! Lock files start no runtime, and no thread until they are held or waited for: C7 (fast start).
 //!
 //! ```
 //! # let temp = tempfile::tempdir()?;

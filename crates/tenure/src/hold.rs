@@ -1,7 +1,7 @@
 //! Serialized holds that outlive their process: C13 (holds for scripts).
 //!
-//! The text form contains the address and the secret that proves ownership. There is no other
-//! state.
+//! The text form contains the address, the secret that proves ownership, mode, ttl and fence. The
+//! client stores nothing else.
 
 use std::fmt;
 use std::str::FromStr;

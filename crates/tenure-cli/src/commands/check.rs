@@ -1,5 +1,5 @@
-//! `tenure check`: the server's side of an exclusive lock; reports whether the server may use its
-//! database now.
+//! `tenure check`: the server side of an exclusive lock. It reports whether a server may work on
+//! its database now, or runs a command as one cycle of that server.
 
 use std::ffi::OsString;
 use std::process::{Command, ExitCode};

@@ -1,5 +1,5 @@
-//! `tenure lock`, `renew`, `unlock`: C13 (holds for scripts), for scripts that cannot wrap their
-//! work in one command.
+//! `tenure lock`, `renew`, `unlock`: locks that stay held after the command exits, for scripts that
+//! cannot wrap their work in `tenure run`. C13 (holds for scripts).
 
 use std::process::ExitCode;
 use std::sync::Arc;

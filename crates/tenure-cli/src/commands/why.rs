@@ -1,4 +1,4 @@
-//! `tenure why`: explains who holds a lock, who waits, which rule applies, and what to do.
+//! `tenure why`: explains who holds a lock, who waits, which conflict rule applies, and what to do.
 
 use std::process::ExitCode;
 

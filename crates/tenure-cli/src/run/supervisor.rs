@@ -1,13 +1,15 @@
-//! Supervisor process between `tenure` and the child, forked before any thread exists: C4 (keeper
-//! and process group).
+//! Supervisor process between `tenure` and the child, forked before any thread exists. It is the
+//! *keeper* of C4 (keeper and process group).
 //!
-//!   waiting ──Start──▶ running ──child and its group ended──▶ over
-//!      │                  ├── lost, asked, lease runs out ──▶ ending: notice, TERM, KILL, tree ended ──▶ over
-//!      │                  └── `tenure` died ──▶ kills the whole tree (or waits for it), then the lock ends
-//!      └── `tenure` died ──▶ exit, nothing was started
+//! ```text
+//! waiting ──Start──▶ running ──child and its group ended──▶ over
+//!    │                  ├─lock lost, release requested─▶ notice, TERM, KILL ──tree ended──▶ over
+//!    │                  └─`tenure` died──▶ kill the tree (or wait for it), then the lock ends
+//!    └─`tenure` died──▶ exit, nothing was started
+//! ```
 //!
-//! It also holds the locked descriptor, K38 (inherit the locked descriptor), so the kernel keeps a
-//! lock file locked until the tree has ended. And it keeps the deadline of the lease, C5 (stop
+//! It holds the locked descriptor, K38 (inherit the locked descriptor), so the kernel keeps a lock
+//! file locked until the tree has ended. It checks the deadline of the lease itself, C5 (stop
 //! before the lease ends), so the deadline holds even while `tenure` is stopped.
 
 use std::collections::BTreeMap;

@@ -1,9 +1,8 @@
 //! The record of an exclusive lock: one JSON object with the tool and its process.
 //!
 //! ```text
-//!   bytes ──parse──▶ ExclusiveRecord   judged by server and tools (X12)
-//!                └─▶ RecordError       skip, and report which kind of damage it is (X7: answers of
-//! should_skip)
+//!   bytes ──parse──▶ ExclusiveRecord   test its holder: X12 (order of exclusive tests)
+//!                └─▶ RecordError       skip, report the damage: X7 (answers of `should_skip`)
 //! ```
 //!
 //! The parser accepts what the original accepts: any order, any letter case of field names, unknown

@@ -3,15 +3,15 @@
 //! budget (S13 (retry delay and budget)).
 //!
 //! ```text
-//!   table ── guard? ── publish ── guard again? ── held
-//!     │        │          │             └ wait until it is gone, then check: still our file?
-//!     │        │          └ exists ── judge ── wait │ refuse │ reclaim under our own guard
-//!     └────────┴───────────────────────────── wait
+//!   held here? ── guard? ── publish ── guard again? ── held
+//!     │             │          │             └ wait until it is gone, then check: still our file?
+//!     │             │          └ exists ── judge ── wait │ refuse │ reclaim under our own guard
+//!     └─────────────┴─────────────────────── wait
 //! ```
 //!
-//! The second check of the guard closes a race with originals that delete by name. A reclaimer that
-//! makes its guard after this check compares with our new file. A reclaimer that made it before the
-//! check may still delete by name, so the acquirer waits until that guard is gone.
+//! A reclaimer makes the *guard* and compares the stale lock; an original then deletes by name. If
+//! a guard exists at the second check, its maker may have compared the old lock and delete ours, so
+//! the acquirer waits until the guard is gone. A later reclaimer compares with our new lock.
 
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant, SystemTime};

@@ -1,5 +1,5 @@
-//! Table of the sidecar locks of this process, by manager key and target (S15 (locks within one
-//! process), S28 (drain and held)), and their release at exit (S27 (release on exit)).
+//! Sidecar locks held by this process, by the key of their `Manager` and the target (S15 (locks
+//! within one process), S28 (drain and held)), and their release at exit (S27 (release on exit)).
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

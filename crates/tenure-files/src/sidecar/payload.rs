@@ -1,5 +1,5 @@
-//! The record of a sidecar lock: the caller's members, ours, and the white-space trailer by which
-//! newer originals verify ownership (S5 (record format)–S12 (trailer from the token)).
+//! JSON record of a sidecar lock: the caller's members, Tenure's, and the token as a white-space
+//! line, as newer originals write it (S5 (record format)–S12 (trailer from the token)).
 
 use std::path::Path;
 use std::time::SystemTime;

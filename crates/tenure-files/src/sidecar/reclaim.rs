@@ -1,10 +1,10 @@
-//! The reclaim guard (`….lock.reclaim`): while it exists, originals of the third generation wait,
-//! and no other process removes the lock (S20 (vanished is not stale)–S22 (guards of crashed
-//! reclaimers)).
+//! The reclaim guard (`….lock.reclaim`), made before a stale lock is removed. Tenure and originals
+//! of the third generation wait while it exists; older originals ignore it (S20 (vanished is not
+//! stale)–S22 (guards of crashed reclaimers)).
 //!
-//! Our guard is a directory that is locked before it becomes visible, and the sticky bit marks it
-//! as ours. So a guard of a live Tenure process is always locked, and a marked guard with a free
-//! lock belongs to a dead one.
+//! Our guard is a directory that is locked before it becomes visible; on a local file system the
+//! sticky bit marks it, so a marked guard with a free lock belongs to a dead process. Without
+//! `RENAME_NOREPLACE` a guard is visible before it is locked, so it is not marked.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;

@@ -5,7 +5,7 @@
 //!   no file ──▶ Free
 //!   record  ──▶ holder proven dead ──▶ Dead             remove it safely, proceed
 //!           ├─▶ alive, or not provable ──▶ Held         ask, wait
-//!           └─▶ pid proves nothing ──▶ Held, doubtful   ask; no reaction proves death (U13a)
+//!           └─▶ pid proves nothing ──▶ Held, doubtful   ask; dead if it does not react (U13a)
 //!   not a lock ──▶ Refused                              leave it
 //! ```
 //!

@@ -1,5 +1,5 @@
 //! Acquire and AcquireStream: validation in the order of R17 (order of acquire checks), joining the
-//! chunks of a stream (R18 AcquireStream is one acquire), and the response (R60–R63, E1–E5).
+//! chunks of a stream (R18 (AcquireStream is one acquire)), and the response (R60–R63, E1–E5).
 
 use prost::Message;
 use tenure_core::command::WaitMode;

@@ -1,4 +1,4 @@
-//! Namespace policies: set, get, delete, list (R131–R140, E13 list namespace policies).
+//! Namespace policies: set, get, delete, list (R131–R140, E13 (list namespace policies)).
 
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;

@@ -1,4 +1,4 @@
-//! Renew and IsOwnerAlive (R90–R93, R118 IsOwnerAlive includes waiters).
+//! Renew and IsOwnerAlive (R90–R93, R118 (IsOwnerAlive includes waiters)).
 
 use tenure_node::{Answer, ClientRequest, RenewAnswer};
 use tenure_wire::v1;

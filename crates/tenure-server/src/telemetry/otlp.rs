@@ -1,5 +1,5 @@
 //! OTLP export over HTTP, enabled by the standard `OTEL_*` variables and off by default (R181
-//! OpenTelemetry variables).
+//! (OpenTelemetry variables)).
 //!
 //! Traces use the SDK: one span per call, with the parent from `traceparent`. Metrics are the
 //! families of `/metrics`, sent every `OTEL_METRIC_EXPORT_INTERVAL` and once at shutdown.

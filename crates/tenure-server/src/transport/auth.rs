@@ -1,5 +1,5 @@
-//! Client authentication: one bearer token for all clients, if one is configured (R182 zero
-//! configuration: none by default).
+//! Client authentication: one bearer token for all clients, if one is configured. Default: none
+//! (R182 (zero configuration)).
 
 use std::sync::Arc;
 

@@ -2,13 +2,13 @@
 //!
 //! ```text
 //!   socket ──▶ h2 ──unary call──▶ calls in flight ──all of one read──▶ CallBatch ──▶ node
-//!               │ └─▶ a future that waits for its body or permits ─▲
+//!               │ └─▶ a future that waits for its body or a call limit ─▲
 //!               └──stream, other service──▶ a future of its own
 //!   socket ◀── h2 ◀──all of one step── calls in flight ◀──one wake-up per step── node
 //! ```
 //!
-//! A unary call in flight is an entry in the connection's slab. The task of the connection does all
-//! the work, so hundreds of calls cost one wake-up per step of the node instead of hundreds.
+//! A unary call in flight is an entry in the connection's slab, and the task of the connection does
+//! all the work. The node answers many calls in one *step* and then wakes the task once.
 
 use std::future::poll_fn;
 use std::net::SocketAddr;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   socket ──▶ connection ──new requests──▶ in flight ──▶ node
-//!   socket ◀── connection ◀────answers───── in flight ◀── node: one wake-up for all of its step
+//!   socket ◀── connection ◀────answers───── in flight ◀── node: one wake-up for many answers
 //! ```
 //!
 //! With one task per request, every answer of the node would wake a task, and every task would wake

@@ -1,16 +1,16 @@
-//! Acquire: read, write, read again, settle, take a fencing number (P28 (acquire the exclusive
+//! Acquire: read, write, check for conflicts, take a fencing number (P28 (acquire the exclusive
 //! lock) to P30 (acquire a shared lock)), and wait if requested (P19 (waiting for the repository)).
 //!
 //! ```text
-//!   ┌─────────────────────────── pause ◀── held, and waiting ─┐
-//!   ▼                                                         │
+//!   ┌── pause ◀── another lock is held, and the caller waits
+//!   ▼
 //! look ──▶ list (exclusive) ──▶ write ──▶ confirm ──▶ fence ──▶ clean up ──▶ Acquired
 //!   ▲                             │          └──────────┴── failed ─▶ withdraw ─▶ AcquireRefusal
-//!   └───────── taken, 5 times ────┘
+//!   └── taken, up to 5 times ─────┘
 //! ```
 //!
-//! After `write` was sent for the first time, every failure goes through `withdraw`, which removes
-//! our record (P29 (unknown write outcome)). [`Acquire::cancel`] does the same.
+//! Every failure while our record may be in the store goes through `withdraw`, which removes the
+//! record (P29 (unknown write outcome)). [`Acquire::cancel`] does the same.
 
 use super::confirm::{Confirm, Confirmed};
 use super::fence::{FenceError, TakeFence};

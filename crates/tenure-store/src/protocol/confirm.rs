@@ -1,15 +1,15 @@
-//! Conflict check after our record is written: the part of acquire (P28.4 acquire the exclusive
-//! lock, P28.5, P30.3 acquire a shared lock, P30.4) and of revive (P34 (revive a lapsed lease))
-//! that closes the races.
+//! Conflict check after our record is written. It closes the races of acquire (steps 4 and 5 of P28
+//! (acquire the exclusive lock), 3 and 4 of P30 (acquire a shared lock)) and of revive (P34 (revive
+//! a lapsed lease)).
 //!
 //! Store-buffering pattern: both sides write first and read afterwards, so of two conflicting
-//! clients at least one sees the other. The settle time in between is for originals that read
-//! before our write and write after it.
+//! clients at least one sees the other. The *settle* time is for clients that read before our write
+//! and write after it: originals, and Tenure on stores without conditional writes.
 //!
 //! ```text
 //! exclusive: list shared ─clean───────────────────────▶ settle ─▶ read own ─▶ confirmed
 //!               └─ conflict, all younger than ours ─▶ wait ─▶ list ─clean─┘
-//! shared:    read exclusive ─free─▶ settle ─▶ read exclusive ─free─▶ confirmed
+//! shared:    read exclusive ─free─▶ settle, read exclusive (unless settle is 0) ─free─▶ confirmed
 //! ```
 
 use super::list::ListLocks;

@@ -1,16 +1,16 @@
 //! Hold: refreshes, conflict checks, lapse, revival and release of a lock (P31–P36).
 //!
 //! ```text
-//!            refreshed in time                    revive: write, then check conflicts (P34: revive
-//! a lapsed lease)
-//!              ┌────┐                               ┌──────────────────────┐
-//!              ▼    │       80 % of ttl used        │                      ▼
-//!  Acquired ─▶ Held ─┴──────────────────────────▶ Lapsed ──▶ Lost        Held
-//!              │  └── record not ours, or an intruder stays ──▶ Lost
-//!              └── release ──▶ done                (release works from every state)
+//!                  revive: write, then check conflicts
+//!                ┌──────────────────────────────────────┐
+//!                ▼                                      │
+//!  Acquired ──▶ Held ──80 % of ttl without refresh──▶ Lapsed ──revive impossible──▶ Lost
+//!                └──record not ours, or an intruder stays──────────────────────────▶ Lost
 //! ```
 //!
-//! An *intruder* is a conflicting lock that appears while this one is held.
+//! A release works in every state. Revival is P34 (revive a lapsed lease). An *intruder* is a
+//! conflicting lock that appears while this one is held; a shared holder may be set to report it
+//! only.
 //!
 //! # How to drive it
 //!

@@ -1,5 +1,5 @@
-//! Listing: lists the locks, reads each and decides its staleness (P28.2 acquire the exclusive
-//! lock, P28.4, P42 (inspection never writes)).
+//! Listing: lists the locks, reads each and decides its staleness (steps 2 and 4 of P28 (acquire
+//! the exclusive lock), P42 (inspection never writes)).
 
 use std::collections::VecDeque;
 

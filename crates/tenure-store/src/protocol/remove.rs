@@ -1,9 +1,9 @@
 //! Removal of one object without removing its successor (P29 (unknown write outcome), P35
 //! (repository release), P37 (break repository locks)).
 //!
-//! At level 2 the delete is conditional. Otherwise: read, compare, delete. After an unclear
-//! response the object is read again, so that a removal ends with a known outcome or with a
-//! failure.
+//! At level 2 the delete is conditional, except when a user breaks a live lock in a directory.
+//! Otherwise: read, compare, delete. After an unclear response the object is read again, so that a
+//! removal ends with a known outcome or with a failure.
 //!
 //! An unconditional delete is safe only while no other client may take the lock over. So at level 1
 //! (conditional writes, unconditional deletes), an exclusive record whose lease is used up is

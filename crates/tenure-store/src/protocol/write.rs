@@ -1,10 +1,10 @@
-//! First write of our record, with detection of its outcome (P28.3 acquire the exclusive lock, P29
-//! (unknown write outcome), P30.2 (acquire a shared lock)).
+//! First write of our record, with detection of its outcome (P29 (unknown write outcome), step 3 of
+//! P28 (acquire the exclusive lock), step 2 of P30 (acquire a shared lock)).
 //!
 //! ```text
-//! send ──written──▶ ours                    ┌──ours──▶ ours (written, but the response was lost)
-//!   ├──refused─────▶ read it back ──────────┼──other──▶ taken
-//!   └──unknown─────▶ read it back ──────────┴──as before──▶ send again
+//! send ──written──▶ ours
+//!   ├──refused──▶ read it back ──our record──▶ ours, ──anything else──▶ taken
+//!   └──unknown──▶ read it back ──our record──▶ ours, ──as before──▶ send again, ──other──▶ taken
 //! ```
 //!
 //! The record is stamped once, before the first sending, and is repeated unchanged. So each copy

@@ -1,7 +1,7 @@
 //! In-process lock backend on the daemon's state machine (`tenure_core::Space`).
 //!
-//! Fair queue, fences, shared trees and permits. There is no lease: holder and lock end with the
-//! same process.
+//! Exclusive and shared locks, locks on subtrees, semaphores; fair queue and fences. There is no
+//! lease: holder and lock end with the same process.
 //!
 //! ```text
 //! acquire ──▶ Space::apply ──granted──▶ MemoryHold

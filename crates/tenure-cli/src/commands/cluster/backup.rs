@@ -1,4 +1,4 @@
-//! `tenure cluster backup`: writes the state of all groups to one file.
+//! `tenure cluster backup`: writes the state of all Raft groups to one file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! Commands on a data directory: restore, recover, rejoin and keep while no daemon runs on it; init
-//! also while a daemon waits for its cluster.
+//! Commands on a data directory without a running daemon: restore, recover, rejoin, and keep (which
+//! of two clusters survives). `init` also works while a daemon waits for its cluster.
 
 use std::fs::File;
 use std::io::BufReader;

@@ -1,5 +1,5 @@
-//! Acquire on the daemon: request, wait for the GRANT event with polling as a fallback, and count
-//! the lease from the right sending (leases.md, "What a client does").
+//! Acquire on the daemon: request, wait for the GRANT event with polling as a fallback. The lease
+//! counts from the first sending of the last acquire (leases.md, "What a client does").
 //!
 //! Several paths of one namespace are one request. They share one queue entry, and no client sees a
 //! part of them taken.

@@ -1,9 +1,9 @@
 //! Lease renewal per owner.
 //!
-//! All holds of an owner in one namespace share one lease, and one renewal serves all namespaces.
+//! The holds of an owner in one namespace share one lease. One Renew call renews all its leases.
 //!
 //! ```text
-//!   acquire ──▶ add ──▶ [namespace: lease, claims] ──at 1/3 of the ttl──▶ Renew ──▶ new lease
+//!   acquire ──▶ add ──▶ [namespace: lease, holds] ──at 1/3 of the ttl──▶ Renew ──▶ new lease
 //!                              └── 80 % of the ttl without an answer ──▶ lost
 //! ```
 

@@ -1,5 +1,5 @@
-//! Namespace policies on the daemon (R131 SetNamespacePolicy clears on change to R140 rows accept
-//! every namespace), and its health.
+//! Namespace policies on the daemon (R131 (SetNamespacePolicy clears on change) to R140 (rows
+//! accept every namespace)), and its health.
 
 use tenure_wire::v1;
 

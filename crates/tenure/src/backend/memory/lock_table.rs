@@ -1,7 +1,7 @@
 //! Process-wide lock table: one lock space, and the guards and waiters of this process.
 //!
-//! Signals are sent only after the table is unlocked, because a listener may call the guard, which
-//! locks the table.
+//! Release requests and losses are reported after the table is unlocked, because a listener may
+//! call the guard, which locks the table.
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
