@@ -61,7 +61,7 @@ pub(crate) enum Job {
     State(GroupId, oneshot::Sender<Option<LedState>>),
     /// Requests the index of the last applied entry of the system group (handshake).
     SystemApplied(oneshot::Sender<u64>),
-    /// The node ends at once, without a hand-over: its cluster gave way to a rival cluster, or its
+    /// The node ends at once, without a hand-over: its cluster stopped for a rival cluster, or its
     /// data is an older copy.
     Exclude(String),
     /// Transfers leaderships to other nodes, then ends the node.

@@ -79,7 +79,7 @@ impl<K: Ord + Clone, A> IdempotencyTable<K, A> {
     }
 
     /// All entries from a key on, in the order of the keys.
-    pub(crate) fn from_key(&self, first: &K) -> impl Iterator<Item = (&K, &Remembered<A>)> {
+    pub(crate) fn starting_at(&self, first: &K) -> impl Iterator<Item = (&K, &Remembered<A>)> {
         self.table.range(first..)
     }
 

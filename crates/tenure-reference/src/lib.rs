@@ -70,7 +70,7 @@ impl Claim {
 
 /// The lease of all claims of one owner in one namespace: R76 (one lease per owner and namespace).
 #[derive(Clone, Debug)]
-struct Lease {
+struct ModelLease {
     namespace: Namespace,
     owner: OwnerId,
     ttl: Ttl,
@@ -157,7 +157,7 @@ pub struct Model {
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
-    leases: Vec<Lease>,
+    leases: Vec<ModelLease>,
     waiters: Vec<Waiter>,
     counters: Vec<Counter>,
     marks: Vec<StoredFence>,
@@ -813,7 +813,7 @@ impl Model {
         Outcome::Done
     }
 
-    fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<&Lease> {
+    fn lease(&self, namespace: &Namespace, owner: &OwnerId) -> Option<&ModelLease> {
         self.leases
             .iter()
             .find(|lease| lease.namespace == *namespace && lease.owner == *owner)
@@ -843,7 +843,7 @@ impl Model {
                 (lease.ttl, lease.cover, lease.epoch) = (ttl, cover, epoch);
                 lease.holder = holder.or(lease.holder.take());
             }
-            None => self.leases.push(Lease {
+            None => self.leases.push(ModelLease {
                 namespace: namespace.clone(),
                 owner: owner.clone(),
                 ttl,

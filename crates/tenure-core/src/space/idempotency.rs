@@ -91,7 +91,7 @@ impl SpaceAnswers {
         };
         let is_key = |there: &ScopedKey| there.call == KeyedCall::Release && there.key == *key;
         let hash = hold_hash(hold);
-        self.from_key(&first)
+        self.starting_at(&first)
             .take_while(|(there, _)| is_key(there))
             .any(|(_, remembered)| {
                 remembered.fingerprint == fingerprint

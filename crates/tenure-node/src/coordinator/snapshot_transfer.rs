@@ -347,7 +347,7 @@ impl Node {
         if !continues {
             return Ok(());
         }
-        incoming.data.extend_from_slice(&chunk);
+        incoming.data.extend_from_slice(chunk);
         let taken = incoming.data.len();
         if taken == total
             && let Some(incoming) = self.transfers.incoming.remove(&id)
