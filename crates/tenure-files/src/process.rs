@@ -39,7 +39,7 @@ pub enum Presence {
     Gone,
 }
 
-/// Returns the state of `pid`, which must have passed [`valid_pid`]; `start` is the start time from
+/// Returns the state of `pid`, which must have passed `valid_pid`; `start` is the start time from
 /// the record (K12, K13, K16).
 ///
 /// If `/proc` cannot be used, an existing process counts as running.
