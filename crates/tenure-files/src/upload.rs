@@ -21,7 +21,7 @@
 //!     // Stop reading the body, save what has come, release.
 //! }))?;
 //! guard.release()?;
-//! # Ok::<(), tenure_files::error::Error>(())
+//! # Ok::<(), tenure_files::Error>(())
 //! ```
 
 mod acquire;

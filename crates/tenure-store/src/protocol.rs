@@ -31,8 +31,7 @@
 //! the operation and answer [`OpResult::Failed`].
 //!
 //! ```
-//! use tenure_store::protocol::{OpResult, Procedure, ProcedureStep, StoreOp};
-//! use tenure_store::time::Now;
+//! use tenure_store::internal::{Now, OpResult, Procedure, ProcedureStep, StoreOp};
 //!
 //! fn drive<S: Procedure>(
 //!     mut steps: S,

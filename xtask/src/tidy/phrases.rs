@@ -97,7 +97,7 @@ fn find(source: &Source) -> Vec<String> {
 
 /// Returns the words of a line, without the markers of comments and of continued strings.
 fn words_of(line: &str) -> impl Iterator<Item = &str> {
-    line.split(|letter: char| letter.is_whitespace() || "(){}[]|,".contains(letter))
+    line.split(|letter: char| letter.is_whitespace() || "(){}[]|".contains(letter))
         .filter(|word| !matches!(*word, "" | "//" | "///" | "//!" | "\\"))
 }
 
