@@ -411,6 +411,7 @@ impl Model {
         if self.rules >= 2
             && let Some(change) = release.holds.iter().filter(unknown).find_map(frozen)
         {
+            self.cancel_waiter(&release);
             return Err(Refusal::Frozen { change });
         }
         if let (Some(_), Some(whole)) = (&release.key, release.whole) {
@@ -425,19 +426,7 @@ impl Model {
         self.take_note(namespace, &release.owner);
         let named = release.holds.iter().map(|hold| (&hold.path, hold.mode));
         self.forget_taken(namespace, &release.owner, named);
-        let cancelled = self.waiters.iter().position(|waiter| {
-            waiter.acquire.owner == release.owner
-                && waiter.acquire.route.namespace == *namespace
-                && waiter.new_requests().any(|request| {
-                    release
-                        .holds
-                        .iter()
-                        .any(|hold| hold.path == request.path && hold.mode == request.mode)
-                })
-        });
-        if let Some(at) = cancelled {
-            self.dequeue(at);
-        }
+        self.cancel_waiter(&release);
         self.drop_holds(namespace, &release.owner, HoldEnd::Released, |claim| {
             release
                 .holds
@@ -447,6 +436,24 @@ impl Model {
         let result = ModelRemembered::Released(done);
         self.remember(namespace, &release.key, request, result);
         Ok(())
+    }
+
+    /// R99 (Release cancels a pending entry).
+    fn cancel_waiter(&mut self, release: &Release) {
+        let named = |path: &Path, mode: Mode| {
+            let mut holds = release.holds.iter();
+            holds.any(|hold| hold.path == *path && hold.mode == mode)
+        };
+        let cancelled = self.waiters.iter().position(|waiter| {
+            waiter.acquire.owner == release.owner
+                && waiter.acquire.route.namespace == release.route.namespace
+                && waiter
+                    .new_requests()
+                    .any(|request| named(&request.path, request.mode))
+        });
+        if let Some(at) = cancelled {
+            self.dequeue(at);
+        }
     }
 
     /// Returns whether the owner holds this, or lost it to a break or a policy change and has not

@@ -61,6 +61,7 @@ impl Space {
                 KeyLookup::Full => return Err(Refusal::AnswersFull),
             }
             if let Some(change) = self.may_be_held_elsewhere(&release) {
+                self.cancel_waiter(&release);
                 return Err(Refusal::Frozen { change });
             }
             if let Some(whole) = whole
@@ -72,6 +73,7 @@ impl Space {
             self.answers
                 .remember_release(key, fingerprint, holds, self.time);
         } else if let Some(change) = self.may_be_held_elsewhere(&release) {
+            self.cancel_waiter(&release);
             return Err(Refusal::Frozen { change });
         }
         let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
@@ -109,6 +111,25 @@ impl Space {
         let unknown =
             |hold: &&Hold| session.is_none_or(|(_, session)| !self.holds_or_lost(session, hold));
         self.frozen(release.holds.iter().filter(unknown).map(|hold| &hold.path))
+    }
+
+    /// Cancels the owner's waiter if it waits for one of these holds (R99). A frozen waiter is not
+    /// granted before the change ends, but the owner may not repeat its release until then.
+    fn cancel_waiter(&mut self, release: &Release) {
+        let Some((namespace, session)) = self.session_of(&release.route.namespace, &release.owner)
+        else {
+            return;
+        };
+        let waits = |waiter: &_| {
+            let mut holds = release.holds.iter();
+            holds.any(|hold| self.waits_for_hold(*waiter, hold))
+        };
+        if let Some(waiter) = self.sessions[session].waiter.filter(waits) {
+            self.leave(waiter);
+            self.settle_session(session);
+            self.wake_waiters();
+            self.settle_namespace(namespace);
+        }
     }
 
     /// Returns whether the owner holds this, or lost it to a break or a policy change and has not

@@ -86,27 +86,28 @@ fn asked_release(namespace: &str, version: u64, paths: &[&str], asked: Option<u6
     })
 }
 
+fn acquire_command(namespace: &str, version: u64, path: &str) -> Command {
+    Command::Acquire(Acquire {
+        route: route(namespace, version),
+        owner: owner_id("amy"),
+        ttl: Ttl::from_millis(10_000).unwrap(),
+        queue_ttl: QueueTtl::from_millis(10_000).unwrap(),
+        requests: vec![Request {
+            path: Path::parse(path).unwrap(),
+            mode: Mode::Write,
+            state: RequestKind::New,
+            permits: None,
+        }],
+        releases: Vec::new(),
+        fence: None,
+        key: None,
+        wait: WaitMode::No,
+        holder: None,
+    })
+}
+
 fn acquire(space: &mut Space, namespace: &str, version: u64, path: &str) {
-    let outcome = apply(
-        space,
-        Command::Acquire(Acquire {
-            route: route(namespace, version),
-            owner: owner_id("amy"),
-            ttl: Ttl::from_millis(10_000).unwrap(),
-            queue_ttl: QueueTtl::from_millis(10_000).unwrap(),
-            requests: vec![Request {
-                path: Path::parse(path).unwrap(),
-                mode: Mode::Write,
-                state: RequestKind::New,
-                permits: None,
-            }],
-            releases: Vec::new(),
-            fence: None,
-            key: None,
-            wait: WaitMode::No,
-            holder: None,
-        }),
-    );
+    let outcome = apply(space, acquire_command(namespace, version, path));
     let granted = Outcome::Acquire(AcquireOutcome::Granted { fence: None });
     assert_eq!(
         std::mem::discriminant(&outcome),
@@ -258,4 +259,26 @@ fn a_frozen_region_releases_only_what_is_held_in_it() {
     assert_eq!(held(&space), ["t:/a/b/x"]);
     assert_eq!(apply(&mut space, release("t:/a", 1, &["t:/a/b/x"])), DONE);
     assert_eq!(held(&space), [""; 0]);
+}
+
+/// R99 (Release cancels a pending entry), also while the path is frozen: the release is refused, and
+/// the waiter is gone, so that no thaw grants what its owner has cancelled.
+#[test]
+fn a_release_cancels_a_waiter_in_a_frozen_region() {
+    let mut space = space();
+    acquire(&mut space, "t:/a", 1, "t:/a/b/x");
+    let Command::Acquire(mut waits) = acquire_command("t:/a", 1, "t:/a/b/x") else {
+        panic!("an acquire");
+    };
+    waits.owner = owner_id("bob");
+    waits.wait = WaitMode::Queue;
+    apply(&mut space, Command::Acquire(waits));
+    apply(&mut space, freeze("t:/a/b", 1));
+    let Command::Release(mut cancels) = release("t:/a", 1, &["t:/a/b/x"]) else {
+        panic!("a release");
+    };
+    cancels.owner = owner_id("bob");
+    let frozen = Outcome::Release(Err(Refusal::Frozen { change: 1 }));
+    assert_eq!(apply(&mut space, Command::Release(cancels)), frozen);
+    assert_eq!(space.counts().waiters, 0);
 }

@@ -41,6 +41,8 @@ pub(super) struct ReleaseCall {
     /// What goes with the key of a request.
     whole: Option<Whole>,
     misses: u8,
+    /// Whether a hold that was sent alone was refused because its path is frozen.
+    is_frozen: bool,
     /// Whether a part was applied.
     has_effects: bool,
     failure: Option<Failure>,
@@ -95,6 +97,7 @@ impl ReleaseCall {
             whole: None,
             parts: Vec::new(),
             misses: 0,
+            is_frozen: false,
             has_effects: false,
             failure: None,
         }
@@ -337,6 +340,35 @@ impl Node {
         }
     }
 
+    /// Handles a part that is refused because one of its paths is frozen and not held. Other holds
+    /// of the part may be released now, so each is sent alone. A single one waits for the change.
+    fn release_one_by_one(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReleaseCall,
+        refused: UnresolvedRelease,
+    ) {
+        let ClientRequest::Release(request) = &*call.request else {
+            return;
+        };
+        let holds = match &refused {
+            UnresolvedRelease::All => &request.holds,
+            UnresolvedRelease::Some(holds) => holds,
+        };
+        if holds.len() < 2 || call.is_frozen {
+            call.is_frozen = true;
+            call.unplace(refused);
+            self.set_timer(cx, FROZEN_RETRY_MS);
+            return;
+        }
+        for hold in holds.clone() {
+            let holds = vec![hold];
+            if let Some(part) = self.release_part(cx, request, call.whole, &holds) {
+                call.parts.push((part, holds));
+            }
+        }
+    }
+
     fn released(&mut self, cx: &mut CallContext, call: &mut ReleaseCall, answer: GroupOpResult) {
         let Some(holds) = call.take_part(cx.told) else {
             return;
@@ -363,16 +395,18 @@ impl Node {
                     self.ask_for_key(cx, call, holds, version);
                     return;
                 }
-                call.unplace(holds);
-                call.misses += 1;
-                match refusal {
-                    Refusal::Outdated { .. } if call.misses > MAX_MISSES => {
+                if let Refusal::Outdated { version } = refusal {
+                    call.unplace(holds);
+                    call.misses += 1;
+                    if call.misses > MAX_MISSES {
                         call.unplaced = UnresolvedRelease::NOTHING;
                         note_failure(&mut call.failure, Failure::Aborted);
+                    } else {
+                        self.await_table(cx, version);
                     }
-                    Refusal::Outdated { version } => self.await_table(cx, version),
-                    _ => self.set_timer(cx, FROZEN_RETRY_MS),
+                    return;
                 }
+                self.release_one_by_one(cx, call, holds);
             }
             _ => note_failure(&mut call.failure, odd_answer()),
         }
