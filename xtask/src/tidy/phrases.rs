@@ -87,7 +87,9 @@ fn find(source: &Source) -> Vec<String> {
         for (phrase, advice) in &possible {
             let length = phrase.split(' ').count();
             let candidate = words.get(at..at + length).unwrap_or_default();
-            if is_phrase(candidate, phrase) && *first != format!("\"{phrase}\"") {
+            if is_phrase(candidate, phrase)
+                && first.trim_end_matches(',') != format!("\"{phrase}\"")
+            {
                 complaints.push(format!("{}:{line}: \"{phrase}\": {advice}", source.path));
             }
         }

@@ -14,6 +14,9 @@
 //! re-checks it. When the blocker goes, all waiters parked on it are re-checked in order (see
 //! `wake.rs`). Waiters for the same path form a chain, each parked on the one before, so a
 //! hand-over re-checks one waiter, however many are queued.
+//!
+//! A waiter leaves at its `end`: `acquire.rs` computes it from the queue ttl, and
+//! `Space::pass_time` removes the waiter.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;

@@ -1,7 +1,8 @@
 //! Encoding of frames and of Raft data, in the encoding of [`tenure_core::codec`]. What the payload of
 //! an entry has in bytes is a slice of the frame or log record that it was read from, not a copy.
 //!
-//! Other records that nodes send to each other are declared beside their types.
+//! `node/frames.rs` lists the kinds of items in a frame. Other records are declared beside their
+//! types.
 
 mod consensus;
 mod frame;
