@@ -944,7 +944,7 @@ fn released_during_a_change(cut_after: u64) -> bool {
         return false;
     }
     // What is held where it was is released at once. The rest is tried many times meanwhile.
-    cluster.run(6_000);
+    cluster.run(9_000);
     assert_eq!(cluster.holder(0, other), None, "cut after {cut_after} ms");
     assert!(!cluster.test_nodes[0].answers.contains_key(&release));
     cluster.heal();
