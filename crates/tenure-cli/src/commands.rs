@@ -1,12 +1,12 @@
 //! The commands: one file each, with an argument struct whose doc comment is the help text, and one
 //! function.
 
-use std::ffi::OsString;
+use std::io;
 use std::process::ExitCode;
 
-use clap::{Args, FromArgMatches, Subcommand};
+use clap::Subcommand;
 
-use crate::run::supervisor;
+use crate::run::{Channel, supervisor};
 
 mod ask;
 mod bench;
@@ -75,9 +75,10 @@ pub(crate) enum Command {
 }
 
 impl Command {
-    pub(crate) fn run(self) -> ExitCode {
+    /// Runs the command. `early` is the supervisor of `tenure run`, if it was already forked.
+    pub(crate) fn run(self, early: Option<io::Result<Channel>>) -> ExitCode {
         match self {
-            Command::Run(verb) => verb.run(supervisor::fork()),
+            Command::Run(verb) => verb.run(early.unwrap_or_else(supervisor::fork)),
             Command::Lock(verb) => verb.run(),
             Command::Renew(verb) => verb.run(),
             Command::Unlock(verb) => verb.run(),
@@ -101,41 +102,11 @@ impl Command {
     }
 }
 
-/// Parses the arguments of `tenure run`. The other commands are not described to the parser: that
-/// would take as long as acquiring the lock (C7).
-pub(crate) fn run_alone(arguments: Vec<OsString>) -> run::RunCommand {
-    let verb = clap::Command::new("run").bin_name("tenure run");
-    let mut verb = run::RunCommand::augment_args(verb.display_name("tenure-run"));
-    let read = verb
-        .try_get_matches_from_mut(arguments.into_iter().skip(1))
-        .and_then(|matches| run::RunCommand::from_arg_matches(&matches));
-    read.unwrap_or_else(|error| error.format(&mut verb).exit())
-}
-
 #[cfg(test)]
 mod tests {
-    use clap::{Args, CommandFactory};
+    use clap::CommandFactory;
 
     use crate::Arguments;
-
-    /// Parsed without the other commands, `tenure run` is the same as among them.
-    #[test]
-    fn run_describes_itself_alone_as_among_the_others() {
-        let mut all = Arguments::command();
-        all.build();
-        let among = all.find_subcommand("run").unwrap().clone();
-        let alone = clap::Command::new("run").bin_name("tenure run");
-        let mut alone =
-            crate::commands::run::RunCommand::augment_args(alone.display_name("tenure-run"));
-        assert_eq!(
-            alone.render_long_help().to_string(),
-            among.clone().render_long_help().to_string()
-        );
-        assert_eq!(
-            alone.render_usage().to_string(),
-            among.clone().render_usage().to_string()
-        );
-    }
 
     /// The list shows for each command the first line of its own help text.
     #[test]

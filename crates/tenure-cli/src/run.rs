@@ -17,5 +17,4 @@ pub(crate) use channel::{
 };
 pub(crate) use process_tree::ProcessEnd;
 pub(crate) use schedule::ChildLease;
-pub(crate) use syscalls::have_memory_ready;
 pub(crate) use task::{Descriptor, OnDeath, OnLost, SupervisorTask};

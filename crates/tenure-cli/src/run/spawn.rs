@@ -1,60 +1,21 @@
-//! Process creation with `clone(CLONE_VM | CLONE_VFORK)`: the child shares the memory until `exec`.
-//!
-//! The standard library would fork, because of the steps before `exec`. For a short command,
-//! copying the page tables takes longer than everything else that the supervisor does.
+//! Process creation: the child leads a process group of its own and ends with its supervisor.
 
 #![allow(
     unsafe_code,
-    reason = "the moment between clone and exec has no safe form; each block says why it is sound"
+    reason = "the steps between fork and exec have no safe form; each block says why it is sound"
 )]
 
 use std::collections::BTreeMap;
-use std::ffi::{CString, OsString, c_char, c_int, c_void};
+use std::ffi::{OsString, c_int};
 use std::io;
-use std::mem::MaybeUninit;
-use std::os::unix::ffi::OsStringExt;
-use std::ptr;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
-use rustix::process::{Pid, WaitOptions, waitpid};
+use rustix::process::Pid;
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 
-/// Signals with handlers in the supervisor. The child must not run them: they would act on the
-/// shared memory.
+/// Signals with handlers in the supervisor. The child starts with their default actions.
 pub(super) const HANDLED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCHLD];
-
-/// Stack of the child, without the copy of the arguments. The search along `PATH` has the largest
-/// frame.
-const STACK_BYTES: usize = 64 << 10;
-
-/// A command and its environment in the form of `exec`.
-pub(super) struct Program {
-    words: Vec<CString>,
-    environment: Vec<CString>,
-}
-
-impl Program {
-    /// Creates a program. The first word is searched along `PATH`.
-    pub(super) fn new(
-        words: Vec<OsString>,
-        environment: BTreeMap<OsString, OsString>,
-    ) -> io::Result<Program> {
-        let words = words.into_iter().map(|word| CString::new(word.into_vec()));
-        let environment = environment.into_iter().map(|(name, value)| {
-            let mut variable = name.into_vec();
-            variable.push(b'=');
-            variable.extend(value.into_vec());
-            CString::new(variable)
-        });
-        let program = Program {
-            words: words.collect::<Result<_, _>>()?,
-            environment: environment.collect::<Result<_, _>>()?,
-        };
-        match program.words.is_empty() {
-            true => Err(io::ErrorKind::InvalidInput.into()),
-            false => Ok(program),
-        }
-    }
-}
 
 /// Steps of the child before `exec`.
 #[derive(Clone, Copy)]
@@ -66,96 +27,37 @@ pub(super) struct BeforeExec {
     pub(super) terminal: Option<c_int>,
 }
 
-/// Data of the child in the shared memory, and the place for its error.
-struct ChildSetup {
-    words: *const *const c_char,
-    environment: *const *const c_char,
+/// Starts a child as the leader of a new process group. The first word is searched along `PATH`.
+/// Returns after `exec`, or with the reason why it failed.
+pub(super) fn spawn(
+    words: Vec<OsString>,
+    environment: BTreeMap<OsString, OsString>,
     steps: BeforeExec,
-    error: c_int,
+) -> io::Result<Pid> {
+    let mut words = words.into_iter();
+    let program = words
+        .next()
+        .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+    let mut command = Command::new(program);
+    command
+        .args(words)
+        .env_clear()
+        .envs(environment)
+        .process_group(0);
+    // SAFETY: `prepare` makes only async-signal-safe calls, and nothing in it allocates.
+    unsafe { command.pre_exec(move || prepare(steps)) };
+    let child = command.spawn()?;
+    let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    pid.ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Starts a child as the leader of a new process group. Returns after `exec`, or with the reason
-/// why it failed.
-pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
-    let words = pointers(&program.words);
-    let environment = pointers(&program.environment);
-    let mut birth = ChildSetup {
-        words: words.as_ptr(),
-        environment: environment.as_ptr(),
-        steps,
-        error: 0,
-    };
-    // `execvpe` passes a script without `#!` to the shell, with a copy of the arguments on the
-    // stack. `u128` gives the alignment that a stack needs.
-    let height = (STACK_BYTES + size_of_val(&words[..])) / size_of::<u128>();
-    let mut stack: Vec<MaybeUninit<u128>> = Vec::with_capacity(height);
-    // SAFETY: the child runs on its own stack, which is aligned and grows downwards from the end of
-    // its memory. This thread is suspended until the child has called `exec` or ended
-    // (CLONE_VFORK), so everything that `birth` points to stays valid and unshared. All signals are
-    // blocked meanwhile: a handler would run in the child.
-    let (pid, failed) = unsafe {
-        let mut all = MaybeUninit::uninit();
-        let mut before = MaybeUninit::uninit();
-        libc::sigfillset(all.as_mut_ptr());
-        libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr());
-        let pid = libc::clone(
-            become_program,
-            stack.as_mut_ptr().add(height).cast(),
-            libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD,
-            ptr::from_mut(&mut birth).cast(),
-        );
-        let failed = io::Error::last_os_error();
-        libc::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), ptr::null_mut());
-        (pid, failed)
-    };
-    if pid < 0 {
-        return Err(failed);
-    }
-    let pid = Pid::from_raw(pid).ok_or(failed)?;
-    match birth.error {
-        0 => Ok(pid),
-        error => {
-            waitpid(Some(pid), WaitOptions::empty())?;
-            Err(io::Error::from_raw_os_error(error))
-        }
-    }
-}
-
-/// Returns the addresses of the strings with the terminating null of `exec`.
-fn pointers(strings: &[CString]) -> Vec<*const c_char> {
-    let all = strings.iter().map(|one| one.as_ptr());
-    all.chain([ptr::null()]).collect()
-}
-
-/// Runs in the child. It returns only after a failure.
-extern "C" fn become_program(birth: *mut c_void) -> c_int {
-    // SAFETY: `spawn` passes its own `ChildSetup` and waits. Only async-signal-safe calls follow,
-    // and nothing allocates. Signal dispositions are the child's own (no CLONE_SIGHAND).
+/// Runs in the child, between fork and `exec`.
+fn prepare(steps: BeforeExec) -> io::Result<()> {
+    // SAFETY: system calls on the child's own process, with values that they accept.
     unsafe {
-        let birth = &mut *birth.cast::<ChildSetup>();
-        if let Err(error) = prepare(birth.steps) {
-            birth.error = error;
-            return 127;
-        }
-        libc::execvpe(*birth.words, birth.words, birth.environment);
-        birth.error = *libc::__errno_location();
-    }
-    127
-}
-
-/// # Safety
-///
-/// Must be called only in a child before `exec`.
-unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let errno = || *libc::__errno_location();
-        if libc::setpgid(0, 0) != 0 {
-            return Err(errno());
-        }
         if let Some(parent) = steps.dies_with {
             if libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) != 0 {
-                return Err(errno());
+                return Err(io::Error::last_os_error());
             }
             // The parent may have died before the call above.
             if libc::getppid() != parent.as_raw_nonzero().get() {
@@ -167,13 +69,9 @@ unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
             libc::signal(libc::SIGTTOU, libc::SIG_IGN);
             libc::tcsetpgrp(terminal, libc::getpid());
         }
-        // The Rust runtime ignores SIGPIPE, and `exec` would pass that on.
-        for signal in HANDLED.into_iter().chain([libc::SIGTTOU, libc::SIGPIPE]) {
+        for signal in HANDLED.into_iter().chain([libc::SIGTTOU]) {
             libc::signal(signal, libc::SIG_DFL);
         }
-        let mut none = MaybeUninit::uninit();
-        libc::sigemptyset(none.as_mut_ptr());
-        libc::sigprocmask(libc::SIG_SETMASK, none.as_ptr(), ptr::null_mut());
     }
     Ok(())
 }

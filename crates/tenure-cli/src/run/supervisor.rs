@@ -34,7 +34,7 @@ use super::channel::{
 };
 use super::process_tree::{self, ProcessEnd, Reaped};
 use super::schedule::{BootInstant, ChildLease, EndDeadlines};
-use super::spawn::{self, BeforeExec, Program};
+use super::spawn::{self, BeforeExec};
 use super::syscalls::{self, Forked};
 use super::task::{Descriptor, OnDeath, OnLost, SupervisorTask};
 
@@ -239,7 +239,8 @@ impl Supervisor {
         environment.insert("TENURE_NOTICE_FD".into(), handed_down(&notices_in)?);
         let dies_with = (self.task.on_death == OnDeath::EndTree).then(getpid);
         let pid = spawn::spawn(
-            &Program::new(self.task.command(), environment)?,
+            self.task.command(),
+            environment,
             BeforeExec {
                 dies_with,
                 terminal: self.task.terminal,

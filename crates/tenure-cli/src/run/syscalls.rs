@@ -1,9 +1,8 @@
-//! System calls without a safe wrapper: fork, ignoring a signal, populating memory. Process
-//! creation is in `spawn.rs`.
+//! System calls without a safe wrapper: fork, ignoring a signal. Process creation is in `spawn.rs`.
 
 #![allow(
     unsafe_code,
-    reason = "fork, signal dispositions and the heap's end have no safe form; each block says why it is sound"
+    reason = "fork and signal dispositions have no safe form; each block says why it is sound"
 )]
 
 use std::io;
@@ -35,36 +34,4 @@ pub(crate) fn fork() -> io::Result<Forked> {
 pub(crate) fn ignore_background_output_signal() {
     // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };
-}
-
-/// Populates the memory that argument parsing needs with two calls.
-///
-/// Page faults one by one would take a noticeable part of a short command's time. Before Linux 5.14
-/// the calls fail, and the pages are faulted in as usual.
-pub(crate) fn have_memory_ready() {
-    /// Less than the kernel maps for a stack at once, and about as much as is used.
-    const STACK: usize = 96 << 10;
-    const PAGE: usize = 4096;
-    let heap = Box::new(0u8);
-    let here = 0u8;
-    let (heap, stack) = (
-        std::ptr::from_ref::<u8>(&*heap) as usize,
-        std::ptr::from_ref::<u8>(&here) as usize,
-    );
-    // SAFETY: only queries the end of the heap.
-    let heap_end = unsafe { libc::sbrk(0) } as usize;
-    let whole = |from: usize, to: usize| (from / PAGE * PAGE, to / PAGE * PAGE);
-    for (from, to) in [whole(heap, heap_end), whole(stack - STACK, stack)] {
-        if from < to {
-            // SAFETY: populated memory keeps its contents. An unmapped range is an error, which is
-            // ignored.
-            unsafe {
-                libc::madvise(
-                    from as *mut libc::c_void,
-                    to - from,
-                    libc::MADV_POPULATE_WRITE,
-                )
-            };
-        }
-    }
 }
