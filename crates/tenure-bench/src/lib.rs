@@ -10,9 +10,11 @@
 //! library (unary calls, echo, etcd, Redis through its library). Client and server share the
 //! machine, so a driver is as cheap as its protocol allows.
 
+#[cfg(feature = "compare")]
 mod echo;
 mod latency;
 mod message;
+#[cfg(feature = "compare")]
 mod peers;
 mod pipeline;
 mod report;
@@ -22,6 +24,7 @@ mod unary;
 
 use std::net::SocketAddr;
 
+#[cfg(feature = "compare")]
 pub use echo::serve as serve_echo;
 pub use latency::Latencies;
 pub use report::BenchReport;
@@ -41,17 +44,22 @@ pub enum Target {
         token: Option<String>,
     },
     /// The echo server.
+    #[cfg(feature = "compare")]
     Echo,
     /// Redis over plain sockets with full pipelining: its upper bound.
+    #[cfg(feature = "compare")]
     Redis,
     /// Redis through the client library that a Rust program would use.
     #[cfg(feature = "compare")]
     RedisLibrary,
     /// etcd. Each worker renews on one stream that stays open, comparable with a Session.
+    #[cfg(feature = "compare")]
     Etcd,
     /// etcd with a new stream for each renewal, comparable with a unary call.
+    #[cfg(feature = "compare")]
     EtcdOnce,
     /// ZooKeeper.
+    #[cfg(feature = "compare")]
     ZooKeeper,
 }
 
@@ -94,21 +102,26 @@ pub fn run(plan: LoadPlan, target: &Target, server: SocketAddr) -> Result<Measur
         Target::Session { token } => pipeline::run(plan, server, || {
             session::SessionClient::new(server.to_string(), token.clone())
         }),
+        #[cfg(feature = "compare")]
         Target::Redis => pipeline::run(plan, server, peers::redis::Redis::default),
         #[cfg(feature = "compare")]
         Target::RedisLibrary => {
             peers::redis_library::connect(server).and_then(|client| client.run(plan))
         }
+        #[cfg(feature = "compare")]
         Target::ZooKeeper => pipeline::run(plan, server, peers::zookeeper::ZooKeeper::default),
         Target::Unary { token } => unary::run(plan, server, async |channel, worker| {
             unary::Unary::new(channel, worker, scenario, token.as_deref()).await
         }),
+        #[cfg(feature = "compare")]
         Target::Echo => unary::run(plan, server, async |channel, worker| {
             unary::Unary::new(channel, worker, scenario, None).await
         }),
+        #[cfg(feature = "compare")]
         Target::Etcd => unary::run(plan, server, async |channel, _| {
             peers::etcd::Etcd::new(channel, scenario).await
         }),
+        #[cfg(feature = "compare")]
         Target::EtcdOnce => unary::run(plan, server, async |channel, _| {
             peers::etcd::Etcd::once(channel).await
         }),

@@ -2,6 +2,5 @@
 
 pub(crate) mod etcd;
 pub(crate) mod redis;
-#[cfg(feature = "compare")]
 pub(crate) mod redis_library;
 pub(crate) mod zookeeper;

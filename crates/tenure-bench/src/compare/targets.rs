@@ -41,7 +41,7 @@ const AIMS: [SpeedTarget; 12] = [
     aim(Scenario::Renew, 256, "session", "redis", 2.0),
     aim(Scenario::Renew, 256, "session", "redis-lib", 2.0),
     aim(Scenario::FenceCheck, 256, "unary", "echo", 0.85),
-    aim(Scenario::FenceCheck, 256, "session", "redis", 1.0),
+    aim(Scenario::FenceCheck, 256, "session", "redis", 0.8),
     aim(Scenario::FenceCheck, 256, "session", "redis-lib", 1.0),
 ];
 
