@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use thiserror::Error;
-use tracing_subscriber::filter::EnvFilter;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
@@ -76,7 +76,7 @@ pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<(), LogError>
         .map_err(|_| LogError::Twice)
 }
 
-fn filter(config: &LogConfig, rust_log: Option<&str>) -> Result<EnvFilter, LogError> {
+fn filter(config: &LogConfig, rust_log: Option<&str>) -> Result<Targets, LogError> {
     let (key, wanted) = match rust_log.filter(|text| !text.is_empty()) {
         Some(text) => ("RUST_LOG", text),
         None => ("log_level", config.level.as_str()),
@@ -85,7 +85,7 @@ fn filter(config: &LogConfig, rust_log: Option<&str>) -> Result<EnvFilter, LogEr
     if !wanted.contains("audit") {
         text.push_str(",audit=info");
     }
-    EnvFilter::try_new(text).map_err(|source| LogError::Filter {
+    text.parse().map_err(|source| LogError::Filter {
         key,
         filter: wanted.to_owned(),
         source,
