@@ -1,4 +1,4 @@
-//! CI gates: format, tidy, licences, lints, features, docs, tests, each with its duration in minutes.
+//! CI gates: format, tidy, licences, lints, features, docs, packages, tests, each with its duration in minutes.
 //!
 //! The fast gates run first, so that a small mistake is reported within seconds. The first failure
 //! ends the run.
@@ -56,12 +56,26 @@ const DOCS: Part = ("docs", || {
         &[("RUSTDOCFLAGS", "-D warnings")],
     )
 });
+/// Builds the archives that would be published, but does not compile them: the other gates compile
+/// the same files. `cargo xtask slow packages` compiles them as well.
+const PACKAGES: Part = ("packages", || {
+    cargo(&[
+        "package",
+        "--workspace",
+        "--locked",
+        "--no-verify",
+        "--allow-dirty",
+        "--quiet",
+    ])
+});
 const TESTS: Part = ("tests", || cargo(&["test", "--workspace", "--locked"]));
 
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS];
+pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
 /// The gates of `cargo xtask test`, which CI runs.
-pub(crate) const TEST: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, TESTS];
+pub(crate) const TEST: &[Part] = &[
+    FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS,
+];
 
 /// Runs gates in order and prints the duration of each, also if one fails.
 pub(crate) fn run(parts: &[Part]) -> Result<(), String> {

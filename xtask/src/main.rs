@@ -13,8 +13,8 @@ mod tidy;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  test     everything that CI requires: format, tidy, licences, lints, features, docs, tests;
-           prints the minutes of each part (the tests install what they need)
+  test     everything that CI requires: format, tidy, licences, lints, features, docs, packages,
+           tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification

@@ -87,6 +87,12 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "packages",
+        shows: "every crate compiles from the archive that would be published",
+        environment: &[],
+        command: &["cargo", "package", "--workspace", "--locked"],
+    },
+    Part {
         name: "speed",
         shows: "the daemon beside etcd, Redis and ZooKeeper",
         environment: &[],
