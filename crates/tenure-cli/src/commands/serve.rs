@@ -92,7 +92,6 @@ impl Serve {
             );
         }
         raise_file_limit();
-        keep_large_buffers_apart();
         let variable = |name: &str| std::env::var(name).ok();
         let signals = Signals::asked_for(&Environment(&variable), &config.node.name)?;
         let runtime = daemon::runtime()?;
@@ -133,25 +132,6 @@ fn raise_file_limit() {
         tracing::warn!(%error, "cannot raise the limit of open files: many connections may fail");
     }
 }
-
-/// Fixes the mmap threshold of glibc.
-///
-/// By default glibc raises it when a large buffer is freed, and then takes such buffers from the
-/// heap, where they leave holes: after two minutes of load the process used an eighth more memory.
-#[cfg(all(target_os = "linux", target_env = "gnu"))]
-#[allow(unsafe_code, reason = "mallopt has no safe wrapper")]
-fn keep_large_buffers_apart() {
-    const LARGE: libc::c_int = 1 << 20;
-    // SAFETY: no other thread allocates yet. Both settings are plain numbers; a refused one changes
-    // nothing.
-    unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE);
-        libc::mallopt(libc::M_TRIM_THRESHOLD, LARGE);
-    }
-}
-
-#[cfg(not(all(target_os = "linux", target_env = "gnu")))]
-fn keep_large_buffers_apart() {}
 
 /// Returns the defaults of this machine.
 fn machine() -> MachineDefaults {
