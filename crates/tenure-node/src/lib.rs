@@ -65,7 +65,6 @@ mod inspect;
 mod leases;
 mod node;
 pub mod placement;
-mod random;
 mod read_index;
 mod recovery;
 pub mod replica_view;

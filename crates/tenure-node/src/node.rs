@@ -22,7 +22,6 @@ use crate::config::Config;
 use crate::consensus::{Consensus, Message, MessageKind, Replica, RestoredState};
 use crate::coordinator::Coordinator;
 use crate::group::{Group, GroupEvent, MoreWork, StepContext};
-use crate::random::Random;
 use crate::read_index::RoundCounter;
 use crate::recovery::{Recovery, RecoveryError};
 use crate::snapshot;
@@ -30,6 +29,7 @@ use crate::state_machine::{MachineInit, StateMachine};
 use crate::{
     GroupId, Input, LogWrite, Mark, Output, ReplicaId, Snapshot, StepTime, SyncMode, WriteBatch,
 };
+use tenure_random::SplitMix64;
 
 pub use batch_split::MAX_BATCH_BYTES;
 pub(crate) use frames::item as frames_item;
@@ -45,7 +45,7 @@ pub struct Node {
     pub(crate) config: Config,
     pub(crate) me: ReplicaId,
     pub(crate) clock: Clock,
-    pub(crate) random: Random,
+    pub(crate) random: SplitMix64,
     /// Indexed by group number; the system group is the last.
     pub(crate) groups: Vec<Option<Group>>,
     pub(crate) turn: StepContext,
@@ -94,7 +94,7 @@ impl Node {
         );
         let rounds = RoundCounter::new(me.node, config.start ^ (u64::from(me.incarnation) << 32));
         let mut node = Node {
-            random: Random::new(config.seed),
+            random: SplitMix64::new(config.seed),
             turn: StepContext::new(rounds, clock.now_ms(), clock.wall()),
             coordinator: Coordinator::new(&config, table),
             peers: peers::Peers::new(&config),
@@ -216,7 +216,7 @@ impl Node {
         first: impl FnOnce(&mut Replica),
     ) {
         machine.number_events(self.channel(id));
-        let random = self.random.split(u64::from(id.0));
+        let random = self.random.split_for(u64::from(id.0));
         let me = self.me.numbered(found.hard_state.replica);
         let mut replica = found.open(me, random);
         first(&mut replica);

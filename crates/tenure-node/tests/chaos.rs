@@ -10,25 +10,7 @@ use std::collections::BTreeMap;
 use support::*;
 use tenure_core::policy::Algorithm;
 use tenure_node::*;
-
-struct Rng(u64);
-
-impl Rng {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
-    }
-
-    fn one_in(&mut self, count: u64) -> bool {
-        self.below(count) == 0
-    }
-}
+use tenure_random::SplitMix64;
 
 /// What a client believes: until when it may act on a path (80 % of its ttl from the sending).
 ///
@@ -83,7 +65,7 @@ fn fault_run(seed: u64) -> (u64, u64) {
         ..Limits::default()
     };
     let mut cluster = Cluster::with(3, 4, limits);
-    let mut rng = Rng(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
+    let mut rng = SplitMix64::new(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
     cluster.duplicate = rng.one_in(2);
     cluster.settle();
     let mut beliefs = Beliefs::default();
@@ -127,7 +109,7 @@ fn fault_run(seed: u64) -> (u64, u64) {
 
 fn fault(
     cluster: &mut Cluster,
-    rng: &mut Rng,
+    rng: &mut SplitMix64,
     down: &mut Option<usize>,
     beliefs: &mut Beliefs,
     sent: &mut BTreeMap<(usize, RequestId), SentRequest>,
@@ -166,7 +148,7 @@ fn fault(
 
 fn request(
     cluster: &mut Cluster,
-    rng: &mut Rng,
+    rng: &mut SplitMix64,
     beliefs: &mut Beliefs,
     sent: &mut BTreeMap<(usize, RequestId), SentRequest>,
 ) {

@@ -8,7 +8,6 @@
 #![allow(clippy::unwrap_used, reason = "in a test a panic is the message")]
 
 pub mod child;
-mod rng;
 pub mod sidecar;
 
 use std::fs;
@@ -18,8 +17,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, SystemTime};
 
-pub use rng::Rng;
 use tenure_files::internal::Here;
+pub use tenure_random::SplitMix64 as Rng;
 
 /// Time limit of a test for everything that does not depend on a timeout of the protocol.
 pub const TIMEOUT: Duration = Duration::from_secs(30);

@@ -9,10 +9,14 @@ use serde_json::Value;
 /// Each crate with the crates that it may depend on. Applies to dev-dependencies too, except for
 /// those in [`FOR_TESTS`].
 const ARROWS: &[(&str, &[&str])] = &[
+    ("tenure-random", &[]),
     ("tenure-core", &[]),
-    ("tenure-log", &[]),
+    ("tenure-log", &["tenure-random"]),
     // Only `durable.rs` uses the log: it maps write batches to its items.
-    ("tenure-node", &["tenure-core", "tenure-log"]),
+    (
+        "tenure-node",
+        &["tenure-core", "tenure-log", "tenure-random"],
+    ),
     // The naive model: it shares values with the space, no rule.
     ("tenure-reference", &["tenure-core"]),
     (
@@ -22,6 +26,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-log",
             "tenure-core",
             "tenure-reference",
+            "tenure-random",
         ],
     ),
     // The models of calls over several groups run the state machine itself.
@@ -42,7 +47,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     ("tenure-files", &[]),
     // A directory store publishes and removes objects by the same protocol as lock files.
-    ("tenure-store", &["tenure-files"]),
+    ("tenure-store", &["tenure-files", "tenure-random"]),
     (
         "tenure",
         &["tenure-files", "tenure-store", "tenure-core", "tenure-wire"],
@@ -63,7 +68,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     // Test helpers and test processes. Not published.
     (
         "tenure-testkit",
-        &["tenure-files", "tenure", "tenure-server"],
+        &["tenure-files", "tenure", "tenure-server", "tenure-random"],
     ),
     // The load generator is a client like any other: it uses the wire protocol.
     ("tenure-bench", &["tenure-wire"]),
@@ -75,12 +80,12 @@ const ARROWS: &[(&str, &[&str])] = &[
 /// Additional dependencies of benchmarks and tests.
 const FOR_TESTS: &[(&str, &[&str])] = &[
     // Property tests compare the space with the naive model.
-    ("tenure-core", &["tenure-reference"]),
+    ("tenure-core", &["tenure-reference", "tenure-random"]),
     ("tenure-files", &["tenure-testkit"]),
     // The tests of the client speak the wire protocol beside it.
     ("tenure-testkit", &["tenure-wire"]),
     // Black-box tests use the wire protocol.
-    ("tenure-cli", &["tenure-wire"]),
+    ("tenure-cli", &["tenure-wire", "tenure-random"]),
     // The examples run against a real daemon.
     ("tenure-examples", &["tenure-server"]),
 ];

@@ -10,7 +10,9 @@ use tokio::task::JoinSet;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::checkers::{Belief, Checkers, until};
-use crate::faults::{Fault, Random};
+use tenure_random::SplitMix64;
+
+use crate::faults::Fault;
 use crate::nodes::Cluster;
 
 /// Short, so that leases end during the faults.
@@ -25,7 +27,7 @@ const LINE: &str = "line:/a/b";
 struct Client {
     nodes: Vec<PathLockClient<Channel>>,
     at: usize,
-    random: Random,
+    random: SplitMix64,
 }
 
 impl Client {
@@ -40,7 +42,7 @@ impl Client {
         Client {
             nodes: addresses.iter().map(connect).collect(),
             at: number as usize % addresses.len(),
-            random: Random::new(number + 1000),
+            random: SplitMix64::new(number + 1000),
         }
     }
 
@@ -49,7 +51,7 @@ impl Client {
         Client {
             nodes: self.nodes.clone(),
             at: self.at,
-            random: Random::new(next()),
+            random: SplitMix64::new(next()),
         }
     }
 
@@ -284,7 +286,7 @@ async fn lockers(mut client: Client, checkers: Arc<Checkers>, stop: Arc<AtomicBo
                 checkers.writes(&path, &owner, fence);
                 check(&mut client, &checkers, &path, &owner, fence).await;
             }
-            tokio::time::sleep(Duration::from_millis(u64::from(client.random.below(300)))).await;
+            tokio::time::sleep(Duration::from_millis(client.random.below(300))).await;
             let sent = Instant::now();
             let renew = v1::RenewRequest {
                 owner_id: owner.clone(),

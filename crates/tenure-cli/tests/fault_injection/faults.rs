@@ -3,25 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use tenure_random::SplitMix64;
+
 use crate::nodes::Cluster;
-
-/// Pseudo-random generator: the seed determines the order of the faults.
-pub(crate) struct Random(u64);
-
-impl Random {
-    pub(crate) fn new(seed: u64) -> Random {
-        Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
-    }
-
-    pub(crate) fn below(&mut self, bound: u32) -> u32 {
-        // xorshift64*
-        self.0 ^= self.0 >> 12;
-        self.0 ^= self.0 << 25;
-        self.0 ^= self.0 >> 27;
-        let high = self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33;
-        u32::try_from(high).unwrap() % bound
-    }
-}
 
 /// One kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +62,9 @@ const ALL: [Fault; 15] = [
 
 impl Fault {
     /// Chooses a fault that this machine permits.
-    pub(crate) fn choose(random: &mut Random, cluster: &Cluster) -> Fault {
+    pub(crate) fn choose(random: &mut SplitMix64, cluster: &Cluster) -> Fault {
         loop {
-            let fault = ALL[random.below(ALL.len() as u32) as usize];
+            let fault = ALL[random.index(ALL.len())];
             let possible = match fault {
                 Fault::CutOff | Fault::Mute | Fault::Deaf | Fault::PairCut => cluster.net.is_real(),
                 Fault::Loss => cluster.net.can_lose(),
@@ -154,11 +138,11 @@ impl Fault {
     }
 
     /// Begins the fault on a node, waits, and heals it.
-    pub(crate) async fn inflict(self, cluster: &mut Cluster, random: &mut Random) {
+    pub(crate) async fn inflict(self, cluster: &mut Cluster, random: &mut SplitMix64) {
         let members = cluster.members();
-        let victim = members[random.below(members.len() as u32) as usize];
-        let lasting = |low, spread, random: &mut Random| {
-            Duration::from_millis(u64::from(low + random.below(spread)))
+        let victim = members[random.index(members.len())];
+        let lasting = |low, spread, random: &mut SplitMix64| {
+            Duration::from_millis(low + random.below(spread))
         };
         match self {
             Fault::Rolling => {

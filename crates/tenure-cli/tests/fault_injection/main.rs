@@ -26,8 +26,9 @@ use std::time::{Duration, Instant};
 
 use checkers::Checkers;
 use clients::Load;
-use faults::{Fault, Random};
+use faults::Fault;
 use nodes::Cluster;
+use tenure_random::SplitMix64;
 
 fn setting(name: &str, default: u64) -> u64 {
     std::env::var(name)
@@ -54,7 +55,7 @@ async fn five_nodes_under_faults() {
 
 async fn trial(size: u32, lasting: Duration) {
     let seed = setting("TENURE_TRIAL_SEED", 1);
-    let mut random = Random::new(seed);
+    let mut random = SplitMix64::new(seed);
     let mut cluster = Cluster::start(size).await;
     println!("{size} nodes, {}, seed {seed}", cluster.net.describe());
     let checkers = Arc::new(Checkers::default());

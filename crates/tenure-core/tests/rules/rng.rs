@@ -1,20 +1,19 @@
-//! Seeded random numbers (SplitMix64), so that a failure is reproducible.
+//! Seeded random numbers, so that a failure is reproducible.
+
+use tenure_random::SplitMix64;
 
 /// A small generator. Equal seeds give equal numbers.
 #[derive(Clone)]
-pub(crate) struct Rng(u64);
+pub(crate) struct Rng(SplitMix64);
 
 impl Rng {
     pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678_9abc_def0)
+        let spread = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        Rng(SplitMix64::new(spread ^ 0x1234_5678_9abc_def0))
     }
 
     pub(crate) fn number(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.next()
     }
 
     /// Returns a number below `end`, which is not zero.

@@ -15,6 +15,8 @@ use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_random::SplitMix64;
+
 use super::{Disk, DiskFile, SyncPoint};
 
 /// A simulated disk. Clones are handles to the same disk.
@@ -51,7 +53,8 @@ struct SimState {
     inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
     next_write: u64,
-    random: u64,
+    /// For salts and sectors.
+    random: SplitMix64,
     operations: u64,
     power_ends_at: Option<u64>,
     syncs_until_failure: Option<u64>,
@@ -103,7 +106,7 @@ impl SimDisk {
             inodes: BTreeMap::new(),
             next_inode: 0,
             next_write: 0,
-            random: seed,
+            random: SplitMix64::new(seed),
             operations: 0,
             power_ends_at: None,
             syncs_until_failure: None,
@@ -330,15 +333,6 @@ impl SimState {
         change.apply(&mut self.names);
         self.pending_names.push(change);
     }
-
-    /// SplitMix64 generator, for salts and sectors.
-    fn next_random(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
 }
 
 impl NameChange {
@@ -504,7 +498,7 @@ impl Disk for SimDisk {
     }
 
     fn random(&self) -> u64 {
-        self.state().next_random()
+        self.state().random.next()
     }
 }
 
@@ -575,7 +569,7 @@ impl DiskFile for SimFile {
         state.count()?;
         let fails = state.sync_fails();
         let sector = state.sector;
-        let mut dice = state.next_random();
+        let mut dice = state.random.next();
         let Some(inode) = state.inodes.get_mut(&self.inode) else {
             return Ok(());
         };

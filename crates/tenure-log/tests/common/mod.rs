@@ -190,7 +190,7 @@ impl Model {
                     // Usually the next index, sometimes an existing one.
                     let back = if rng.below(5) == 0 { rng.below(4) } else { 0 };
                     let index = (held.last() + 1).saturating_sub(back).max(held.first());
-                    let payload = rng.bytes(load.payload);
+                    let payload = bytes(&mut rng, load.payload);
                     Op::Entry {
                         group,
                         index,
@@ -200,7 +200,7 @@ impl Model {
                 }
                 10..=13 => Op::State {
                     group,
-                    state: rng.bytes(24),
+                    state: bytes(&mut rng, 24),
                 },
                 14..=17 => match held.entries.iter().next_back() {
                     // The groups keep different numbers of entries.
@@ -223,7 +223,7 @@ impl Model {
                 _ if rng.below(2) == 0 => Op::Remove { group },
                 _ => Op::Node {
                     key: vec![b'k', rng.below(3) as u8],
-                    value: rng.bytes(20),
+                    value: bytes(&mut rng, 20),
                 },
             };
             after.apply(std::slice::from_ref(&op));
@@ -248,31 +248,13 @@ pub(crate) struct Workload {
     pub(crate) payload: u64,
 }
 
-/// A small random generator with reproducible numbers.
-#[derive(Clone, Debug)]
-pub(crate) struct Rng(u64);
+/// A random generator with reproducible numbers.
+pub(crate) use tenure_random::SplitMix64 as Rng;
 
-impl Rng {
-    pub(crate) fn new(seed: u64) -> Rng {
-        Rng(seed)
-    }
-
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-
-    pub(crate) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
-    }
-
-    pub(crate) fn bytes(&mut self, most: u64) -> Vec<u8> {
-        let length = self.below(most + 1);
-        (0..length).map(|_| self.next() as u8).collect()
-    }
+/// Returns up to `most` random bytes.
+pub(crate) fn bytes(rng: &mut Rng, most: u64) -> Vec<u8> {
+    let length = rng.below(most + 1);
+    (0..length).map(|_| rng.next() as u8).collect()
 }
 
 /// An error that ends a step of the workload.
@@ -373,7 +355,7 @@ fn write_snapshot<D: Disk>(
 /// The content of a snapshot in the workload.
 pub(crate) fn snapshot_bytes(id: SnapshotId) -> Vec<u8> {
     let mut rng = Rng::new(id.group ^ (id.index << 8));
-    rng.bytes(300)
+    bytes(&mut rng, 300)
 }
 
 /// Reads all bytes of a snapshot.

@@ -7,10 +7,10 @@ use crate::consensus::{
     Base, Entry, HardState, LogPosition, Membership, MembershipChange, MembershipStep, Message,
     MessageKind, Payload,
 };
-use crate::random::Random;
 use crate::{NodeId, ReplicaId};
+use tenure_random::SplitMix64;
 
-fn member(random: &mut Random) -> ReplicaId {
+fn member(random: &mut SplitMix64) -> ReplicaId {
     let node = NodeId::new(1 + random.below(5) as u32).unwrap();
     let member = ReplicaId::new(node, random.next() as u32);
     if random.below(2) == 0 {
@@ -20,22 +20,22 @@ fn member(random: &mut Random) -> ReplicaId {
     }
 }
 
-fn members(random: &mut Random) -> Vec<ReplicaId> {
+fn members(random: &mut SplitMix64) -> Vec<ReplicaId> {
     (0..random.below(4)).map(|_| member(random)).collect()
 }
 
-fn number(random: &mut Random) -> u64 {
+fn number(random: &mut SplitMix64) -> u64 {
     // Small ones, large ones, and the edges of the encoding.
     let bits = random.below(62);
     random.next() & ((1u64 << bits) | ((1u64 << bits) - 1))
 }
 
-fn bytes(random: &mut Random) -> Bytes {
+fn bytes(random: &mut SplitMix64) -> Bytes {
     let length = 1 + random.below(40);
     (0..length).map(|_| random.next() as u8 & 0x7f).collect()
 }
 
-fn change(random: &mut Random) -> MembershipChange {
+fn change(random: &mut SplitMix64) -> MembershipChange {
     let steps = (0..random.below(4))
         .map(|_| match random.below(3) {
             0 => MembershipStep::Voter(member(random)),
@@ -46,7 +46,7 @@ fn change(random: &mut Random) -> MembershipChange {
     MembershipChange { steps }
 }
 
-fn payload_of(random: &mut Random) -> Payload {
+fn payload_of(random: &mut SplitMix64) -> Payload {
     match random.below(3) {
         0 => Payload::Empty,
         1 => Payload::Commands(bytes(random)),
@@ -54,7 +54,7 @@ fn payload_of(random: &mut Random) -> Payload {
     }
 }
 
-fn message_of(random: &mut Random) -> Message {
+fn message_of(random: &mut SplitMix64) -> Message {
     let kinds = MessageKind::ALL;
     Message {
         from: member(random),
@@ -93,7 +93,7 @@ fn message_of(random: &mut Random) -> Message {
     }
 }
 
-fn membership_of(random: &mut Random) -> Membership {
+fn membership_of(random: &mut SplitMix64) -> Membership {
     Membership {
         voters: members(random),
         learners: members(random),
@@ -110,7 +110,7 @@ fn encoded(message: &Message) -> Bytes {
 
 #[test]
 fn messages_and_records_are_read_back() {
-    let mut random = Random::new(1);
+    let mut random = SplitMix64::new(1);
     for _ in 0..5_000 {
         let written = message_of(&mut random);
         let bytes = encoded(&written);
@@ -145,7 +145,7 @@ fn messages_and_records_are_read_back() {
 /// Cut off, changed in a byte, or made up: refused or read, never a panic.
 #[test]
 fn no_bytes_make_a_reader_panic() {
-    let mut random = Random::new(2);
+    let mut random = SplitMix64::new(2);
     for _ in 0..20_000 {
         let mut bytes = encoded(&message_of(&mut random)).to_vec();
         match random.below(3) {

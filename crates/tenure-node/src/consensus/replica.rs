@@ -15,7 +15,7 @@ use super::{
     MessageKind, Progress, ProposalDropped, ReadRound, Ready, ReplicaNumbering, Role, convert,
 };
 use crate::ReplicaId;
-use crate::random::Random;
+use tenure_random::SplitMix64;
 
 /// A leader that hears nothing for this many ticks steps down; a follower campaigns after one to two of these.
 pub(crate) const ELECTION_TICKS: usize = 10;
@@ -38,7 +38,7 @@ const KEPT_MESSAGES: usize = 8;
 pub(crate) struct Replica {
     raw: RawNode<LogTail>,
     me: ReplicaId,
-    random: Random,
+    random: SplitMix64,
     /// The term and role for which the election timeout was last drawn.
     drawn_for: (u64, StateRole),
     /// A snapshot that is not durable yet: until then the library knows neither what is applied nor
@@ -54,7 +54,12 @@ pub(crate) struct Replica {
 }
 
 impl Replica {
-    pub(crate) fn new(me: ReplicaId, mut store: LogTail, applied: u64, random: Random) -> Replica {
+    pub(crate) fn new(
+        me: ReplicaId,
+        mut store: LogTail,
+        applied: u64,
+        random: SplitMix64,
+    ) -> Replica {
         let config = raft::Config {
             id: store.ids.id(me),
             election_tick: ELECTION_TICKS,
@@ -550,7 +555,7 @@ impl RestoredState {
 
     /// Opens the replica. The stored commit index is only a hint: it may be older or newer than the
     /// log.
-    pub(crate) fn open(mut self, me: ReplicaId, random: Random) -> Replica {
+    pub(crate) fn open(mut self, me: ReplicaId, random: SplitMix64) -> Replica {
         let last = self.base.place.index + self.entries.len() as u64;
         self.hard_state.commit = self
             .hard_state

@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use super::*;
 use crate::codec;
-use crate::random::Random;
+use tenure_random::SplitMix64;
 
 fn take(replica: &mut Replica) -> Option<Ready> {
     let mut work = Ready::default();
@@ -40,7 +40,7 @@ impl TestDisk {
         }
     }
 
-    fn open(&self, me: ReplicaId, random: Random) -> Replica {
+    fn open(&self, me: ReplicaId, random: SplitMix64) -> Replica {
         RestoredState {
             base: self.base.clone(),
             hard_state: self.hard_state,
@@ -65,14 +65,14 @@ type Unsynced = (u64, Vec<(LogPosition, Bytes)>, Option<Bytes>, Vec<Message>);
 struct LogLimit {
     replicas: Vec<TestReplica>,
     wire: Vec<Message>,
-    random: Random,
+    random: SplitMix64,
     /// Of a hundred messages this many are lost, and as many repeated.
     loss: u64,
 }
 
 impl LogLimit {
     fn new(seed: u64, loss: u64) -> LogLimit {
-        let mut random = Random::new(seed);
+        let mut random = SplitMix64::new(seed);
         let members: Vec<ReplicaId> = (1..=3).map(member).collect();
         let replicas = members
             .iter()
@@ -88,7 +88,7 @@ impl LogLimit {
                 };
                 TestReplica {
                     me: *me,
-                    replica: found.open(*me, random.split(u64::from(me.node.number()))),
+                    replica: found.open(*me, random.split_for(u64::from(me.node.number()))),
                     disk,
                     unsynced: VecDeque::new(),
                     applied: Vec::new(),
@@ -193,7 +193,7 @@ impl LogLimit {
     }
 
     fn crash(&mut self, at: usize) {
-        let random = self.random.split(at as u64);
+        let random = self.random.split_for(at as u64);
         let test_replica = &mut self.replicas[at];
         // Whatever was not synced is gone, and with it the messages that waited for it.
         test_replica.unsynced.clear();
@@ -276,7 +276,7 @@ fn a_lone_voter_leads_at_once() {
         voters: vec![me],
         ..Membership::default()
     });
-    let mut replica = found.open(me, Random::new(1));
+    let mut replica = found.open(me, SplitMix64::new(1));
     assert!(replica.is_alone());
     replica.campaign();
     while let Some(work) = take(&mut replica) {
@@ -401,13 +401,13 @@ fn a_message_to_an_earlier_life_is_not_received() {
 /// is. The library would panic before.
 #[test]
 fn a_lone_voter_stands_when_its_log_is_durable() {
-    let mut random = Random::new(3);
+    let mut random = SplitMix64::new(3);
     let (me, leader) = (member(1), member(2));
     let mut replica = RestoredState::newborn(Membership {
         voters: vec![me, leader],
         ..Membership::default()
     })
-    .open(me, random.split(1));
+    .open(me, random.split_for(1));
     let removal = MembershipChange {
         steps: vec![MembershipStep::Remove(leader)],
     };

@@ -22,8 +22,8 @@ use super::watch::{WatchMessage, WatchMessageKind};
 use crate::codec::{from_bytes, to_bytes};
 use crate::group_op::{GroupOp, GroupOpResult, GroupQuery, QueryResult};
 use crate::group_set::GroupSet;
-use crate::random::Random;
 use crate::{GroupId, NodeId, ReplicaId};
+use tenure_random::SplitMix64;
 
 fn owner(name: &str) -> OwnerId {
     OwnerId::new(name).unwrap()
@@ -386,7 +386,7 @@ fn the_bytes_between_nodes_stay_as_they_are() {
 /// Cut off or changed anywhere: refused or read as something else, never a panic.
 #[test]
 fn no_bytes_make_a_node_panic() {
-    let mut random = Random::new(5);
+    let mut random = SplitMix64::new(5);
     for sample in samples() {
         for at in 0..sample.len() {
             let mut bytes = sample.clone();

@@ -315,7 +315,7 @@ mod tests {
     /// prefix of the batches is safe.
     #[test]
     fn batches_of_any_turn_are_bounded_and_safe() {
-        let mut random = crate::random::Random::new(5);
+        let mut random = tenure_random::SplitMix64::new(5);
         for _ in 0..60 {
             let mut records = Vec::new();
             let mut longest = 0;

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use tenure_random::mix;
+
 /// SplitMix64 generator with a 128-bit seed. Its numbers separate processes and add jitter to
 /// waits; they are not used as secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -34,12 +36,6 @@ impl Rng {
         let per_mille = 900 + u32::try_from(self.number() % 201).unwrap_or(0);
         span * per_mille / 1000
     }
-}
-
-fn mix(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 #[cfg(test)]
