@@ -57,6 +57,14 @@ fn original_record(who: &str, pid: u32) -> String {
     }
 }
 
+/// The refusal if the holder can be proven neither alive nor dead: U13 has a class of its own.
+fn unproven(who: &str) -> &'static str {
+    match who {
+        "upload" => "Foreign",
+        _ => "Timeout",
+    }
+}
+
 /// K10 (prove life by flock), K12: the pid of a killed holder was reused. The new process is alive;
 /// the holder is not.
 #[test]
@@ -149,7 +157,14 @@ impl ContainedProcess {
         );
         let mut command = Command::new("unshare");
         command
-            .args(["--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c"])
+            .args([
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+            ])
             .arg(script)
             .stdout(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -178,12 +193,16 @@ fn an_overlay_and_its_upper_directory_are_two_places() {
         let overlay = Overlay::mount();
         let holder = hold(who, &overlay.merged());
         assert_eq!(try_lock(who, &overlay.upper()), "Timeout", "{who}");
-        under(&other_container, &["try", who], &overlay.upper()).says("Timeout");
+        under(&other_container, &["try", who], &overlay.upper()).says(unproven(who));
         assert_eq!(try_lock(who, &overlay.merged()), "Timeout", "{who}");
         holder.kill();
         assert_eq!(try_lock(who, &overlay.merged()), "ok", "{who}");
         hold(who, &overlay.merged()).kill();
-        assert_eq!(try_lock(who, &overlay.upper()), "ok", "{who}: no such process");
+        assert_eq!(
+            try_lock(who, &overlay.upper()),
+            "ok",
+            "{who}: no such process"
+        );
     }
 }
 
@@ -269,13 +288,42 @@ fn another_boot_id_or_clock_does_not_kill_a_holder() {
     let rebooted = ["unshare", "--mount", "sh", "-c", &script];
     let shifted = ["unshare", "--time", "--boottime", "86400", "--fork"];
     for who in ALL {
-        for judge in [&rebooted[..], &shifted] {
+        for (judge, answer) in [(&rebooted[..], unproven(who)), (&shifted, "Timeout")] {
             let temp = tempfile::tempdir().unwrap();
             let process = LiveProcess::spawn();
             lock_for_process(who, temp.path(), process.pid());
-            under(judge, &["try", who], temp.path()).says("Timeout");
+            under(judge, &["try", who], temp.path()).says(answer);
             assert!(temp.path().join(lock_name(who)).exists(), "{who} {judge:?}");
         }
+    }
+}
+
+/// K11: a record that is older than the boot, with another boot id, is dead: the machine was
+/// restarted. The restart is simulated by the boot id and the boot time that the judge sees.
+#[test]
+fn a_restart_frees_a_lock_of_a_script() {
+    let temp_boot = tempfile::tempdir().unwrap();
+    let boot = temp_boot.path().join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").unwrap();
+    let stat = temp_boot.path().join("stat");
+    let soon = std::time::SystemTime::now() + Duration::from_secs(3600);
+    let soon = soon
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    fs::write(&stat, format!("cpu 0 0 0 0\nbtime {soon}\n")).unwrap();
+    let script = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id && mount --bind {} /proc/stat && \
+         exec \"$0\" \"$@\"",
+        boot.display(),
+        stat.display()
+    );
+    let restarted = ["unshare", "--mount", "sh", "-c", &script];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let process = LiveProcess::spawn();
+        lock_for_process(who, temp.path(), process.pid());
+        under(&restarted, &["try", who], temp.path()).says("ok");
     }
 }
 
@@ -603,6 +651,86 @@ fn a_reader_never_sees_half_a_record() {
         fs::write(temp.path().join("stop"), "").unwrap();
         writer.finish();
     }
+}
+
+/// S27 (release on exit), K37 (release on signals): a process that exits, or ends by a signal after it
+/// asked for the release, leaves no lock, whatever the protocol.
+#[test]
+fn an_exit_releases_every_kind_of_lock() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let lock = temp.path().join(lock_name(who));
+        let actor = Actor::spawn(&["exit", who], temp.path());
+        actor.says("held");
+        actor.finish();
+        assert!(!lock.exists(), "{who}: exit");
+        let actor = Actor::spawn(&["signals", who], temp.path());
+        actor.says("held");
+        assert!(lock.exists(), "{who}");
+        actor.signal(rustix::process::Signal::TERM);
+        eventually("the lock is gone", || !lock.exists());
+    }
+}
+
+/// K6 (the tenure block): a process in a new PID namespace that still sees the old `/proc` writes its
+/// own start time, not that of the process with its number there.
+#[test]
+fn the_start_time_is_the_holders_own() {
+    let temp = tempfile::tempdir().unwrap();
+    let holder = under(
+        &["unshare", "--pid", "--fork", "--kill-child"],
+        &["hold", "sidecar"],
+        temp.path(),
+    );
+    holder.says("held");
+    let record = fs::read(temp.path().join("state.json.lock")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["tenure"]["pid"], 1);
+    let children = format!("/proc/{0}/task/{0}/children", holder.pid());
+    let pid = fs::read_to_string(children).unwrap().trim().to_owned();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start: u64 = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(record["tenure"]["start"], start);
+}
+
+/// C6 (several locks at once): one lock under two names, of which one is a bind mount, is one lock.
+#[test]
+fn a_bind_mount_gives_a_lock_no_second_name() {
+    let disk = LoopDisk::mount("1m");
+    let (one, other) = (disk.path().join("one"), disk.path().join("other"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&other).unwrap();
+    let mut mount = Command::new("mount");
+    mount.arg("--bind").args([&one, &other]);
+    assert!(mount.status().unwrap().success());
+    let addresses = |path: &Path| {
+        let path = path.display();
+        [
+            format!("{path}/f"),
+            format!("exclusive:{path}"),
+            format!("upload:{path}/up"),
+        ]
+    };
+    for (first, second) in addresses(&one).into_iter().zip(addresses(&other)) {
+        let lock = tenure::lock(first.as_str())
+            .unwrap()
+            .also(second.as_str())
+            .unwrap();
+        let guards = lock.no_wait().blocking().acquire();
+        let guards = guards.unwrap_or_else(|error| panic!("{first} {second}: {error}"));
+        for guard in guards {
+            guard.release().unwrap();
+        }
+    }
+    unmount(&other);
 }
 
 /// K36: a forked copy of a handle does nothing in the child; the parent's still works. The same

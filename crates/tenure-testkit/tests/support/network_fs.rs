@@ -32,8 +32,9 @@ pub(crate) struct Peculiarities {
     /// The answer of every `unlink`, `rename` and `link` is lost once and the request repeated, as
     /// on NFS over a bad network: the second answer is the one that the program gets.
     pub(crate) repeats_requests: bool,
-    /// There are no hard links, as on exFAT or a mounted object store.
-    pub(crate) no_hard_links: bool,
+    /// The error of `link`: `EPERM` where there are no hard links, as on exFAT or a mounted object
+    /// store, `EACCES` where a security module forbids them. Zero: there are hard links.
+    pub(crate) link_error: i32,
     /// `stat` fails with `EIO` once after a public name has appeared.
     pub(crate) stat_fails_after_link: bool,
 }
@@ -61,7 +62,12 @@ pub(crate) const SSHFS: Peculiarities = Peculiarities {
 };
 pub(crate) const NO_LINKS: Peculiarities = Peculiarities {
     name: "no hard links",
-    no_hard_links: true,
+    link_error: libc::EPERM,
+    ..PLAIN
+};
+pub(crate) const FORBIDDEN_LINKS: Peculiarities = Peculiarities {
+    name: "forbidden hard links",
+    link_error: libc::EACCES,
     ..PLAIN
 };
 pub(crate) const PLAIN: Peculiarities = Peculiarities {
@@ -70,7 +76,7 @@ pub(crate) const PLAIN: Peculiarities = Peculiarities {
     mandatory_locks: false,
     inode_per_name: false,
     repeats_requests: false,
-    no_hard_links: false,
+    link_error: 0,
     stat_fails_after_link: false,
 };
 
@@ -120,6 +126,11 @@ impl NetworkFs {
         lock(&self.state).is_gone = true;
     }
 
+    /// The directory has no room for another name: `rename` fails with `ENOSPC`.
+    pub(crate) fn fill_the_directory(&self) {
+        lock(&self.state).is_full = true;
+    }
+
     /// Refuses every request that would create a name or change a file.
     pub(crate) fn make_read_only(&self) {
         lock(&self.state).is_read_only = true;
@@ -163,6 +174,7 @@ struct FsState {
     next: u64,
     is_gone: bool,
     is_read_only: bool,
+    is_full: bool,
     /// A public name has just appeared, and the next `stat` fails.
     stat_fails: bool,
     refusals_by_lock: usize,
@@ -205,6 +217,7 @@ impl FsState {
             next: ROOT,
             is_gone: false,
             is_read_only: false,
+            is_full: false,
             stat_fails: false,
             refusals_by_lock: 0,
         };
@@ -494,6 +507,9 @@ impl Filesystem for ServedFs {
             return reply.error(libc::EINVAL);
         }
         let done = self.state().request(|state| {
+            if state.is_full {
+                return Err(libc::ENOSPC);
+            }
             let node = state.find(name)?;
             state.root.remove(name);
             if let Some(replaced) = state.root.insert(newname.to_owned(), node)
@@ -518,8 +534,8 @@ impl Filesystem for ServedFs {
         let linked = {
             let mut state = self.state();
             let peculiarities = state.peculiarities;
-            if peculiarities.no_hard_links {
-                return reply.error(libc::EPERM);
+            if peculiarities.link_error != 0 {
+                return reply.error(peculiarities.link_error);
             }
             let done = state.request(|state| {
                 if state.find(newname).is_ok() {
@@ -694,7 +710,9 @@ impl Filesystem for ServedFs {
         }
         let entries = state.root.iter().enumerate().skip(offset as usize);
         for (index, (name, node)) in entries {
-            let kind = state.attr(*node).map_or(FileType::RegularFile, |it| it.kind);
+            let kind = state
+                .attr(*node)
+                .map_or(FileType::RegularFile, |it| it.kind);
             if reply.add(*node, index as i64 + 1, kind, name) {
                 break;
             }
