@@ -68,6 +68,10 @@ pub(crate) struct ProtocolOptions {
     /// Do not wait for the disk: a power failure may lose the lock.
     #[arg(long, help_heading = FILES)]
     not_durable: bool,
+    /// Permission bits of the record, octal [default: 0600, exclusive: 0644; in a directory that a
+    /// group may write, that group may read and write it].
+    #[arg(long, value_name = "OCTAL", value_parser = mode, help_heading = FILES)]
+    mode: Option<u32>,
     /// Make the record readable for the current user only (exclusive:).
     #[arg(long, help_heading = ONE)]
     private: bool,
@@ -149,6 +153,14 @@ impl InspectOptions {
     }
 }
 
+/// Parses permission bits. A record that its holder cannot read and write is of no use.
+fn mode(text: &str) -> Result<u32, String> {
+    match u32::from_str_radix(text, 8) {
+        Ok(mode) if mode <= 0o777 && mode & 0o600 == 0o600 => Ok(mode),
+        _ => Err("must be octal permission bits from 600 to 777 with which the owner can read and write, such as 0660".into()),
+    }
+}
+
 /// Reads the environment only if an address is on the daemon: wrong settings must not affect lock
 /// files.
 fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
@@ -176,6 +188,7 @@ impl ProtocolOptions {
             (self.stale.is_some(), "--stale"),
             (self.heartbeat.is_some(), "--heartbeat"),
             (self.not_durable, "--not-durable"),
+            (self.mode.is_some(), "--mode"),
         ];
         let for_exclusive = [
             (self.private, "--private"),
@@ -222,6 +235,7 @@ impl ProtocolOptions {
                     true => Durability::Fast,
                     false => Durability::Durable,
                 },
+                mode: self.mode,
                 ..inspect_options.files
             },
             exclusive: ExclusiveTuning {

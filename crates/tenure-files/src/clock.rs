@@ -11,6 +11,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use crate::dir::Dir;
 use crate::error::Result;
+use crate::identity::Here;
 
 /// Safety margin against removal where two clocks may disagree (K45).
 pub(crate) const SKEW: Duration = Duration::from_secs(10);
@@ -77,8 +78,21 @@ impl fmt::Display for HumanDuration {
     }
 }
 
-/// Returns the boot time by the wall clock (`btime` of `/proc/stat`), if available.
+/// Returns the time since boot without suspended time (`CLOCK_MONOTONIC`).
+pub(crate) fn monotonic() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
+}
+
+/// Returns the boot time by the wall clock (`btime` of `/proc/stat`), if available. A time namespace
+/// shifts it, so it is not available there.
 pub(crate) fn booted_at() -> Option<SystemTime> {
+    if !Here::now().has_machine_clocks() {
+        return None;
+    }
     let stat = std::fs::read_to_string("/proc/stat").ok()?;
     let seconds = stat
         .lines()

@@ -2,10 +2,12 @@
 //! with the type of its file system (K31 (local file systems)).
 
 use std::ffi::{OsStr, OsString};
+use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstatfs, openat, statat};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, Stat, fstat, fstatfs, openat, statat};
 use rustix::io::Errno;
 
 use crate::error::{Class, Error, Result};
@@ -17,6 +19,17 @@ pub struct Dir {
     fd: OwnedFd,
     path: PathBuf,
     file_system: FileSystem,
+    device: u64,
+    sharing: Sharing,
+    has_mandatory_locks: OnceLock<bool>,
+}
+
+/// The group that shares a directory: its members may create and remove files there, so they may
+/// also judge and remove each other's locks (K32 (file modes and symlinks)).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Sharing {
+    /// The group, if it may write the directory.
+    pub(crate) group: Option<u32>,
 }
 
 impl Dir {
@@ -51,11 +64,63 @@ impl Dir {
                 reach: FileSystemReach::Unknown,
             },
         };
+        let stat = fstat(&fd).map_err(|errno| Error::io(path, "cannot stat", errno))?;
+        let group_writes = Mode::from_raw_mode(stat.st_mode).contains(Mode::WGRP);
         Ok(Dir {
             fd,
             path: path.to_owned(),
             file_system,
+            device: FileId::of(&stat).device,
+            sharing: Sharing {
+                group: group_writes.then_some(stat.st_gid),
+            },
+            has_mandatory_locks: OnceLock::new(),
         })
+    }
+
+    /// Returns the device number of the directory. Another mount of the same files may have another.
+    pub(crate) fn device(&self) -> u64 {
+        self.device
+    }
+
+    /// Returns the group with which the directory is shared.
+    pub(crate) fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// Returns whether a lock of one descriptor keeps others from reading the file, as on SMB.
+    /// `locked` is a file of this directory with content, locked by us; the answer is tested once.
+    pub(crate) fn has_mandatory_locks(&self, locked: &File) -> bool {
+        use std::os::fd::AsRawFd;
+        if self.is_local() {
+            return false;
+        }
+        *self.has_mandatory_locks.get_or_init(|| {
+            let path = format!("/proc/self/fd/{}", locked.as_raw_fd());
+            let Ok(reader) = openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
+            else {
+                // Without a second descriptor there is no test. SMB is known to be such a system.
+                return self.file_system.name == "smb";
+            };
+            let read = rustix::io::pread(&reader, &mut [0; 1], 0);
+            matches!(
+                read,
+                Err(Errno::ACCESS | Errno::AGAIN | Errno::BUSY | Errno::DEADLK)
+            )
+        })
+    }
+
+    /// Returns the flags to open an existing file for a lock on it. Off a local file system an
+    /// exclusive `flock` may need a descriptor that can write (flock(2), "NFS details").
+    pub(crate) fn open_to_lock(&self, name: &OsStr) -> rustix::io::Result<File> {
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        if !self.is_local() {
+            match openat(self, name, flags | OFlags::RDWR, Mode::empty()) {
+                Err(Errno::ACCESS | Errno::PERM | Errno::ROFS | Errno::ISDIR | Errno::NXIO) => {}
+                other => return other.map(File::from),
+            }
+        }
+        openat(self, name, flags | OFlags::RDONLY, Mode::empty()).map(File::from)
     }
 
     /// Returns the path with which it was opened.
@@ -157,7 +222,7 @@ pub enum FileSystemReach {
     Unknown,
 }
 
-/// A file system type.
+/// A file system type. See [`promise`](FileSystem::promise).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystem {
     /// Its usual name, for messages.
@@ -167,6 +232,43 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
+    /// Returns what a lock file promises on this file system, for `tenure doctor` and the table in
+    /// `docs/reference/file-systems.md`.
+    pub fn promise(&self) -> &'static str {
+        match (self.reach, self.name) {
+            (FileSystemReach::Local, "overlayfs") => {
+                "the kernel's lock proves whether a holder is alive, for processes that use the same \
+                 overlay mount; through the layer below, its process decides"
+            }
+            (FileSystemReach::Local, _) => {
+                "the kernel's lock proves whether a holder is alive, in all containers and for all \
+                 users; a waiter is woken at once"
+            }
+            (FileSystemReach::Remote, "nfs") => {
+                "one holder on all machines; a dead holder is replaced only by its own machine, \
+                 other machines wait or need --reclaim age; a waiter polls"
+            }
+            (FileSystemReach::Remote, "smb") => {
+                "one holder on all machines; no lock is kept on the record, because it would keep \
+                 others from reading it; a dead holder is replaced only by its own machine; a \
+                 waiter polls"
+            }
+            (FileSystemReach::Remote, "fuse") => {
+                "one holder if the FUSE server creates names atomically (sshfs, bindfs and NFS \
+                 gateways do, object stores do not); a dead holder is replaced only by its own \
+                 machine; a waiter polls"
+            }
+            (FileSystemReach::Remote, _) => {
+                "one holder on all machines if names are created atomically; a dead holder is \
+                 replaced only by its own machine; a waiter polls"
+            }
+            (FileSystemReach::Unknown, _) => {
+                "treated as a network file system: a dead holder is replaced only by its own \
+                 machine; a waiter polls"
+            }
+        }
+    }
+
     /// Returns the type for a magic number of `statfs` (K31).
     pub(crate) fn from_magic(magic: u64) -> FileSystem {
         use FileSystemReach::{Local, Remote, Unknown};

@@ -38,7 +38,8 @@ mod tool;
 
 pub use crate::deadline::Wait;
 use crate::identity::Here;
-use crate::process::{Presence, presence, valid_pid};
+use crate::liveness::{PidTrust, Verdict, verdict_of_bare_pid};
+use crate::process::valid_pid;
 pub use decision::{CycleDecision, CycleKind};
 pub use inspect::{Inspection, inspect};
 pub use record::{ExclusiveRecord, RecordError};
@@ -51,10 +52,14 @@ pub const FILE_NAME: &str = ".exclusive-lock";
 pub const GATE_NAME: &str = ".exclusive-lock.gate";
 
 /// Returns whether the process of a record may be alive (X8 (dead holder on this host)). Returns
-/// `false` only if the host is this one and the process does not exist.
+/// `false` only if the host is this one and no process has this pid, also not in another container.
 pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
+    let here = Here::now();
     match valid_pid(pid) {
-        Some(pid) if Here::now().is_host(hostname) => presence(pid, None) != Presence::Gone,
+        Some(pid) if here.is_host(hostname) => !matches!(
+            verdict_of_bare_pid(pid, None, PidTrust::Checked, &here),
+            Verdict::Dead(_)
+        ),
         _ => true,
     }
 }
@@ -62,7 +67,6 @@ pub fn is_process_alive(pid: i64, hostname: &str) -> bool {
 /// How records of other holders are judged.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
-    /// Process ids may belong to other containers with the same host name, so that a missing
-    /// process proves nothing (X12.4 order of exclusive tests).
-    foreign_pids: bool,
+    /// What a missing process proves (X12.4 order of exclusive tests).
+    pids: PidTrust,
 }

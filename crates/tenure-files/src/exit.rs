@@ -1,6 +1,6 @@
-//! Release at process exit: sidecar locks without `retain_on_exit` are released and reclaim guards
-//! removed, at a normal exit, and on signals if the program asks for it (S27 (release on exit), K37
-//! (release on signals)). Exclusive and upload locks register no exit hook.
+//! Release at process exit: held locks are released and reclaim guards removed, at a normal exit,
+//! and on signals if the program asks for it (S27 (release on exit), K37 (release on signals)).
+//! Sidecar locks with `retain_on_exit` stay.
 //!
 //! The crate installs no signal handler unless the program calls [`release_on_signals`]. After
 //! SIGKILL nothing runs; other processes then prove the holder's death (see
@@ -8,10 +8,13 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicI32, Ordering};
-use std::sync::{Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
 use std::thread;
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::hold::FileHolding;
+use crate::process::PerProcess;
 
 /// A function that runs when the process exits.
 pub(crate) type ExitHook = fn();
@@ -49,6 +52,26 @@ extern "C" fn run_hooks() {
     }
 }
 
+/// Holds without a table of their own (exclusive and upload locks), for the exit hook.
+static HOLDS: PerProcess<Mutex<Vec<Weak<FileHolding>>>> = PerProcess::new();
+
+/// Releases `hold` when the process exits, if it is still held then.
+pub(crate) fn release_at_exit(hold: &Arc<FileHolding>) {
+    at_exit(release_holds);
+    let mut holds = HOLDS.get().lock().unwrap_or_else(PoisonError::into_inner);
+    holds.retain(|known| known.strong_count() > 0);
+    holds.push(Arc::downgrade(hold));
+}
+
+/// Does not block: the exiting thread may hold the mutex.
+fn release_holds() {
+    if let Ok(holds) = HOLDS.get().try_lock() {
+        for hold in holds.iter().filter_map(Weak::upgrade) {
+            let _ = hold.release();
+        }
+    }
+}
+
 /// The signals that release locks (K37).
 const SIGNALS: [i32; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
@@ -59,7 +82,7 @@ static BELL: AtomicI32 = AtomicI32::new(-1);
 /// the eventfd, but did not ask for the release: there the default action applies.
 static ASKED: AtomicI32 = AtomicI32::new(0);
 
-/// Releases all held sidecar locks on SIGINT, SIGTERM and SIGHUP before the signal ends the
+/// Releases all held locks on SIGINT, SIGTERM and SIGHUP before the signal ends the
 /// process.
 ///
 /// Signals that the program ignores or handles itself are not changed. Starts one thread. Further

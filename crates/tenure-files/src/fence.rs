@@ -7,17 +7,26 @@
 use std::ffi::OsStr;
 use std::fs::File;
 use std::num::NonZeroU64;
+use std::time::{Duration, Instant};
 
-use rustix::fs::{FlockOperation, Mode, OFlags, flock, fstat, openat};
+use rustix::fs::{Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 
+use crate::deadline::{Deadline, Wait};
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
 use crate::publish::{Draft, Options};
-use crate::record::{flock_failed, read_at_most};
+use crate::record::{read_at_most, try_flock};
 
 /// Name of the counter file in the directory of the lock.
 pub(crate) const COUNTER: &str = ".tenure-fence";
+
+/// How long a caller waits for the counter, even if its deadline has passed: another process uses it
+/// for one write and one sync.
+const GRACE: Duration = Duration::from_millis(500);
+/// Poll intervals of a caller that waits for the counter.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Size of the counter file: 20 digits and a newline.
 const LENGTH: usize = 21;
@@ -26,11 +35,14 @@ const LENGTH: usize = 21;
 ///
 /// The counter is always synced, whatever `options` say: a repeated number would be worse than
 /// none.
+/// Waits for other processes that use the counter, at most as long as the caller waits for its lock,
+/// but at least [`GRACE`].
 ///
 /// # Errors
 ///
-/// `Malformed` if the counter file is damaged or all numbers are used.
-pub(crate) fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
+/// `Malformed` if the counter file is damaged or all numbers are used; `Timeout`, or `Held` for a
+/// caller that does not wait, if another process keeps the counter locked.
+pub(crate) fn next(dir: &Dir, options: Options, wait_deadline: &Deadline) -> Result<NonZeroU64> {
     let name = OsStr::new(COUNTER);
     loop {
         let file = match open(dir)? {
@@ -40,8 +52,7 @@ pub(crate) fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
                 continue;
             }
         };
-        flock(&file, FlockOperation::LockExclusive)
-            .map_err(|errno| flock_failed(dir, name, errno))?;
+        lock(&file, dir, wait_deadline)?;
         let failed = |errno| Error::io(dir.join(name), "cannot use the fence counter", errno);
         let id = FileId::of(&fstat(&file).map_err(failed)?);
         // Tenure never removes the counter. If a user replaced it, start again with the new file.
@@ -59,11 +70,37 @@ pub(crate) fn next(dir: &Dir, options: Options) -> Result<NonZeroU64> {
     }
 }
 
+/// Locks the counter. Polls, because a thread that blocks in `flock` obeys neither deadline nor
+/// cancellation.
+fn lock(file: &File, dir: &Dir, wait_deadline: &Deadline) -> Result<()> {
+    let name = OsStr::new(COUNTER);
+    let least = Instant::now() + GRACE;
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        if try_flock(file, dir, name)? {
+            return Ok(());
+        }
+        let is_over =
+            wait_deadline.is_cancelled() || (wait_deadline.is_over() && Instant::now() >= least);
+        if is_over {
+            let what = "another process keeps the fence counter locked";
+            return Err(Error::new(wait_deadline.class(), dir.join(name), what)
+                .next("find it with: fuser -v, or lslocks"));
+        }
+        wait_deadline.pause(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
 /// Returns the last number taken, or `None` if there is no counter.
 pub(crate) fn last(dir: &Dir) -> Result<Option<u64>> {
     let Some(file) = open(dir)? else {
         return Ok(None);
     };
+    if !dir.is_local() {
+        // Locks may be mandatory there: without our own, the read may fail.
+        lock(&file, dir, &Deadline::new(Wait::No, None))?;
+    }
     let bytes = read_at_most(&file, LENGTH + 1)
         .map_err(|errno| Error::io(dir.join(COUNTER), "cannot read the fence counter", errno))?;
     parse(&bytes)
@@ -130,7 +167,15 @@ mod tests {
                     scope.spawn(|| {
                         let dir = Dir::open(temp.path()).unwrap();
                         (0..25)
-                            .map(|_| next(&dir, Options::default()).unwrap().get())
+                            .map(|_| {
+                                next(
+                                    &dir,
+                                    Options::default(),
+                                    &Deadline::new(Wait::Forever, None),
+                                )
+                                .unwrap()
+                                .get()
+                            })
                             .collect::<Vec<_>>()
                     })
                 })
@@ -162,7 +207,12 @@ mod tests {
             "99999999999999999999\n",
         ] {
             std::fs::write(&path, text).unwrap();
-            let error = next(&dir, Options::default()).unwrap_err();
+            let error = next(
+                &dir,
+                Options::default(),
+                &Deadline::new(Wait::Forever, None),
+            )
+            .unwrap_err();
             assert_eq!(error.class(), Class::Malformed, "{text:?}");
             assert_eq!(std::fs::read_to_string(&path).unwrap(), text);
         }

@@ -4,6 +4,7 @@
 //! thread, so a lock that is granted during the cancellation is released.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
@@ -22,14 +23,18 @@ pub struct Blocking<T> {
     cancel: Option<Cancel>,
 }
 
+/// The outcome of a call: its value, or the panic of a callback that it ran.
+type Outcome<T> = thread::Result<T>;
+
 #[derive(Debug)]
 enum FutureSlot<T> {
     Waiting(Option<Waker>),
-    Ready(Option<T>),
+    Ready(Option<Outcome<T>>),
     Abandoned,
 }
 
-/// Runs `work` on a new thread. `work` gets a handle that is cancelled when the future is dropped.
+/// Runs `work` on a new thread. `work` gets a handle that is cancelled when the future is dropped. A
+/// panic of `work` continues where the future is polled.
 ///
 /// # Panics
 ///
@@ -40,7 +45,10 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -
     let (inner, handed) = (Arc::clone(&shared), cancel.clone());
     thread::Builder::new()
         .name("tenure-wait".into())
-        .spawn(move || put(&inner, work(handed)))
+        .spawn(move || {
+            let outcome = catch_unwind(AssertUnwindSafe(|| work(handed)));
+            put(&inner, outcome);
+        })
         .expect("the process has a thread left");
     Blocking {
         shared,
@@ -75,7 +83,7 @@ impl FileHolding {
     pub fn lost(&self) -> Blocking<Loss> {
         let shared = Arc::new(Mutex::new(FutureSlot::Waiting(None)));
         let inner = Arc::clone(&shared);
-        self.on_lost(move |loss| put(&inner, loss.clone()));
+        self.on_lost(move |loss| put(&inner, Ok(loss.clone())));
         Blocking {
             shared,
             cancel: None,
@@ -83,7 +91,7 @@ impl FileHolding {
     }
 }
 
-fn put<T>(shared: &Mutex<FutureSlot<T>>, value: T) {
+fn put<T>(shared: &Mutex<FutureSlot<T>>, value: Outcome<T>) {
     let mut slot = lock(shared);
     match std::mem::replace(&mut *slot, FutureSlot::Abandoned) {
         FutureSlot::Waiting(waker) => {
@@ -110,7 +118,8 @@ impl<T> Future for Blocking<T> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
         match &mut *lock(&self.shared) {
             FutureSlot::Ready(value) => match value.take() {
-                Some(value) => Poll::Ready(value),
+                Some(Ok(value)) => Poll::Ready(value),
+                Some(Err(panic)) => resume_unwind(panic),
                 None => Poll::Pending, // Polled again after completion.
             },
             waiting @ (FutureSlot::Waiting(_) | FutureSlot::Abandoned) => {

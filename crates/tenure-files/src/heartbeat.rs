@@ -1,8 +1,11 @@
-//! Heartbeat thread: one thread per process that writes the heartbeats of all its holds (K33
-//! (heartbeat in place)) and checks a hold when inotify reports a change of its file (K34 (detect a
-//! lost lock)).
+//! Heartbeat threads: they write the heartbeats of all holds of this process (K33 (heartbeat in
+//! place)) and check a hold when inotify reports a change of its file (K34 (detect a lost lock)).
 //!
-//! The first registered hold starts the thread, but not while a [`HeartbeatPause`] exists. A hold
+//! One thread serves all local file systems, and one each remote file system: a request that hangs
+//! on a network must not delay the heartbeats of other locks. Callbacks run on a thread of their
+//! own for the same reason.
+//!
+//! The first registered hold starts a thread, but not while a [`HeartbeatPause`] exists. A hold
 //! is first checked 50 ms after its acquisition (1 ms if it listens for release requests). So a
 //! shorter hold costs no inotify watch and no check.
 //!
@@ -13,6 +16,7 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -21,6 +25,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 use rustix::fs::inotify;
 
 use crate::deadline::after;
+use crate::dir::Dir;
 use crate::error::Class;
 use crate::hold::FileHolding;
 use crate::process::{Incarnation, PerProcess};
@@ -42,7 +47,7 @@ pub(crate) struct ListenName {
     pub name: OsString,
     /// The interval at which `look` is called without an inotify event.
     pub poll: Duration,
-    /// The callback that reads the request. It runs on the heartbeat thread whenever the file may
+    /// The callback that reads the request. It runs on the callback thread whenever the file may
     /// have changed.
     pub look: Arc<RequestCheck>,
 }
@@ -65,6 +70,7 @@ fn interference() -> inotify::WatchFlags {
 #[derive(Debug)]
 pub(crate) struct Monitored {
     id: u64,
+    thread: Arc<HeartbeatThread>,
     /// The process that registered it. A forked child has its own heartbeat thread and its own ids.
     process: Incarnation,
 }
@@ -96,22 +102,26 @@ pub(crate) fn monitor_and_listen(
         listen,
         watch: None,
     };
-    let heartbeat = HEARTBEAT.get();
-    let mut state = heartbeat.lock();
+    let mut threads = threads();
+    let thread = threads.of(hold.dir());
+    let mut state = thread.lock();
     let id = state.next_id;
     state.next_id += 1;
     let due = monitored.due();
     state.monitored_holds.insert(id, monitored);
     match (&state.wake, due) {
-        (None, _) => start_if_needed(&mut state),
+        (None, _) if threads.rests > 0 => {}
+        (None, _) => start_if_needed(&thread, &mut state),
         // The thread sleeps until `sleeps_until`: wake it only if this hold is due earlier.
         (Some(wake), Some(due)) if state.sleeps_until.is_none_or(|until| due < until) => {
             let _ = rustix::io::write(wake.as_ref(), &1_u64.to_ne_bytes());
         }
         (Some(_), _) => {}
     }
+    drop(state);
     Monitored {
         id,
+        thread,
         process: Incarnation::current(),
     }
 }
@@ -121,7 +131,7 @@ impl Drop for Monitored {
         if self.process != Incarnation::current() {
             return;
         }
-        let mut state = HEARTBEAT.get().lock();
+        let mut state = self.thread.lock();
         if let Some(monitored) = state.monitored_holds.remove(&self.id)
             && monitored.watch.is_some()
         {
@@ -142,23 +152,53 @@ pub struct HeartbeatPause(());
 /// A thread that already runs is not affected.
 #[must_use]
 pub fn rest() -> HeartbeatPause {
-    HEARTBEAT.get().lock().rests += 1;
+    threads().rests += 1;
     HeartbeatPause(())
 }
 
 impl Drop for HeartbeatPause {
     fn drop(&mut self) {
-        let mut state = HEARTBEAT.get().lock();
+        let mut threads = threads();
         // In a forked child the count is a fresh zero: `saturating_sub` keeps it there.
-        state.rests = state.rests.saturating_sub(1);
-        start_if_needed(&mut state);
+        threads.rests = threads.rests.saturating_sub(1);
+        if threads.rests == 0 {
+            for thread in threads.by_device.values() {
+                start_if_needed(thread, &mut thread.lock());
+            }
+        }
     }
 }
 
-static HEARTBEAT: PerProcess<HeartbeatThread> = PerProcess::new();
+/// The threads of this process. Lock order: this mutex, then that of one thread.
+static THREADS: PerProcess<Mutex<HeartbeatThreads>> = PerProcess::new();
+
+#[derive(Default)]
+struct HeartbeatThreads {
+    /// By the device of a remote file system; `None` for all local ones.
+    by_device: BTreeMap<Option<u64>, Arc<HeartbeatThread>>,
+    /// Number of existing [`HeartbeatPause`] values.
+    rests: usize,
+}
+
+impl HeartbeatThreads {
+    fn of(&mut self, dir: &Dir) -> Arc<HeartbeatThread> {
+        let device = (!dir.is_local()).then(|| dir.device());
+        Arc::clone(self.by_device.entry(device).or_default())
+    }
+}
+
+fn threads() -> MutexGuard<'static, HeartbeatThreads> {
+    THREADS.get().lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[derive(Default)]
 struct HeartbeatThread(Mutex<HeartbeatState>);
+
+impl std::fmt::Debug for HeartbeatThread {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HeartbeatThread")
+    }
+}
 
 #[derive(Default)]
 struct HeartbeatState {
@@ -166,8 +206,6 @@ struct HeartbeatState {
     next_id: u64,
     /// The eventfd that wakes the thread; set while the thread runs.
     wake: Option<Arc<OwnedFd>>,
-    /// Number of existing [`HeartbeatPause`] values.
-    rests: usize,
     /// When the thread's current `poll` ends; `None` means no timeout.
     sleeps_until: Option<Instant>,
     /// inotify watch descriptors in use, one per directory.
@@ -218,30 +256,29 @@ impl MonitoredHold {
     }
 }
 
-fn start_if_needed(state: &mut HeartbeatState) {
-    if state.rests > 0 || state.wake.is_some() || state.monitored_holds.is_empty() {
+fn start_if_needed(thread: &Arc<HeartbeatThread>, state: &mut HeartbeatState) {
+    if state.wake.is_some() || state.monitored_holds.is_empty() {
         return;
     }
     let Ok(wake) = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK) else {
         return;
     };
     let wake = Arc::new(wake);
-    let inner = Arc::clone(&wake);
+    let (inner, own) = (Arc::clone(&wake), Arc::clone(thread));
     // The lock stays safe without the thread: only originals, which go by the age of the file, need
     // the heartbeat, and every `check` reads the file itself.
     if thread::Builder::new()
         .name("tenure-heart".into())
-        .spawn(move || run(&inner))
+        .spawn(move || run(&own, &inner))
         .is_ok()
     {
         state.wake = Some(wake);
     }
 }
 
-fn run(wake: &OwnedFd) {
+fn run(heartbeat: &HeartbeatThread, wake: &OwnedFd) {
     let inotify =
         inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).ok();
-    let heartbeat = HEARTBEAT.get();
     loop {
         let now = Instant::now();
         let (tasks, until) = {
@@ -258,8 +295,7 @@ fn run(wake: &OwnedFd) {
             state.sleeps_until = until;
             (tasks, until)
         };
-        // Run the tasks without the mutex: a listener of a lost lock may acquire another lock,
-        // which registers here.
+        // Run the tasks without the mutex: they may take long, and new holds register here.
         tasks.into_iter().for_each(perform);
 
         let mut ready = vec![PollFd::new(wake, PollFlags::IN)];
@@ -378,16 +414,48 @@ impl HeartbeatState {
 }
 
 fn perform(task: HeartbeatTask) {
-    // A panic in a callback must not end the thread that serves all locks of this process.
-    let done = catch_unwind(AssertUnwindSafe(|| match &task {
-        HeartbeatTask::Beat(hold) => hold.beat(),
-        HeartbeatTask::Check(hold) => hold.check(),
+    let done = match task {
+        HeartbeatTask::Beat(hold) => hold.beat_and_notify(&run_callback),
+        HeartbeatTask::Check(hold) => hold.check_and_notify(&run_callback),
         HeartbeatTask::Listen(hold, listen) => {
-            (listen.look)(hold);
+            run_callback(Box::new(move || (listen.look)(&hold)));
             Ok(())
         }
-    }));
-    // Errors need no handling here: a loss has already run its listeners, a failed heartbeat is
+    };
+    // Errors need no handling here: a loss has already notified its listeners, a failed heartbeat is
     // retried at the next interval, and a released hold needs nothing.
-    debug_assert!(!matches!(done, Ok(Err(error)) if error.class() == Class::BadInput));
+    debug_assert!(!matches!(done, Err(error) if error.class() == Class::BadInput));
+}
+
+/// A call of the program's own code.
+pub(crate) type Callback = Box<dyn FnOnce() + Send>;
+
+/// Runs callbacks in order on the callback thread, so that a slow one delays no heartbeat. Without a
+/// thread it runs here.
+fn run_callback(callback: Callback) {
+    static CALLBACKS: PerProcess<Mutex<Option<Sender<Callback>>>> = PerProcess::new();
+    let mut sender = CALLBACKS
+        .get()
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner);
+    if sender.is_none() {
+        let (callbacks, received) = channel::<Callback>();
+        let started = thread::Builder::new()
+            .name("tenure-callback".into())
+            .spawn(move || received.into_iter().for_each(call));
+        *sender = started.is_ok().then_some(callbacks);
+    }
+    let unsent = match &*sender {
+        Some(callbacks) => callbacks.send(callback).err().map(|refused| refused.0),
+        None => Some(callback),
+    };
+    drop(sender);
+    if let Some(callback) = unsent {
+        call(callback);
+    }
+}
+
+/// A panic in a callback must not end the thread that serves all locks of this process.
+fn call(callback: Callback) {
+    let _ = catch_unwind(AssertUnwindSafe(callback));
 }

@@ -19,10 +19,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
-use rustix::fs::{Mode, OFlags, openat};
+use rustix::fs::{AtFlags, Mode, OFlags, openat, unlinkat};
+use rustix::io::Errno;
 
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
+use crate::heartbeat::Callback;
 use crate::identity::{BEAT_DIGITS, FENCE_ROOM, TOKEN_DIGITS, Token};
 use crate::process::Incarnation;
 use crate::publish::{PublishMethod, Published};
@@ -198,6 +200,11 @@ impl FileHolding {
         self.process == Incarnation::current()
     }
 
+    /// Returns whether a check has found the lock lost.
+    pub(crate) fn is_lost(&self) -> bool {
+        matches!(self.lock().phase, HoldPhase::Lost(_))
+    }
+
     /// Returns the record as this process last wrote it.
     #[cfg(test)]
     pub(crate) fn bytes(&self) -> Vec<u8> {
@@ -212,6 +219,11 @@ impl FileHolding {
     ///
     /// `Compromised` if the lock is lost, `NotHeld` if it was released or this is a forked copy.
     pub(crate) fn check(&self) -> Result<()> {
+        self.check_and_notify(&|callback| callback())
+    }
+
+    /// Checks the lock like [`check`](FileHolding::check); `notify` runs the listeners of a loss.
+    pub(crate) fn check_and_notify(&self, notify: &dyn Fn(Callback)) -> Result<()> {
         self.must_be_ours()?;
         let mut state = self.lock();
         match &state.phase {
@@ -229,8 +241,12 @@ impl FileHolding {
                 state.phase = HoldPhase::Lost(loss.clone());
                 let listeners = std::mem::take(&mut state.listeners);
                 drop(state); // Listeners may call methods of this hold: run them without the mutex.
-                listeners.into_iter().for_each(|listener| listener(&loss));
-                Err(self.compromised(&loss))
+                let error = self.compromised(&loss);
+                for listener in listeners {
+                    let loss = loss.clone();
+                    notify(Box::new(move || listener(&loss)));
+                }
+                Err(error)
             }
         }
     }
@@ -238,7 +254,13 @@ impl FileHolding {
     /// Writes the next heartbeat in place (K33) and checks the lock before and after the write
     /// (K34).
     pub fn beat(&self) -> Result<()> {
-        self.check()?;
+        self.beat_and_notify(&|callback| callback())
+    }
+
+    /// Writes the next heartbeat like [`beat`](FileHolding::beat); `notify` runs the listeners of a
+    /// loss.
+    pub(crate) fn beat_and_notify(&self, notify: &dyn Fn(Callback)) -> Result<()> {
+        self.check_and_notify(notify)?;
         {
             let mut state = self.lock();
             if !matches!(state.phase, HoldPhase::Held) {
@@ -254,7 +276,7 @@ impl FileHolding {
             state.beat = beat;
             state.bytes[at..at + BEAT_DIGITS].copy_from_slice(digits.as_bytes());
         }
-        self.check()
+        self.check_and_notify(notify)
     }
 
     /// Writes the fencing number into the space reserved in the record (K39 (fencing number per
@@ -355,9 +377,17 @@ impl FileHolding {
         if now != bytes {
             return lost(LossCause::Overwritten);
         }
-        match take_away(&self.dir, &self.name, self.id, &no_pause)? {
-            Removal::Removed => Ok(()),
-            Removal::Busy | Removal::Changed => lost(LossCause::Replaced),
+        match take_away(&self.dir, &self.name, self.id, &no_pause) {
+            Ok(Removal::Removed) => Ok(()),
+            Ok(Removal::Busy | Removal::Changed) => lost(LossCause::Replaced),
+            // A full disk may have no room for the second name. The record is ours, locked and
+            // compared just now, so it is removed by its name.
+            Err(error) if is_full(&error) => match self.look_at_name()? {
+                None => unlinkat(&self.dir, &self.name, AtFlags::empty())
+                    .map_err(|errno| Error::io(self.path(), "cannot remove the lock", errno)),
+                Some(cause) => lost(cause),
+            },
+            Err(error) => Err(error),
         }
     }
 
@@ -366,18 +396,24 @@ impl FileHolding {
         if let Some(cause) = self.look_at_name()? {
             return Ok(Some(cause));
         }
-        let failed = |errno| Error::io(self.path(), "cannot check the lock", errno);
         let mut token = [0; TOKEN_DIGITS];
-        let read = rustix::io::pread(&self.file, &mut token, self.token_at).map_err(failed)?;
-        let is_ours = token[..read] == *self.token.to_string().as_bytes();
-        Ok((!is_ours).then_some(LossCause::Overwritten))
+        match rustix::io::pread(&self.file, &mut token, self.token_at) {
+            Ok(read) => {
+                let is_ours = token[..read] == *self.token.to_string().as_bytes();
+                Ok((!is_ours).then_some(LossCause::Overwritten))
+            }
+            // The server has removed our file.
+            Err(Errno::STALE) => Ok(Some(LossCause::Gone)),
+            Err(errno) => Err(Error::io(self.path(), "cannot check the lock", errno)),
+        }
     }
 
     fn look_at_name(&self) -> Result<Option<LossCause>> {
         match self.dir.stat(&self.name) {
             Ok(stat) if FileId::of(&stat) == self.id => Ok(None),
             Ok(_) => Ok(Some(LossCause::Replaced)),
-            Err(rustix::io::Errno::NOENT) => Ok(Some(LossCause::Gone)),
+            // `STALE`: the server has removed the directory.
+            Err(Errno::NOENT | Errno::STALE) => Ok(Some(LossCause::Gone)),
             Err(errno) => Err(Error::io(self.path(), "cannot check the lock", errno)),
         }
     }
@@ -423,6 +459,12 @@ impl fmt::Debug for FileHolding {
             .field("token", &self.token)
             .finish()
     }
+}
+
+/// Whether an operation failed for lack of space.
+fn is_full(error: &Error) -> bool {
+    let errno = error.os_error().and_then(Errno::from_io_error);
+    matches!(errno, Some(Errno::NOSPC | Errno::DQUOT))
 }
 
 fn pwrite_exactly(file: impl AsFd, bytes: &[u8], at: u64) -> rustix::io::Result<()> {

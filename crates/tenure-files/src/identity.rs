@@ -10,7 +10,8 @@ use std::os::unix::fs::MetadataExt;
 
 use serde_json::{Map, Value, json};
 
-use crate::process::{PerProcess, own_pid, start_time, valid_pid};
+use crate::dir::Dir;
+use crate::process::{PerProcess, own_pid, own_start_time, start_time, valid_pid};
 
 /// Unique number of an acquisition: 16 random bytes, written as 32 lower-case hex digits.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -85,9 +86,14 @@ pub struct Here {
     pub boot: Option<String>,
     /// The inode number of the PID namespace.
     pub pidns: Option<u64>,
+    /// The inode number of the time namespace, which shifts the start times of processes.
+    pub timens: Option<u64>,
     /// The host name.
     pub host: String,
 }
+
+/// Inode number of the initial time namespace (`PROC_TIME_INIT_INO` in the Linux source).
+const INITIAL_TIME_NAMESPACE: u64 = 4_026_531_834;
 
 impl Here {
     /// Returns the environment of this process. Boot id and PID namespace are read once per
@@ -98,8 +104,27 @@ impl Here {
         Here {
             boot: place.boot.clone(),
             pidns: place.pidns,
+            timens: place.timens,
             host: host_name(),
         }
+    }
+
+    /// Returns whether our clocks are those of the machine, not shifted by a time namespace. A
+    /// kernel without time namespaces has no such file.
+    pub(crate) fn has_machine_clocks(&self) -> bool {
+        self.timens
+            .is_none_or(|timens| timens == INITIAL_TIME_NAMESPACE)
+    }
+
+    /// Returns the start time in a record if it can be compared with those that we see (K12 (ask
+    /// the kernel for the process)). Records of earlier releases do not name the time namespace;
+    /// they are from the machine's own in all but rare cases.
+    pub(crate) fn comparable_start(&self, identity: &Identity) -> Option<u64> {
+        let same_clock = match identity.timens {
+            Some(theirs) => Some(theirs) == self.timens,
+            None => self.has_machine_clocks(),
+        };
+        identity.start.filter(|_| same_clock)
     }
 
     /// Returns whether `name` is this host's name: the whole name, ignoring ASCII case (K8 (compare
@@ -112,6 +137,7 @@ impl Here {
 struct PidNamespace {
     boot: Option<String>,
     pidns: Option<u64>,
+    timens: Option<u64>,
 }
 
 impl Default for PidNamespace {
@@ -121,6 +147,9 @@ impl Default for PidNamespace {
                 .ok()
                 .map(|id| id.trim_end().to_owned()),
             pidns: fs::metadata("/proc/self/ns/pid")
+                .ok()
+                .map(|meta| meta.ino()),
+            timens: fs::metadata("/proc/self/ns/time")
                 .ok()
                 .map(|meta| meta.ino()),
         }
@@ -140,7 +169,7 @@ fn own_start() -> Option<u64> {
     struct Start(Option<u64>);
     impl Default for Start {
         fn default() -> Start {
-            Start(start_time(own_pid()))
+            Start(own_start_time())
         }
     }
     static START: PerProcess<Start> = PerProcess::new();
@@ -167,6 +196,11 @@ pub struct Identity {
     pub boot: Option<String>,
     /// The holder's PID namespace.
     pub pidns: Option<u64>,
+    /// The holder's time namespace.
+    pub timens: Option<u64>,
+    /// The device number of the lock's directory, as the holder sees it. The same directory has
+    /// another number for a process that sees it through an overlay.
+    pub dev: Option<u64>,
     /// The holder's host name.
     pub host: Option<String>,
     /// The token of the acquisition.
@@ -197,6 +231,8 @@ impl Identity {
             start: own_start(),
             boot: here.boot.clone(),
             pidns: here.pidns,
+            timens: here.timens,
+            dev: None,
             host: Some(here.host.clone()),
             token: Some(token.to_string()),
             beat: Some("0".repeat(BEAT_DIGITS)),
@@ -207,14 +243,22 @@ impl Identity {
         }
     }
 
-    /// Returns the identity of a hold that follows another process of our PID namespace (C13 (holds
-    /// for scripts)). The record claims no `flock`, because this process may exit first.
-    pub(crate) fn following(pid: u32, token: Token, local: bool) -> Identity {
-        Identity {
-            pid: Some(pid),
-            start: start_time(pid),
-            flock: Some(false),
-            ..Identity::own(token, local)
+    /// Returns the identity of the holder of a record in `dir`: this process, or the process that
+    /// the hold follows, in our PID namespace (C13 (holds for scripts)). A record that follows
+    /// another process claims no `flock`, because this process may exit first.
+    pub(crate) fn in_dir(dir: &Dir, here: &Here, token: Token, follows: Option<u32>) -> Identity {
+        let own = Identity {
+            dev: Some(dir.device()),
+            ..Identity::own_at(here, token, dir.is_local())
+        };
+        match follows {
+            None => own,
+            Some(pid) => Identity {
+                pid: Some(pid),
+                start: start_time(pid),
+                flock: Some(false),
+                ..own
+            },
         }
     }
 
@@ -229,6 +273,8 @@ impl Identity {
             start: number("start"),
             boot: text("boot"),
             pidns: number("pidns"),
+            timens: number("timens"),
+            dev: number("dev"),
             host: text("host"),
             token: text("token"),
             beat: text("beat"),
@@ -255,6 +301,8 @@ impl Identity {
         add("start", self.start.map(Value::from));
         add("boot", self.boot.clone().map(Value::from));
         add("pidns", self.pidns.map(Value::from));
+        add("timens", self.timens.map(Value::from));
+        add("dev", self.dev.map(Value::from));
         add("host", self.host.clone().map(Value::from));
         add("token", self.token.clone().map(Value::from));
         add("beat", self.beat.clone().map(Value::from));
@@ -313,6 +361,7 @@ mod tests {
     fn hosts_are_equal_as_whole_names() {
         let here = Here {
             boot: None,
+            timens: None,
             pidns: None,
             host: "atlas-3".into(),
         };

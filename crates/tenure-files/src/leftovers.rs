@@ -5,11 +5,10 @@
 //! kept aside for the operator (`.kept-`) are never removed.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{AtFlags, Mode, OFlags, fstat, openat, unlinkat};
+use rustix::fs::{AtFlags, fstat, unlinkat};
 
 use crate::clock::{Clock, age};
 use crate::dir::{Dir, FileId};
@@ -50,8 +49,7 @@ fn is_private(name: &OsStr) -> bool {
 }
 
 fn remove_if_left(dir: &Dir, name: &OsStr, now: SystemTime) -> bool {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let Ok(file) = openat(dir, name, flags, Mode::empty()).map(File::from) else {
+    let Ok(file) = dir.open_to_lock(name) else {
         return false;
     };
     let Ok(stat) = fstat(&file) else { return false };
@@ -71,6 +69,8 @@ fn remove_if_left(dir: &Dir, name: &OsStr, now: SystemTime) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use rustix::fs::{FlockOperation, flock};
 
     use super::*;

@@ -43,7 +43,7 @@ pub mod upload;
 mod wait;
 
 pub use clock::Clock;
-pub use deadline::Wait;
+pub use deadline::{OnWait, Wait};
 pub use error::{BlockingHolder, Class, Decision, Error, Result};
 pub use future::Blocking;
 pub use hold::{FileHolding, Loss, LossCause};
@@ -51,7 +51,7 @@ pub use identity::{Identity, Token};
 pub use lease::Lease;
 pub use liveness::{Doubt, Proof, Verdict};
 pub use observed::{Force, ObservedLock, ObservedState};
-pub use publish::{Durability, PublishMethod};
+pub use publish::{Durability, FileAccess, PublishMethod};
 pub use wait::Cancel;
 
 /// Parts that the other crates of Tenure share with this one. They may change in any release.

@@ -14,7 +14,7 @@ use crate::clock::{SKEW, booted_at};
 use crate::dir::Dir;
 use crate::error::Result;
 use crate::identity::{Here, Identity};
-use crate::process::{Presence, presence};
+use crate::process::{Presence, may_run_in_another_namespace, presence};
 use crate::record::OpenRecord;
 
 /// The verdict on a holder.
@@ -94,17 +94,36 @@ pub fn verdict(
     dir: &Dir,
     here: &Here,
 ) -> Result<Verdict> {
-    let same_boot = match (&identity.boot, &here.boot) {
-        (Some(theirs), Some(ours)) => Some(theirs == ours),
-        _ => None,
-    };
-    if identity.flock == Some(true) && same_boot == Some(true) && dir.is_local() {
-        return Ok(match record.try_lock(dir)? {
-            true => Verdict::Dead(Proof::KernelLock),
-            false => Verdict::Alive(Proof::KernelLock),
-        });
+    if is_same_flock(identity, dir) {
+        let is_free = record.try_lock(dir)?;
+        // A live holder has its flock whatever the boot ids say: a container may mount its own.
+        if !is_free {
+            return Ok(Verdict::Alive(Proof::KernelLock));
+        }
+        match (&identity.boot, &here.boot) {
+            (Some(theirs), Some(ours)) if theirs == ours => {
+                return Ok(Verdict::Dead(Proof::KernelLock));
+            }
+            (Some(_), Some(_)) => return Ok(Verdict::Dead(Proof::OtherBoot)),
+            _ => {}
+        }
     }
-    Ok(verdict_without_lock(identity, dir.is_local(), here))
+    let verdict = verdict_without_lock(identity, dir.is_local(), here);
+    // Another boot id proves a restart only if the record is older than this boot.
+    if verdict == Verdict::Dead(Proof::OtherBoot) && !changed_before(booted_at(), record) {
+        return Ok(Verdict::Unknown(Doubt::OtherNamespace));
+    }
+    Ok(verdict)
+}
+
+/// Returns whether the judge's `flock` of the record and the holder's are the same lock (K10 (prove
+/// life by flock)): the file system is local to both, and it is the same mount of it. The flock of a
+/// file in an overlay is not that of the file below.
+pub(crate) fn is_same_flock(identity: &Identity, dir: &Dir) -> bool {
+    identity.flock == Some(true)
+        && dir.is_local()
+        // Records of earlier releases do not name the device.
+        && identity.dev.is_none_or(|theirs| theirs == dir.device())
 }
 
 /// Returns the verdict without a `flock` test (K11–K14): for objects in a store, and for files
@@ -137,18 +156,51 @@ pub fn verdict_without_lock(identity: &Identity, local: bool, here: &Here) -> Ve
         _ => return Verdict::Unknown(Doubt::TooLittle),
     }
     match identity.pid {
-        Some(pid) => verdict_of_process(pid, identity.start),
+        Some(pid) => verdict_of_process(pid, here.comparable_start(identity)),
         None => Verdict::Unknown(Doubt::TooLittle),
     }
 }
 
 /// Returns the verdict from pid and start time alone (K12, K13 zombie processes, K16 permission
 /// denied means alive). The caller knows that the pid belongs to our PID namespace.
-pub(crate) fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
+fn verdict_of_process(pid: u32, start: Option<u64>) -> Verdict {
     match presence(pid, start) {
         Presence::Running => Verdict::Alive(Proof::Process),
         Presence::Reused => Verdict::Dead(Proof::PidReused),
         Presence::Gone => Verdict::Dead(Proof::Process),
+    }
+}
+
+/// Whether the caller vouches for the pids of originals.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PidTrust {
+    /// A missing process proves death if no process of another PID namespace has its pid there.
+    #[default]
+    Checked,
+    /// No other container shares the directory: a missing process proves death.
+    Trusted,
+    /// Other containers share the directory: a missing process proves nothing.
+    Foreign,
+}
+
+/// Returns the verdict on the process of an original's record, which names a pid but not its PID
+/// namespace (K15 (records without a block)).
+pub(crate) fn verdict_of_bare_pid(
+    pid: u32,
+    start: Option<u64>,
+    trust: PidTrust,
+    here: &Here,
+) -> Verdict {
+    let start = start.filter(|_| here.has_machine_clocks());
+    let verdict = verdict_of_process(pid, start);
+    let is_proof = || match trust {
+        PidTrust::Trusted => true,
+        PidTrust::Checked => !may_run_in_another_namespace(pid, start, here.pidns),
+        PidTrust::Foreign => false,
+    };
+    match verdict {
+        Verdict::Dead(_) if !is_proof() => Verdict::Unknown(Doubt::OtherNamespace),
+        verdict => verdict,
     }
 }
 
@@ -159,10 +211,13 @@ pub(crate) fn damaged_before_boot(record: &mut OpenRecord, dir: &Dir) -> Result<
 }
 
 fn damaged_before(booted: Option<SystemTime>, record: &mut OpenRecord, dir: &Dir) -> Result<bool> {
-    let Some(limit) = booted.and_then(|booted| booted.checked_sub(SKEW)) else {
-        return Ok(false);
-    };
-    Ok(dir.is_local() && record.changed() < limit && record.try_lock(dir)?)
+    Ok(dir.is_local() && changed_before(booted, record) && record.try_lock(dir)?)
+}
+
+/// Whether the record last changed before the boot, by more than the skew allowance.
+fn changed_before(booted: Option<SystemTime>, record: &OpenRecord) -> bool {
+    let limit = booted.and_then(|booted| booted.checked_sub(SKEW));
+    limit.is_some_and(|limit| record.changed() < limit)
 }
 
 #[cfg(test)]
@@ -278,6 +333,55 @@ mod tests {
             judge(&unsaid_elsewhere, true),
             Verdict::Unknown(Doubt::OtherHost)
         );
+    }
+
+    /// K11: another boot id does not prove a restart if the record was written in this boot: a
+    /// container may mount its own. The flock decides if the record claims one.
+    #[test]
+    fn another_boot_id_in_this_boot_proves_no_restart() {
+        let place = place();
+        let other = Identity {
+            boot: Some("00000000-0000".into()),
+            ..without_flock()
+        };
+        assert_eq!(place.judge(&other), Verdict::Unknown(Doubt::OtherNamespace));
+        let locked = Identity {
+            flock: Some(true),
+            ..other
+        };
+        let holder = std::fs::File::open(place.temp.path().join("r")).unwrap();
+        flock(&holder, FlockOperation::LockExclusive).unwrap();
+        assert_eq!(place.judge(&locked), Verdict::Alive(Proof::KernelLock));
+        flock(&holder, FlockOperation::Unlock).unwrap();
+        assert_eq!(place.judge(&locked), Verdict::Dead(Proof::OtherBoot));
+    }
+
+    /// K10: the flock of another mount of the directory proves nothing; the process decides.
+    #[test]
+    fn the_kernel_lock_of_another_device_proves_nothing() {
+        let place = place();
+        let elsewhere = Identity {
+            dev: Some(place.dir.device() + 1),
+            ..Identity::own(Token::random(), true)
+        };
+        assert_eq!(place.judge(&elsewhere), Verdict::Alive(Proof::Process));
+        let here = Identity {
+            dev: Some(place.dir.device()),
+            ..elsewhere
+        };
+        assert_eq!(place.judge(&here), Verdict::Dead(Proof::KernelLock));
+    }
+
+    /// K12: start times are compared only within one time namespace.
+    #[test]
+    fn start_times_of_another_clock_are_not_compared() {
+        let place = place();
+        let shifted = Identity {
+            start: Some(1),
+            timens: Some(1),
+            ..without_flock()
+        };
+        assert_eq!(place.judge(&shifted), Verdict::Alive(Proof::Process));
     }
 
     /// K12: process table and start time, in our boot and namespace.

@@ -5,13 +5,18 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::time::Duration;
 
+use crate::deadline::{Deadline, Wait};
 use crate::dir::{Dir, FileId};
 use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::fence;
 use crate::publish;
 use crate::record::OpenRecord;
 use crate::remove::{Removal, force_remove, no_pause, remove, take_away};
+
+/// How long a break waits for the fence counter.
+pub(crate) const COUNTER_WAIT: Duration = Duration::from_secs(5);
 
 /// An inspected lock, or another file in its place.
 #[derive(Debug)]
@@ -136,7 +141,10 @@ impl ObservedLock {
 /// holder (C16 (details of codes and break)).
 fn shut_out(dir: &Dir) -> Result<()> {
     match fence::last(dir)? {
-        Some(_) => fence::next(dir, publish::Options::default()).map(drop),
+        Some(_) => {
+            let wait_deadline = Deadline::new(Wait::For(COUNTER_WAIT), None);
+            fence::next(dir, publish::Options::default(), &wait_deadline).map(drop)
+        }
         None => Ok(()),
     }
 }

@@ -66,9 +66,71 @@ pub fn presence(pid: u32, start: Option<u64>) -> Presence {
     Presence::Running
 }
 
-/// Returns the start time of a process in clock ticks since boot, if it can be read.
+/// Returns the start time of a process in clock ticks since boot, if it can be read. `/proc` must
+/// show our PID namespace: elsewhere this number belongs to another process.
 pub fn start_time(pid: u32) -> Option<u64> {
-    Stat::of(pid).map(|stat| stat.start)
+    proc_is_ours()
+        .then(|| Stat::of(pid))
+        .flatten()
+        .map(|stat| stat.start)
+}
+
+/// Returns the start time of this process. `/proc/self` is this process in any `/proc`, also in one
+/// that shows another PID namespace.
+pub(crate) fn own_start_time() -> Option<u64> {
+    Stat::parse(&fs::read("/proc/self/stat").ok()?).map(|stat| stat.start)
+}
+
+/// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in the Linux source).
+const INITIAL_PID_NAMESPACE: u64 = 4_026_531_836;
+
+/// Returns whether a process of another PID namespace may have this pid there, and this start time
+/// if it is known.
+///
+/// The kernel lists the pids of a process in all its namespaces (`NSpid`), but only a judge in the
+/// initial namespace sees every process. Elsewhere, or if `/proc` hides processes, the answer is
+/// `true` (K3 (resolve doubt toward exclusion)).
+pub(crate) fn may_run_in_another_namespace(
+    pid: u32,
+    start: Option<u64>,
+    pidns: Option<u64>,
+) -> bool {
+    // With `hidepid`, process 1 is hidden from all who may not see every process.
+    let sees_all = pidns == Some(INITIAL_PID_NAMESPACE)
+        && proc_is_ours()
+        && fs::read("/proc/1/status").is_ok();
+    let Ok(processes) = fs::read_dir("/proc") else {
+        return true;
+    };
+    if !sees_all {
+        return true;
+    }
+    processes.flatten().any(|process| {
+        let name = process.file_name();
+        let Some(number) = name.to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            return false;
+        };
+        let status = match fs::read_to_string(format!("/proc/{number}/status")) {
+            Ok(status) => status,
+            // It ended meanwhile, so it holds nothing.
+            Err(error) if is_gone(&error) => return false,
+            Err(_) => return true,
+        };
+        let has_pid = inner_pids(&status).any(|inner| inner == pid);
+        has_pid && start.is_none_or(|start| Stat::of(number).is_none_or(|it| it.start == start))
+    })
+}
+
+fn is_gone(error: &std::io::Error) -> bool {
+    let errno = error.raw_os_error();
+    errno == Some(libc::ENOENT) || errno == Some(libc::ESRCH)
+}
+
+/// Returns the pids of a process in the namespaces below ours: all but the first number of `NSpid`.
+fn inner_pids(status: &str) -> impl Iterator<Item = u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let numbers = line.unwrap_or_default().split_ascii_whitespace().skip(1);
+    numbers.filter_map(|number| number.parse().ok())
 }
 
 /// The fields of `/proc/<pid>/stat` used here.
@@ -187,6 +249,15 @@ impl<T: Default> PerProcess<T> {
 
 #[cfg(test)]
 mod tests {
+    /// K15: only the numbers below our namespace count; ours was asked before.
+    #[test]
+    fn the_inner_pids_of_a_process_are_read() {
+        let status = "Name:\tsleep\nNSpid:\t4711\t303\t7\nNSpgid:\t1\t9\n";
+        assert_eq!(super::inner_pids(status).collect::<Vec<_>>(), [303, 7]);
+        assert_eq!(super::inner_pids("NSpid:\t4711\n").count(), 0);
+        assert_eq!(super::inner_pids("Name:\tx\n").count(), 0);
+    }
+
     use std::process::{Command, Stdio};
 
     use super::*;

@@ -12,18 +12,19 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::fd::AsFd;
 use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, CWD, FlockOperation, Mode, OFlags, RenameFlags, flock, fstat, linkat, openat,
-    renameat_with, unlinkat,
+    AtFlags, CWD, FlockOperation, Gid, Mode, OFlags, RenameFlags, fchmod, fchown, flock, fstat,
+    linkat, openat, renameat_with, unlinkat,
 };
 use rustix::io::Errno;
 
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
-use crate::record::{flock_failed, timestamp, try_flock};
+use crate::record::{OpenRecord, flock_failed, timestamp, try_flock};
 use crate::remove::{aside_name, no_pause, take_away};
 
 /// The method by which the record gets its name (K17).
@@ -65,6 +66,8 @@ pub enum Durability {
 pub struct Options {
     /// Permission bits before the umask (K32 (file modes and symlinks)).
     pub mode: u32,
+    /// Who else may read and lock the record.
+    pub access: FileAccess,
     /// Whether to sync.
     pub durability: Durability,
     /// The first method to try: for tests, and for file systems whose better methods are known to
@@ -72,10 +75,48 @@ pub struct Options {
     pub first_way: PublishMethod,
 }
 
+/// Who may use a record, besides the permission bits (K32).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FileAccess {
+    /// In a directory that a group may write, the group may also read and lock the record: its
+    /// members must be able to judge and replace each other's locks.
+    #[default]
+    Group,
+    /// Exactly the permission bits, whatever the umask.
+    Exact,
+    /// The permission bits and the umask decide.
+    AsCreated,
+}
+
+impl FileAccess {
+    /// Applies the access to a new file or directory. `mode` are the bits with which it was made.
+    pub(crate) fn apply(self, dir: &Dir, file: impl AsFd, mode: u32) -> rustix::io::Result<()> {
+        match (self, dir.sharing().group) {
+            (FileAccess::Exact, _) => fchmod(&file, Mode::from_raw_mode(mode)),
+            (FileAccess::Group, Some(group)) => {
+                // Only a member of the group may give the file to it. Others keep it private: the
+                // bits would open it to a group that has nothing to do with the directory.
+                let is_member = fstat(&file)?.st_gid == group
+                    || fchown(&file, None, Some(Gid::from_raw(group))).is_ok();
+                // A file system without modes (FAT, some FUSE) ignores or refuses this.
+                match is_member {
+                    true => match fchmod(&file, Mode::from_raw_mode(mode | (mode & 0o700) >> 3)) {
+                        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+                        other => other,
+                    },
+                    false => Ok(()),
+                }
+            }
+            (FileAccess::Group, None) | (FileAccess::AsCreated, _) => Ok(()),
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Options {
         Options {
             mode: 0o600,
+            access: FileAccess::default(),
             durability: Durability::Durable,
             first_way: PublishMethod::Tmpfile,
         }
@@ -110,6 +151,7 @@ pub struct Draft<'d> {
 #[derive(Debug)]
 struct DraftFile {
     file: File,
+    id: FileId,
     private: Option<OsString>,
 }
 
@@ -187,6 +229,7 @@ impl<'d> Draft<'d> {
             let body = self.body.as_ref().expect("it was made just above");
             flock(&body.file, FlockOperation::LockExclusive)
                 .map_err(|errno| flock_failed(self.dir, &self.name, errno))?;
+            self.unlock_if_mandatory(&body.file)?;
         }
         let body = self.body.as_ref().expect("it was made just above");
         let answer = match (way, &body.private) {
@@ -198,53 +241,123 @@ impl<'d> Draft<'d> {
                 &self.name,
                 RenameFlags::NOREPLACE,
             ),
-            (PublishMethod::Link, Some(private)) => return self.link(&private.clone()),
+            (PublishMethod::Link, Some(private)) => {
+                linkat(self.dir, private, self.dir, &self.name, AtFlags::empty())
+            }
             (PublishMethod::Rename | PublishMethod::Link | PublishMethod::Create, _) => {
                 Err(Errno::INVAL)
             }
         };
+        if self.has_appeared(answer)? {
+            return self.won(way).map(PublishAttempt::Won);
+        }
         // `NOENT`: `/proc` is not mounted (see `link_nameless`), or the private file was removed.
-        // All of these errors mean: try the next method with a new file.
+        // `ACCESS`: a security module forbids links (AppArmor, Landlock). All of these errors mean:
+        // try the next method with a new file.
         match answer {
-            Ok(()) => Ok(PublishAttempt::Won(self.take_body())),
-            Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
+            // The name appeared and is taken already: ours was removed.
+            Ok(()) | Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
             Err(
                 errno @ (Errno::NOENT
+                | Errno::ACCESS
                 | Errno::XDEV
                 | Errno::PERM
                 | Errno::OPNOTSUPP
                 | Errno::INVAL
+                | Errno::MLINK
                 | Errno::NOSYS),
             ) => Ok(PublishAttempt::NotHere(errno)),
             Err(errno) => Err(self.failed("cannot publish the lock file", errno)),
         }
     }
 
-    /// Over a network, `link` may return an error although it succeeded, also `EEXIST` for our own
-    /// link. Only the identity of the file under the name counts (K17.3).
-    fn link(&mut self, private: &OsStr) -> Result<PublishAttempt> {
-        let answer = linkat(self.dir, private, self.dir, &self.name, AtFlags::empty());
-        let body = self.body.as_ref().expect("the caller has one");
-        let id = file_id(&body.file).map_err(|errno| self.failed("cannot stat", errno))?;
-        let won = self
-            .dir
-            .leads_to(&self.name, id)
-            .map_err(|errno| self.failed("cannot stat", errno))?;
-        if won {
-            unlinkat(self.dir, private, AtFlags::empty())
-                .map_err(|errno| self.failed("cannot remove the private name", errno))?;
-            return Ok(PublishAttempt::Won(self.take_body()));
+    /// Whether the name leads to our file. Over a network a request may report an error although it
+    /// succeeded, also `EEXIST` for our own link, because its answer was lost and the request
+    /// repeated. Only the file under the name counts (K17.3).
+    fn has_appeared(&mut self, answer: rustix::io::Result<()>) -> Result<bool> {
+        if self.dir.is_local() {
+            return Ok(answer.is_ok());
         }
-        match answer {
-            Err(Errno::EXIST) => Ok(PublishAttempt::Taken),
-            Err(errno @ (Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK)) => {
-                Ok(PublishAttempt::NotHere(errno))
+        let id = self.body.as_ref().expect("the caller has one").id;
+        match (self.dir.leads_to(&self.name, id), answer) {
+            (Ok(true), _) => Ok(true),
+            // Two names of one file may have two inode numbers (sshfs): then its bytes decide,
+            // which contain a token of ours.
+            (Ok(false), Ok(()) | Err(Errno::EXIST)) => Ok(self.has_our_bytes()),
+            (Ok(false), Err(_)) => Ok(false),
+            (Err(errno), Ok(())) => {
+                self.take_back();
+                Err(self.failed("cannot stat", errno))
             }
-            Err(errno) => Err(self.failed("cannot link the lock file", errno)),
-            // The link succeeded, but the name now refers to another file: ours was removed and the
-            // name taken.
-            Ok(()) => Ok(PublishAttempt::Taken),
+            (Err(errno), Err(_)) => Err(self.failed("cannot stat", errno)),
         }
+    }
+
+    fn has_our_bytes(&self) -> bool {
+        let found = OpenRecord::open(self.dir, &self.name, self.bytes.len());
+        found.is_ok_and(|found| found.is_some_and(|found| found.bytes() == self.bytes))
+    }
+
+    /// Finishes a won publication: removes the private name of a link. If that fails, the public
+    /// name goes, too: an error must leave no lock (S17 (clean up failed acquisitions)).
+    fn won(&mut self, way: PublishMethod) -> Result<DraftFile> {
+        if way != PublishMethod::Link {
+            return Ok(self.take_body());
+        }
+        let body = self.body.as_ref().expect("the caller has one");
+        let is_one_inode = self.dir.leads_to(&self.name, body.id).unwrap_or(true);
+        if !is_one_inode && let Err(error) = self.use_public_name() {
+            self.take_back();
+            return Err(error);
+        }
+        let mut body = self.take_body();
+        let private = body.private.take().unwrap_or_default();
+        match unlinkat(self.dir, &private, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => Ok(body),
+            Err(errno) => {
+                self.body = Some(body);
+                self.take_back();
+                Err(self.failed("cannot remove the private name", errno))
+            }
+        }
+    }
+
+    /// Opens the public name and uses that descriptor from now on. The other one belongs to the
+    /// private name, whose inode number no later check would find.
+    fn use_public_name(&mut self) -> Result<()> {
+        let flags = OFlags::RDWR | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let failed = |errno| Error::io(self.dir.join(&self.name), "cannot open the lock", errno);
+        let file: File = openat(self.dir, &self.name, flags, Mode::empty())
+            .map_err(failed)?
+            .into();
+        let id = file_id(&file).map_err(failed)?;
+        let body = self.body.as_mut().expect("the caller has one");
+        body.id = id;
+        // Closes the old descriptor, and with it the old lock.
+        body.file = file;
+        // A judge may have the lock for a moment: then it sees a live holder, and goes on.
+        let body = self.body.as_ref().expect("the caller has one");
+        if try_flock(&body.file, self.dir, &self.name)? {
+            self.unlock_if_mandatory(&body.file)?;
+        }
+        Ok(())
+    }
+
+    /// Removes the name that we have just published. Best effort: the caller reports its own error.
+    fn take_back(&mut self) {
+        if let Some(body) = &self.body {
+            let _ = take_away(self.dir, &self.name, body.id, &no_pause);
+        }
+    }
+
+    /// Where a lock keeps others from reading, a holder keeps none: it would prove nothing there
+    /// (K31 (local file systems)), and originals could not read the record.
+    fn unlock_if_mandatory(&self, file: &File) -> Result<()> {
+        if self.dir.has_mandatory_locks(file) {
+            flock(file, FlockOperation::Unlock)
+                .map_err(|errno| flock_failed(self.dir, &self.name, errno))?;
+        }
+        Ok(())
     }
 
     /// The last method (K17.4). The new file is visible while it is empty, so another process may
@@ -258,67 +371,94 @@ impl<'d> Draft<'d> {
             Err(Errno::EXIST) => return Ok(PublishAttempt::Taken),
             Err(errno) => return Err(self.failed("cannot create the lock file", errno)),
         };
-        let id = file_id(&file).map_err(|errno| self.failed("cannot stat", errno))?;
-        let (dir, name) = (self.dir, self.name.clone());
-        let still_ours = || {
-            dir.leads_to(&name, id)
-                .map_err(|errno| Error::io(dir.join(&name), "cannot stat", errno))
+        let id = match file_id(&file) {
+            Ok(id) => id,
+            Err(errno) => {
+                // Just created, and the only thing that is known of it is its name.
+                let _ = unlinkat(self.dir, &self.name, AtFlags::empty());
+                return Err(self.failed("cannot stat", errno));
+            }
         };
+        self.body = Some(DraftFile {
+            file,
+            id,
+            private: None,
+        });
+        match self.fill_created(id) {
+            Ok(true) => Ok(PublishAttempt::Won(self.take_body())),
+            Ok(false) => {
+                self.body = None;
+                Ok(PublishAttempt::Taken)
+            }
+            Err(error) => {
+                // Remove the incomplete record, but only if the name still refers to our file.
+                self.take_back();
+                self.body = None;
+                Err(error)
+            }
+        }
+    }
+
+    /// Locks and fills the file that `create` made; `false` if a judge removed it meanwhile.
+    fn fill_created(&mut self, id: FileId) -> Result<bool> {
+        let file = &self.body.as_ref().expect("the caller has one").file;
+        let still_ours = || {
+            self.dir
+                .leads_to(&self.name, id)
+                .map_err(|errno| self.failed("cannot stat", errno))
+        };
+        self.options
+            .access
+            .apply(self.dir, file, self.options.mode)
+            .map_err(|errno| self.failed("cannot set the mode", errno))?;
         // Another process holds this flock only while it judges the file. 200 tries every 5 ms: one
         // second.
         let wait_deadline = 200;
         let mut locked = false;
         for _ in 0..wait_deadline {
-            locked = try_flock(&file, self.dir, &self.name)?;
+            locked = try_flock(file, self.dir, &self.name)?;
             if locked || !still_ours()? {
                 break;
             }
             thread::sleep(Duration::from_millis(5));
         }
         if !still_ours()? {
-            return Ok(PublishAttempt::Taken);
+            return Ok(false);
         }
-        self.body = Some(DraftFile {
-            file,
-            private: None,
-        });
-        let filled = match locked {
-            true => self.fill(),
-            false => Err(Error::new(
+        if !locked {
+            return Err(Error::new(
                 Class::LostRace,
                 self.dir.join(&self.name),
                 "another process keeps the new lock file locked",
-            )),
-        };
-        if let Err(error) = filled {
-            self.body = None;
-            // Remove the incomplete record, but only if the name still refers to our file.
-            if still_ours()? {
-                let _ = unlinkat(dir, &name, AtFlags::empty());
-            }
-            return Err(error);
+            ));
         }
-        Ok(PublishAttempt::Won(self.take_body()))
+        self.fill()?;
+        let body = self.body.as_ref().expect("the caller has one");
+        self.unlock_if_mandatory(&body.file)?;
+        Ok(true)
     }
 
     /// Opens the draft's file: unnamed, or under a private name.
     fn open_body(&self, way: PublishMethod) -> rustix::io::Result<DraftFile> {
         if way == PublishMethod::Tmpfile {
             let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
-            let file = openat(self.dir, ".", flags, self.mode())?.into();
-            return Ok(DraftFile {
-                file,
-                private: None,
-            });
+            return self.body_of(openat(self.dir, ".", flags, self.mode())?.into(), None);
         }
         let private = aside_name(&self.name, "tenure");
         let flags =
             OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::RDWR | OFlags::CLOEXEC;
         let file = openat(self.dir, &private, flags, self.mode())?.into();
-        Ok(DraftFile {
-            file,
-            private: Some(private),
+        self.body_of(file, Some(private.clone())).inspect_err(|_| {
+            let _ = unlinkat(self.dir, &private, AtFlags::empty());
         })
+    }
+
+    fn body_of(&self, file: File, private: Option<OsString>) -> rustix::io::Result<DraftFile> {
+        self.options
+            .access
+            .apply(self.dir, &file, self.options.mode)?;
+        let id = file_id(&file)?;
+        Ok(DraftFile { file, id, private })
     }
 
     /// Writes the content, and syncs it if the options say so.
@@ -337,27 +477,35 @@ impl<'d> Draft<'d> {
         self.body.take().expect("only called with one")
     }
 
-    /// Runs after the name appeared: reads the identity, and syncs the directory on file systems
-    /// that are not local (K19).
+    /// Runs after the name appeared: reads its times, and syncs the directory on file systems that
+    /// are not local (K19). An error takes the name away again.
     fn settle(&mut self, body: DraftFile) -> Result<Published> {
+        let id = body.id;
+        let settled = self.settled(&body);
+        match settled {
+            Ok(modified) => Ok(Published {
+                file: body.file,
+                id,
+                way: self.way,
+                modified,
+            }),
+            Err(error) => {
+                let _ = take_away(self.dir, &self.name, id, &no_pause);
+                Err(error)
+            }
+        }
+    }
+
+    fn settled(&self, body: &DraftFile) -> Result<SystemTime> {
         let stat = fstat(&body.file).map_err(|errno| self.failed("cannot stat", errno))?;
-        let id = FileId::of(&stat);
         if self.options.durability == Durability::Durable && !self.dir.is_local() {
             match rustix::fs::fsync(self.dir) {
                 // Some network file systems cannot sync a directory: not an error.
-                Ok(()) | Err(Errno::INVAL | Errno::BADF | Errno::OPNOTSUPP) => {}
-                Err(errno) => {
-                    let _ = take_away(self.dir, &self.name, id, &no_pause);
-                    return Err(self.failed("cannot sync the directory", errno));
-                }
+                Ok(()) | Err(Errno::INVAL | Errno::BADF | Errno::OPNOTSUPP | Errno::NOSYS) => {}
+                Err(errno) => return Err(self.failed("cannot sync the directory", errno)),
             }
         }
-        Ok(Published {
-            file: body.file,
-            id,
-            way: self.way,
-            modified: timestamp(stat.st_mtime, stat.st_mtime_nsec),
-        })
+        Ok(timestamp(stat.st_mtime, stat.st_mtime_nsec))
     }
 
     /// Closes the draft's file and removes its private name, if it has one.

@@ -10,7 +10,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::{Duration, SystemTime};
 
-use rustix::fs::{FileType, FlockOperation, Mode, OFlags, Stat, flock, fstat, openat};
+use rustix::fs::{FileType, FlockOperation, Stat, flock, fstat};
 use rustix::io::Errno;
 
 use crate::dir::{Dir, FileId};
@@ -37,9 +37,8 @@ impl OpenRecord {
     /// cannot be read.
     pub fn open(dir: &Dir, name: &OsStr, limit: usize) -> Result<Option<OpenRecord>> {
         let path = || dir.join(name);
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-        let file: File = match openat(dir, name, flags, Mode::empty()) {
-            Ok(fd) => fd.into(),
+        let file: File = match dir.open_to_lock(name) {
+            Ok(file) => file,
             Err(Errno::NOENT) => return Ok(None),
             Err(Errno::LOOP) => return Err(not_a_lock(dir, name, "a symbolic link")),
             // A socket or a device without a driver.
@@ -142,15 +141,24 @@ impl AsFd for OpenRecord {
 /// Tries `flock(LOCK_EX | LOCK_NB)`; `false` if another process has it. A file system that cannot
 /// lock is an error that names it (K31 (local file systems)); there is no silent fallback.
 pub(crate) fn try_flock(file: impl AsFd, dir: &Dir, name: &OsStr) -> Result<bool> {
-    match flock(file, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => Ok(true),
-        Err(Errno::WOULDBLOCK) => Ok(false),
-        Err(errno) => Err(flock_failed(dir, name, errno)),
+    loop {
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(true),
+            Err(Errno::WOULDBLOCK) => return Ok(false),
+            Err(Errno::INTR) => {}
+            Err(errno) => return Err(flock_failed(dir, name, errno)),
+        }
     }
 }
 
 pub(crate) fn flock_failed(dir: &Dir, name: &OsStr, errno: Errno) -> Error {
     match errno {
+        // NFSv4: the descriptor may only read, because the file is another user's.
+        Errno::BADF => {
+            let what = "may not be locked: this file system locks only files that may be written";
+            let error = Error::new(Class::Io, dir.join(name), what).caused_by(errno);
+            error.next("let its owner remove it, or let the group write the directory")
+        }
         Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP => {
             let what = format!(
                 "the file system ({}) cannot lock files",
@@ -168,7 +176,10 @@ pub(crate) fn read_at_most(file: impl AsFd, limit: usize) -> rustix::io::Result<
     let mut bytes = vec![0; limit.min(4096)];
     let mut filled = 0;
     loop {
-        let read = rustix::io::pread(&file, &mut bytes[filled..], filled as u64)?;
+        let read = match rustix::io::pread(&file, &mut bytes[filled..], filled as u64) {
+            Err(Errno::INTR) => continue,
+            read => read?,
+        };
         filled += read;
         // A short read of a regular file means end of file.
         if filled < bytes.len() || filled == limit {
@@ -201,8 +212,9 @@ fn too_large(dir: &Dir, name: &OsStr, limit: usize) -> Error {
     Error::new(Class::TooLarge, dir.join(name), what).next("look at it and remove it by hand")
 }
 
-pub(crate) fn timestamp(seconds: i64, nanos: u64) -> SystemTime {
-    let nanos = u32::try_from(nanos).unwrap_or(0);
+/// Converts a time of `stat`. The type of its nanoseconds depends on the platform.
+pub(crate) fn timestamp(seconds: i64, nanos: impl TryInto<u32>) -> SystemTime {
+    let nanos = nanos.try_into().unwrap_or(0);
     let time = if seconds >= 0 {
         SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.unsigned_abs(), nanos))
     } else {
@@ -252,7 +264,7 @@ mod tests {
             rustix::fs::CWD,
             &path,
             FileType::Fifo,
-            Mode::from_raw_mode(0o600),
+            rustix::fs::Mode::from_raw_mode(0o600),
             0,
         )
         .unwrap();

@@ -99,6 +99,8 @@ pub(crate) fn take_away(
     let aside = aside_name(name, "dead");
     match renameat(dir, name, dir, &aside) {
         Ok(()) => {}
+        // Over a network a repeated request finds that the first one has done it.
+        Err(Errno::NOENT) if !dir.is_local() && matches!(dir.leads_to(&aside, id), Ok(true)) => {}
         Err(Errno::NOENT) => return Ok(Removal::Changed),
         Err(errno) => return Err(may_not_remove(dir, name, errno)),
     }

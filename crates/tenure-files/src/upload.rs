@@ -41,11 +41,13 @@ use std::fmt;
 use std::sync::Arc;
 
 use crate::clock::Clock;
+use crate::deadline::OnWait;
 pub use crate::deadline::Wait;
 use crate::dir::FileId;
 use crate::error::Result;
 use crate::future;
 use crate::identity::{Identity, Token};
+use crate::liveness::PidTrust;
 use crate::wait::Cancel;
 pub use client_response::{ClientAnswer, takes_lock};
 pub use file::{Fencing, FileLocker, Options, UploadTimes};
@@ -56,8 +58,8 @@ pub use memory::MemoryLocker;
 
 /// Callback of a holder, called when another request wants the lock.
 ///
-/// It may release the lock. It may be called more than once, and must return quickly, because it
-/// runs on the heartbeat thread or on the requester's thread.
+/// It may release the lock. It may be called more than once, and should return quickly: it runs on
+/// the thread for callbacks, where later ones wait for it, or on the requester's thread.
 pub type OnRequest = Arc<dyn Fn(&UploadReleaseRequest) + Send + Sync>;
 
 /// A request to release an upload lock. An original provides no details.
@@ -80,6 +82,8 @@ pub struct LockRequest {
     pub on_request: OnRequest,
     /// Lets another thread cancel the wait.
     pub cancel: Option<Cancel>,
+    /// Called about once a second while another process or thread holds the lock.
+    pub on_wait: Option<OnWait>,
     /// Binds the lock to the life of this process, in our PID namespace, instead of the calling
     /// process (C13 (holds for scripts)). Not for locks in memory.
     pub follows: Option<u32>,
@@ -217,6 +221,7 @@ impl LockRequest {
             purpose: None,
             on_request,
             cancel: None,
+            on_wait: None,
             follows: None,
         }
     }
@@ -249,9 +254,8 @@ struct LockFileKey {
 /// How records of other holders are judged.
 #[derive(Clone, Copy, Debug, Default)]
 struct StalenessRules {
-    /// Process ids may belong to other containers: a missing process proves nothing (U13.3 order of
-    /// upload tests).
-    foreign_pids: bool,
+    /// What a missing process proves (U13.3 order of upload tests).
+    pids: PidTrust,
     clock: Clock,
 }
 

@@ -22,6 +22,7 @@ use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
 use crate::dir::{Dir, FileId};
 use crate::identity::{Here, Identity, random_bytes};
+use crate::liveness::is_same_flock;
 use crate::process::{PerProcess, Presence, presence};
 use crate::record::OpenRecord;
 
@@ -62,12 +63,20 @@ impl Cancel {
 
     /// Returns whether [`cancel`](Cancel::cancel) was called.
     pub fn is_cancelled(&self) -> bool {
+        self.is_cancelled_within(Duration::ZERO)
+    }
+
+    /// Sleeps, at most until [`cancel`](Cancel::cancel) is called.
+    pub(crate) fn wait(&self, time: Duration) {
+        let until = crate::deadline::after(Instant::now(), time);
+        while Instant::now() < until
+            && !self.is_cancelled_within(until.saturating_duration_since(Instant::now()))
+        {}
+    }
+
+    fn is_cancelled_within(&self, time: Duration) -> bool {
         let mut ready = [PollFd::new(&*self.0, PollFlags::IN)];
-        let now = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut ready, Some(&now)).is_ok_and(|count| count > 0)
+        poll(&mut ready, Some(&timespec(time))).is_ok_and(|count| count > 0)
     }
 }
 
@@ -170,12 +179,12 @@ impl<'d> NameWaiter<'d> {
             .then(|| {
                 identity
                     .pid
-                    .and_then(|pid| process_end(pid, identity.start))
+                    .and_then(|pid| process_end(pid, here.comparable_start(identity)))
             })
             .flatten();
         let ready = match by_process {
             Some(ready) => Some(ready),
-            None if identity.flock == Some(true) => lock_end(record.file(), record.id()),
+            None if is_same_flock(identity, self.dir) => lock_end(record.file(), record.id()),
             None => None,
         };
         self.death = ready.map(|ready| HolderDeath { whose, ready });
@@ -435,6 +444,12 @@ mod tests {
         temp
     }
 
+    /// The identity of a hold that is bound to another process (C13 (holds for scripts)).
+    fn followed(pid: u32) -> Identity {
+        let dir = Dir::open("/tmp").unwrap();
+        Identity::in_dir(&dir, &Here::now(), Token::random(), Some(pid))
+    }
+
     /// K42: an event for the name wakes; events for other names do not.
     #[test]
     fn a_change_of_the_name_wakes_the_waiter() {
@@ -466,7 +481,7 @@ mod tests {
             .spawn()
             .unwrap();
         let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
-        let identity = Identity::following(holder.id(), Token::random(), true);
+        let identity = followed(holder.id());
         waiter.follow(&record, &identity, &Here::now());
         assert_eq!(
             waiter.wait(Instant::now() + Duration::from_millis(20)),
@@ -494,7 +509,7 @@ mod tests {
         let (mut before, mut now) = (start(), start());
         let mut waiter = NameWaiter::new(&dir, &[OsStr::new(NAME)], None);
         for holder in [&before, &now] {
-            let identity = Identity::following(holder.id(), Token::random(), true);
+            let identity = followed(holder.id());
             waiter.follow(&record, &identity, &Here::now());
         }
         drop(now.stdin.take());

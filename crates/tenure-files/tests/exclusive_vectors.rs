@@ -54,7 +54,10 @@ const TABLE: &[(&str, Expected)] = &[
     ("tenure-alive.tmpl", Locked("night-import", Class::Held)),
     ("tenure-dead.tmpl", Reclaimed),
     ("tenure-reused.tmpl", Reclaimed),
-    ("tenure-other-boot.tmpl", Reclaimed),
+    (
+        "tenure-other-boot.tmpl",
+        Locked("night-import", Class::Foreign),
+    ),
     (
         "tenure-other-pidns.tmpl",
         Locked("night-import", Class::Foreign),

@@ -56,7 +56,7 @@ const TABLE: &[(&str, Expected)] = &[
     ("tenure-alive.tmpl", Held(Class::Timeout)),
     ("tenure-dead.tmpl", Reclaimed),
     ("tenure-reused.tmpl", Reclaimed),
-    ("tenure-other-boot.tmpl", Reclaimed),
+    ("tenure-other-boot.tmpl", Held(Class::Foreign)),
     ("tenure-other-pidns.tmpl", Held(Class::Foreign)),
     ("tenure-line-broken.tmpl", Held(Class::Timeout)),
 ];

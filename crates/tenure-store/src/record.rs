@@ -169,6 +169,7 @@ impl HolderBlock {
             local: self.local,
             fence: self.fence,
             ttl: self.ttl,
+            ..Identity::default()
         }
     }
 

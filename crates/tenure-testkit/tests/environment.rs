@@ -57,6 +57,14 @@ fn original_record(who: &str, pid: u32) -> String {
     }
 }
 
+/// The refusal if the holder can be proven neither alive nor dead: U13 has a class of its own.
+fn unproven(who: &str) -> &'static str {
+    match who {
+        "upload" => "Foreign",
+        _ => "Timeout",
+    }
+}
+
 /// K10 (prove life by flock), K12: the pid of a killed holder was reused. The new process is alive;
 /// the holder is not.
 #[test]
@@ -102,6 +110,257 @@ fn two_containers_exclude_each_other() {
         let waiter = under(&container, &["hold", who], temp.path());
         holder.kill();
         waiter.says("held");
+    }
+}
+
+/// X8 (dead holder on this host), S19, U13: a live original in a container has a pid that no process
+/// of this namespace has. It is not dead: the kernel lists its number inside the container (`NSpid`).
+#[test]
+fn an_original_in_a_container_is_not_dead() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let pid = dead_pid();
+        let container = ContainedProcess::with_pid(pid);
+        fs::write(temp.path().join(lock_name(who)), original_record(who, pid)).unwrap();
+        assert_eq!(try_lock(who, temp.path()), "Timeout", "{who}");
+        if who == "exclusive" {
+            let server = tenure_files::exclusive::ExclusiveServer::new(temp.path());
+            assert!(server.should_skip().skips(), "the server must skip");
+        }
+        assert!(temp.path().join(lock_name(who)).exists(), "{who}");
+        drop(container);
+        assert_eq!(try_lock(who, temp.path()), "ok", "{who}: now it is dead");
+    }
+}
+
+/// The same, judged from another container: it cannot see the holder, so nothing is proven.
+#[test]
+fn a_bare_pid_proves_nothing_inside_a_container() {
+    let container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let record = original_record(who, dead_pid());
+        fs::write(temp.path().join(lock_name(who)), record).unwrap();
+        under(&container, &["try", who], temp.path()).says("Timeout");
+        assert!(temp.path().join(lock_name(who)).exists(), "{who}");
+    }
+}
+
+/// A process in a PID namespace of its own, with a given pid there.
+struct ContainedProcess(Child);
+
+impl ContainedProcess {
+    fn with_pid(pid: u32) -> ContainedProcess {
+        let script = format!(
+            "echo {} > /proc/sys/kernel/ns_last_pid; sleep 1000 & echo $!; wait",
+            pid - 1
+        );
+        let mut command = Command::new("unshare");
+        command
+            .args([
+                "--pid",
+                "--fork",
+                "--kill-child",
+                "--mount-proc",
+                "sh",
+                "-c",
+            ])
+            .arg(script)
+            .stdout(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        let mut stdout = std::io::BufReader::new(child.stdout.take().unwrap());
+        std::io::BufRead::read_line(&mut stdout, &mut line).unwrap();
+        assert_eq!(line.trim(), pid.to_string(), "its pid inside");
+        ContainedProcess(child)
+    }
+}
+
+impl Drop for ContainedProcess {
+    fn drop(&mut self) {
+        // `--kill-child`: process 1 of the namespace dies with `unshare`, and the others with it.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// K10 (prove life by flock): the holder locks the file of the overlay, the judge sees the file of
+/// the layer below. Their kernel locks are different ones, so a free one proves nothing.
+#[test]
+fn an_overlay_and_its_upper_directory_are_two_places() {
+    let other_container = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"];
+    for who in ALL {
+        let overlay = Overlay::mount();
+        let holder = hold(who, &overlay.merged());
+        assert_eq!(try_lock(who, &overlay.upper()), "Timeout", "{who}");
+        under(&other_container, &["try", who], &overlay.upper()).says(unproven(who));
+        assert_eq!(try_lock(who, &overlay.merged()), "Timeout", "{who}");
+        holder.kill();
+        assert_eq!(try_lock(who, &overlay.merged()), "ok", "{who}");
+        hold(who, &overlay.merged()).kill();
+        assert_eq!(
+            try_lock(who, &overlay.upper()),
+            "ok",
+            "{who}: no such process"
+        );
+    }
+}
+
+/// An overlay on a file system of its own.
+struct Overlay {
+    disk: LoopDisk,
+}
+
+impl Overlay {
+    fn mount() -> Overlay {
+        let overlay = Overlay {
+            disk: LoopDisk::mount("16m"),
+        };
+        for name in ["lower", "upper", "work", "merged"] {
+            fs::create_dir(overlay.disk.path().join(name)).unwrap();
+        }
+        let root = overlay.disk.path().display();
+        let options = format!("lowerdir={root}/lower,upperdir={root}/upper,workdir={root}/work");
+        let mut mount = Command::new("mount");
+        mount
+            .args(["-t", "overlay", "-o", &options, "overlay"])
+            .arg(overlay.merged());
+        assert!(mount.status().unwrap().success(), "overlayfs is needed");
+        overlay
+    }
+
+    fn merged(&self) -> PathBuf {
+        self.disk.path().join("merged")
+    }
+
+    fn upper(&self) -> PathBuf {
+        self.disk.path().join("upper")
+    }
+}
+
+impl Drop for Overlay {
+    fn drop(&mut self) {
+        unmount(&self.merged());
+    }
+}
+
+/// Takes a lock for another process and leaves it, as `tenure lock` does (C13 (holds for scripts)).
+/// Such a record claims no flock.
+fn lock_for_process(who: &str, dir: &Path, pid: u32) {
+    use tenure_files::upload::UploadLocker;
+    match who {
+        "sidecar" => {
+            let options = tenure_files::sidecar::Options::new(dir.join("state.json")).follows(pid);
+            let manager = tenure_files::sidecar::Manager::new("lock");
+            manager.try_acquire(&options).unwrap().leave();
+        }
+        "exclusive" => {
+            let tool = tenure_files::exclusive::Tool::new(dir, "script").unwrap();
+            let guard = tool.follows(pid).acquire(tenure_files::Wait::No);
+            guard.unwrap().leave();
+        }
+        _ => {
+            let locker = tenure_files::upload::FileLocker::new(dir).unwrap();
+            let id = tenure_files::upload::UploadId::new("up").unwrap();
+            let request = tenure_files::upload::LockRequest {
+                follows: Some(pid),
+                ..tenure_files::upload::LockRequest::new(
+                    tenure_files::Wait::No,
+                    std::sync::Arc::new(|_| {}),
+                )
+            };
+            locker.lock_for(&id, request).unwrap().leave();
+        }
+    }
+}
+
+/// K11 (a different boot id), K12: a judge with another boot id (a container that mounts its own) or
+/// another clock (a time namespace) must not call a live process dead.
+#[test]
+fn another_boot_id_or_clock_does_not_kill_a_holder() {
+    let temp_boot = tempfile::tempdir().unwrap();
+    let boot = temp_boot.path().join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").unwrap();
+    let script = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id && exec \"$0\" \"$@\"",
+        boot.display()
+    );
+    let rebooted = ["unshare", "--mount", "sh", "-c", &script];
+    let shifted = ["unshare", "--time", "--boottime", "86400", "--fork"];
+    for who in ALL {
+        for (judge, answer) in [(&rebooted[..], unproven(who)), (&shifted, "Timeout")] {
+            let temp = tempfile::tempdir().unwrap();
+            let process = LiveProcess::spawn();
+            lock_for_process(who, temp.path(), process.pid());
+            under(judge, &["try", who], temp.path()).says(answer);
+            assert!(temp.path().join(lock_name(who)).exists(), "{who} {judge:?}");
+        }
+    }
+}
+
+/// K11: a record that is older than the boot, with another boot id, is dead: the machine was
+/// restarted. The restart is simulated by the boot id and the boot time that the judge sees.
+#[test]
+fn a_restart_frees_a_lock_of_a_script() {
+    let temp_boot = tempfile::tempdir().unwrap();
+    let boot = temp_boot.path().join("boot_id");
+    fs::write(&boot, "00000000-0000-4000-8000-000000000000\n").unwrap();
+    let stat = temp_boot.path().join("stat");
+    let soon = std::time::SystemTime::now() + Duration::from_secs(3600);
+    let soon = soon
+        .duration_since(std::time::UNIX_EPOCH)
+        .unwrap()
+        .as_secs();
+    fs::write(&stat, format!("cpu 0 0 0 0\nbtime {soon}\n")).unwrap();
+    let script = format!(
+        "mount --bind {} /proc/sys/kernel/random/boot_id && mount --bind {} /proc/stat && \
+         exec \"$0\" \"$@\"",
+        boot.display(),
+        stat.display()
+    );
+    let restarted = ["unshare", "--mount", "sh", "-c", &script];
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let process = LiveProcess::spawn();
+        lock_for_process(who, temp.path(), process.pid());
+        under(&restarted, &["try", who], temp.path()).says("ok");
+    }
+}
+
+/// S22 (guards of crashed reclaimers): in a setgid directory the guard inherits that bit. It is still
+/// one of ours, and the next acquirer removes it.
+#[test]
+fn a_left_guard_in_a_setgid_directory_is_removed() {
+    let temp = tempfile::tempdir().unwrap();
+    fs::set_permissions(temp.path(), fs::Permissions::from_mode(0o2775)).unwrap();
+    hold("sidecar", temp.path()).kill();
+    let guard = temp.path().join("state.json.lock.reclaim");
+    std::os::unix::fs::DirBuilderExt::mode(&mut fs::DirBuilder::new(), 0o1700)
+        .create(&guard)
+        .unwrap();
+    // The kernel ignores the sticky bit of `mkdir`'s caller only for files.
+    let mode = fs::metadata(&guard).unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o3700, "{mode:o}");
+    assert_eq!(try_lock("sidecar", temp.path()), "ok");
+}
+
+/// K32 (file modes and symlinks): in a directory that a group may write, the members of the group
+/// judge and reclaim each other's locks.
+#[test]
+fn a_group_shares_its_locks() {
+    const GROUP: u32 = 4242;
+    for who in ALL {
+        for mode in [0o2770, 0o770] {
+            let temp = tempfile::tempdir().unwrap();
+            std::os::unix::fs::chown(temp.path(), None, Some(GROUP)).unwrap();
+            fs::set_permissions(temp.path(), fs::Permissions::from_mode(mode)).unwrap();
+            let first = Actor::spawn_in_group(65_532, GROUP, &["hold", who], temp.path());
+            first.says("held");
+            let second = |args: &[&str]| Actor::spawn_in_group(65_533, GROUP, args, temp.path());
+            second(&["try", who]).says("Timeout");
+            first.kill();
+            second(&["try", who]).says("ok");
+        }
     }
 }
 
@@ -392,6 +651,86 @@ fn a_reader_never_sees_half_a_record() {
         fs::write(temp.path().join("stop"), "").unwrap();
         writer.finish();
     }
+}
+
+/// S27 (release on exit), K37 (release on signals): a process that exits, or ends by a signal after it
+/// asked for the release, leaves no lock, whatever the protocol.
+#[test]
+fn an_exit_releases_every_kind_of_lock() {
+    for who in ALL {
+        let temp = tempfile::tempdir().unwrap();
+        let lock = temp.path().join(lock_name(who));
+        let actor = Actor::spawn(&["exit", who], temp.path());
+        actor.says("held");
+        actor.finish();
+        assert!(!lock.exists(), "{who}: exit");
+        let actor = Actor::spawn(&["signals", who], temp.path());
+        actor.says("held");
+        assert!(lock.exists(), "{who}");
+        actor.signal(rustix::process::Signal::TERM);
+        eventually("the lock is gone", || !lock.exists());
+    }
+}
+
+/// K6 (the tenure block): a process in a new PID namespace that still sees the old `/proc` writes its
+/// own start time, not that of the process with its number there.
+#[test]
+fn the_start_time_is_the_holders_own() {
+    let temp = tempfile::tempdir().unwrap();
+    let holder = under(
+        &["unshare", "--pid", "--fork", "--kill-child"],
+        &["hold", "sidecar"],
+        temp.path(),
+    );
+    holder.says("held");
+    let record = fs::read(temp.path().join("state.json.lock")).unwrap();
+    let record: serde_json::Value = serde_json::from_slice(&record).unwrap();
+    assert_eq!(record["tenure"]["pid"], 1);
+    let children = format!("/proc/{0}/task/{0}/children", holder.pid());
+    let pid = fs::read_to_string(children).unwrap().trim().to_owned();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start: u64 = stat
+        .rsplit(')')
+        .next()
+        .unwrap()
+        .split_whitespace()
+        .nth(19)
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert_eq!(record["tenure"]["start"], start);
+}
+
+/// C6 (several locks at once): one lock under two names, of which one is a bind mount, is one lock.
+#[test]
+fn a_bind_mount_gives_a_lock_no_second_name() {
+    let disk = LoopDisk::mount("1m");
+    let (one, other) = (disk.path().join("one"), disk.path().join("other"));
+    fs::create_dir(&one).unwrap();
+    fs::create_dir(&other).unwrap();
+    let mut mount = Command::new("mount");
+    mount.arg("--bind").args([&one, &other]);
+    assert!(mount.status().unwrap().success());
+    let addresses = |path: &Path| {
+        let path = path.display();
+        [
+            format!("{path}/f"),
+            format!("exclusive:{path}"),
+            format!("upload:{path}/up"),
+        ]
+    };
+    for (first, second) in addresses(&one).into_iter().zip(addresses(&other)) {
+        let lock = tenure::lock(first.as_str())
+            .unwrap()
+            .also(second.as_str())
+            .unwrap();
+        let guards = lock.no_wait().blocking().acquire();
+        let guards = guards.unwrap_or_else(|error| panic!("{first} {second}: {error}"));
+        for guard in guards {
+            guard.release().unwrap();
+        }
+    }
+    unmount(&other);
 }
 
 /// K36: a forked copy of a handle does nothing in the child; the parent's still works. The same

@@ -27,6 +27,11 @@ use crate::tenure::Tenure;
 use crate::values::{Class, Fence, HoldId, Mode, Wait};
 use tenure_files::Lease;
 
+/// Returns whether two addresses lead to one lock file.
+pub(crate) fn is_same_lock_file(one: &Address, other: &Address) -> bool {
+    files::is_same_lock_file(one, other)
+}
+
 /// The backend-specific part of a [`Guard`].
 pub(crate) enum BackendHold {
     Memory(memory::MemoryHold),

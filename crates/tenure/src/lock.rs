@@ -317,8 +317,11 @@ impl LockAll {
         for (number, mut request) in self.requests.into_iter().enumerate() {
             request.place = request.place.normalized();
             let place = self.tenure.resolved(&request.place);
-            // Two spellings of one lock would block each other: keep the first.
-            if !wanted.iter().any(|(_, other, _)| *other == place) {
+            // Two names of one lock would block each other: keep the first.
+            let is_same = |(_, other, _): &(usize, Address, Request)| {
+                *other == place || backend::is_same_lock_file(other, &place)
+            };
+            if !wanted.iter().any(is_same) {
                 wanted.push((number, place, request));
             }
         }

@@ -29,9 +29,13 @@ pub struct FileTuning {
     pub heartbeat: Option<Duration>,
     /// Whether the lock must survive a power failure.
     pub durability: Durability,
-    /// Trusts a pid without a host name. Set it only if no containers share the directory: S19
-    /// (order of sidecar tests).
+    /// Trusts the pid in the record of another program, also without a host name or from inside a
+    /// container. Set it only if no other containers share the directory: S19 (order of sidecar
+    /// tests).
     pub trust_pid: bool,
+    /// The permission bits of new records. Default: those of the protocol; in a directory that a
+    /// group may write, the group may read and lock the record: K32 (file modes and symlinks).
+    pub mode: Option<u32>,
     /// Pids in records may belong to other containers with the same host name: X12 (order of
     /// exclusive tests), U13 (order of upload tests).
     pub foreign_pids: bool,

@@ -105,25 +105,15 @@ fn parent(file: &Path) -> &Path {
 fn directory(dir: &Path) -> Result<Vec<DoctorFinding>, CommandFailure> {
     let dir = Dir::open(dir)?;
     let system = dir.file_system();
-    let (reach, proof) = match system.reach {
-        FileSystemReach::Local => (
-            "local",
-            "the kernel's lock proves whether a holder is alive",
-        ),
-        FileSystemReach::Remote => (
-            "remote",
-            "the kernel's lock may not reach other machines, so whether a holder is alive is decided by its \
-             process, else by age",
-        ),
-        FileSystemReach::Unknown => (
-            "unknown",
-            "treated as a network file system: whether a holder is alive is decided by its process, else by age",
-        ),
+    let reach = match system.reach {
+        FileSystemReach::Local => "local",
+        FileSystemReach::Remote => "remote",
+        FileSystemReach::Unknown => "unknown",
     };
     Ok(vec![(
         "files",
-        format!("{} ({reach}): {proof}", system.name),
-        json!({ "file_system": system.name, "reach": reach }),
+        format!("{} ({reach}): {}", system.name, system.promise()),
+        json!({ "file_system": system.name, "reach": reach, "promise": system.promise() }),
     )])
 }
 

@@ -21,6 +21,7 @@ use super::GATE_NAME;
 use crate::dir::Dir;
 use crate::error::{Class, Error, Result};
 use crate::process::Incarnation;
+use crate::publish::FileAccess;
 use crate::record;
 
 /// A shared lock on the gate, held while a server's cycle runs.
@@ -75,9 +76,14 @@ pub(super) fn open(dir: &Dir) -> Result<File> {
         if let Some(gate) = open_existing(dir)? {
             return Ok(gate);
         }
-        let flags = OFlags::RDONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+        let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         match openat(dir, GATE_NAME, flags, Mode::from_raw_mode(0o644)) {
-            Ok(fd) => return Ok(fd.into()),
+            Ok(fd) => {
+                // The next tool may be another user's, and need a descriptor that can write.
+                let gate = File::from(fd);
+                let _ = FileAccess::Group.apply(dir, &gate, 0o644);
+                return Ok(gate);
+            }
             Err(Errno::EXIST) => {}
             Err(errno) => {
                 return Err(Error::io(
@@ -91,10 +97,9 @@ pub(super) fn open(dir: &Dir) -> Result<File> {
 }
 
 fn open_existing(dir: &Dir) -> Result<Option<File>> {
-    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let path = || dir.join(GATE_NAME);
-    let gate: File = match openat(dir, OsStr::new(GATE_NAME), flags, Mode::empty()) {
-        Ok(fd) => fd.into(),
+    let gate: File = match dir.open_to_lock(OsStr::new(GATE_NAME)) {
+        Ok(gate) => gate,
         Err(Errno::NOENT) => return Ok(None),
         Err(Errno::LOOP) => {
             return Err(Error::new(

@@ -12,6 +12,7 @@ use super::staleness::{JudgedLock, judge};
 use super::{FILE_NAME, GATE_NAME, StalenessRules};
 use crate::dir::Dir;
 use crate::error::{BlockingHolder, Class, Error, Result};
+use crate::liveness::PidTrust;
 use crate::remove::{Removal, no_pause, remove};
 
 /// Attempts to remove a dead lock before the race counts as lost (X14 (acquire as a tool)).
@@ -56,7 +57,15 @@ impl ExclusiveServer {
     /// A missing process then proves nothing (X12.4 order of exclusive tests).
     #[must_use]
     pub fn foreign_pids(mut self) -> ExclusiveServer {
-        self.judging.foreign_pids = true;
+        self.judging.pids = PidTrust::Foreign;
+        self
+    }
+
+    /// Declares that no other container shares the directory: a missing process proves that the
+    /// holder is dead, also where this process cannot see all others.
+    #[must_use]
+    pub fn trust_pid(mut self) -> ExclusiveServer {
+        self.judging.pids = PidTrust::Trusted;
         self
     }
 

@@ -136,10 +136,7 @@ fn verdict_of_original(
     if !here.is_host(&record.hostname) || !dir.is_local() {
         return Verdict::Unknown(Doubt::OtherHost);
     }
-    match judging.foreign_pids {
-        true => Verdict::Unknown(Doubt::OtherNamespace),
-        false => liveness::verdict_of_process(record.pid, None),
-    }
+    liveness::verdict_of_bare_pid(record.pid, None, judging.pids, here)
 }
 
 /// Reports a damaged record and leaves it, unless it was torn by a crash of the machine (K19

@@ -5,27 +5,26 @@ use std::ffi::OsStr;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, mpsc};
-use std::thread;
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::fs::{FlockOperation, flock, fstat};
 
 use super::staleness::{JudgedLock, address, judge};
 use super::{FILE_NAME, GATE_NAME, StalenessRules, Wait, gate, record};
 use crate::clock;
-use crate::deadline::{Deadline, after};
+use crate::deadline::{Deadline, OnWait, after};
 use crate::dir::{Dir, FileId};
 use crate::error::{BlockingHolder, Class, Error, Result};
+use crate::exit;
 use crate::fence;
 use crate::future;
 use crate::heartbeat::{MonitorOptions, Monitored, monitor};
 use crate::hold::{FileHolding, Loss};
 use crate::identity::{Here, Identity, Token};
-use crate::liveness::{Proof, Verdict};
-use crate::publish::{self, Draft, Durability, Published};
-use crate::record::{OpenRecord as Found, flock_failed, timestamp};
+use crate::liveness::{PidTrust, Proof, Verdict};
+use crate::publish::{self, Draft, Durability, FileAccess, Published};
+use crate::record::{OpenRecord as Found, timestamp, try_flock};
 use crate::record_layout::FenceRoom;
 use crate::remove::{Removal, no_pause, remove};
 use crate::wait::{Cancel, NameWaiter, jittered};
@@ -34,6 +33,8 @@ use crate::wait::{Cancel, NameWaiter, jittered};
 const RECLAIM_TRIES: u32 = 5;
 /// How long an unreadable or malformed record may be one that an original is still writing (X14.2).
 const WRITING_TIME: Duration = Duration::from_secs(10);
+/// How often a tool tries the gate while a cycle runs, where no event tells its end.
+const GATE_POLL: Duration = Duration::from_millis(100);
 /// Maximum length of the holder's name in bytes (X18 (holder name and version)).
 const HOLDER_MAX: usize = 200;
 
@@ -44,6 +45,7 @@ pub struct Tool {
     holder: String,
     version: Option<String>,
     mode: u32,
+    access: FileAccess,
     settle: Duration,
     quiesce: Quiesce,
     durability: Durability,
@@ -52,6 +54,7 @@ pub struct Tool {
     poll: Duration,
     judging: StalenessRules,
     cancel: Option<Cancel>,
+    on_wait: Option<OnWait>,
     follows: Option<u32>,
 }
 
@@ -82,6 +85,7 @@ impl Tool {
             holder: holder.to_owned(),
             version: None,
             mode: 0o644,
+            access: FileAccess::default(),
             settle: Duration::ZERO,
             quiesce: Quiesce::For(Duration::from_secs(30)),
             durability: Durability::Durable,
@@ -90,6 +94,7 @@ impl Tool {
             poll: Duration::from_secs(1),
             judging: StalenessRules::default(),
             cancel: None,
+            on_wait: None,
             follows: None,
         })
     }
@@ -104,8 +109,16 @@ impl Tool {
     /// Makes the record readable only for our own user (X6 (block and file mode)). A server of
     /// another user then skips until the lock is released.
     #[must_use]
-    pub fn private(mut self) -> Tool {
-        self.mode = 0o600;
+    pub fn private(self) -> Tool {
+        self.mode(0o600)
+    }
+
+    /// Sets the permission bits of the record, whatever the umask (K32 (file modes and symlinks)).
+    /// Default: 0644 minus the umask; in a directory that a group may write, the group may write
+    /// the record.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Tool {
+        (self.mode, self.access) = (mode, FileAccess::Exact);
         self
     }
 
@@ -157,7 +170,15 @@ impl Tool {
     /// A missing process then proves nothing (X12.4 order of exclusive tests).
     #[must_use]
     pub fn foreign_pids(mut self) -> Tool {
-        self.judging.foreign_pids = true;
+        self.judging.pids = PidTrust::Foreign;
+        self
+    }
+
+    /// Declares that no other container shares the directory: a missing process proves that the
+    /// holder is dead, also where this process cannot see all others.
+    #[must_use]
+    pub fn trust_pid(mut self) -> Tool {
+        self.judging.pids = PidTrust::Trusted;
         self
     }
 
@@ -165,6 +186,13 @@ impl Tool {
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> Tool {
         self.cancel = Some(cancel);
+        self
+    }
+
+    /// Sets a callback that is called about once a second while the lock is held by another process.
+    #[must_use]
+    pub fn on_wait(mut self, on_wait: OnWait) -> Tool {
+        self.on_wait = Some(on_wait);
         self
     }
 
@@ -193,7 +221,7 @@ impl Tool {
     /// several times; `Compromised` if the lock was lost before this returns; otherwise the problem
     /// of the lock file.
     pub fn acquire(&self, wait: Wait) -> Result<ExclusiveGuard> {
-        let wait_deadline = Deadline::new(wait, self.cancel.clone());
+        let wait_deadline = Deadline::new(wait, self.cancel.clone()).reports(self.on_wait.clone());
         let dir = Arc::new(Dir::open(&self.dir)?);
         let token = Token::random();
         let bytes = self.record(&dir, token)?;
@@ -205,6 +233,7 @@ impl Tool {
             bytes,
             token,
         ));
+        exit::release_at_exit(&hold);
         let monitor_options = MonitorOptions {
             beat: Some(self.heartbeat),
             check: None,
@@ -223,14 +252,17 @@ impl Tool {
         // From here on an error drops the guard and so releases the lock. The fence is taken only
         // now that the lock is held (K39).
         if self.room == FenceRoom::ForFence {
-            let fence = fence::next(guard.hold.dir(), self.publishing())?;
+            let fence = fence::next(guard.hold.dir(), self.publishing(), &wait_deadline)?;
             guard.hold.write_fence(fence)?;
             guard.fence = Some(fence);
         }
         if let Quiesce::For(time) = self.quiesce {
-            wait_for_cycles(guard.hold.dir(), time)?;
+            wait_for_cycles(guard.hold.dir(), time, &wait_deadline)?;
         }
-        thread::sleep(self.settle);
+        wait_deadline.pause(self.settle);
+        if wait_deadline.is_cancelled() {
+            return Err(cancelled(guard.hold.dir()));
+        }
         guard.check()?;
         Ok(guard)
     }
@@ -278,9 +310,15 @@ impl Tool {
                 JudgedLock::Held { blocker, class, .. } if is_over => {
                     return Err(not_acquired(dir, class, wait, blocker));
                 }
-                JudgedLock::Held { found, by, .. } => {
+                JudgedLock::Held {
+                    found,
+                    by,
+                    blocker,
+                    class,
+                } => {
                     problem_since = None;
                     follow(&mut waiter, &found, &by);
+                    wait_deadline.report(|| not_acquired(dir, class, wait, blocker));
                 }
                 // The original writes its record in several steps, so a damaged record may be
                 // incomplete. Wait for it up to `WRITING_TIME` since its last change.
@@ -310,10 +348,7 @@ impl Tool {
 
     /// Returns the record of this acquisition (X2 (exclusive record fields), X6).
     fn record(&self, dir: &Dir, token: Token) -> Result<Vec<u8>> {
-        let own = match self.follows {
-            Some(pid) => Identity::following(pid, token, dir.is_local()),
-            None => Identity::own(token, dir.is_local()),
-        };
+        let own = Identity::in_dir(dir, &Here::now(), token, self.follows);
         let started = clock::format(SystemTime::now())
             .ok_or_else(|| Error::new(Class::Io, dir.path(), "the clock is beyond the calendar"))?;
         let fields = record::RecordToWrite {
@@ -339,6 +374,7 @@ impl Tool {
     fn publishing(&self) -> publish::Options {
         publish::Options {
             mode: self.mode,
+            access: self.access,
             durability: self.durability,
             ..publish::Options::default()
         }
@@ -400,44 +436,39 @@ fn lost_race(dir: &Dir) -> Error {
 
 /// Takes the gate exclusively once (X20): then no cycle that began before our lock is still
 /// running.
-fn wait_for_cycles(dir: &Dir, time: Duration) -> Result<()> {
+fn wait_for_cycles(dir: &Dir, time: Duration, wait_deadline: &Deadline) -> Result<()> {
+    let name = OsStr::new(GATE_NAME);
     let gate = gate::open(dir)?;
-    match flock(&gate, FlockOperation::NonBlockingLockExclusive) {
-        Ok(()) => {
+    let failed = |errno| Error::io(dir.join(name), "cannot stat the gate", errno);
+    let id = FileId::of(&fstat(&gate).map_err(failed)?);
+    let until = after(Instant::now(), time);
+    let mut waiter = NameWaiter::new(dir, &[], wait_deadline.cancel.clone());
+    loop {
+        if try_flock(&gate, dir, name)? {
             let _ = flock(&gate, FlockOperation::Unlock);
             return Ok(());
         }
-        Err(Errno::WOULDBLOCK) => {}
-        Err(errno) => return Err(flock_failed(dir, OsStr::new(GATE_NAME), errno)),
+        if wait_deadline.is_cancelled() {
+            return Err(cancelled(dir));
+        }
+        if Instant::now() >= until {
+            let what = "a cycle of the server did not end in time; the lock was released";
+            let error = Error::new(Class::Timeout, dir.join(name), what);
+            return Err(error.next(format!(
+                "see what it does with: tenure why {}",
+                address(dir)
+            )));
+        }
+        // On a local file system the end of the last cycle ends the wait.
+        waiter.follow_lock(&gate, id);
+        waiter.wait(until.min(Instant::now() + jittered(GATE_POLL)));
     }
-    // A thread that blocks in `flock` cannot be cancelled, so the wait with a time limit needs its
-    // own thread. After a timeout, that thread ends with the cycle that it waits for.
-    let (done, answer) = mpsc::channel();
-    let waiting = thread::Builder::new()
-        .name("tenure-gate".into())
-        .spawn(move || {
-            let locked = loop {
-                match flock(&gate, FlockOperation::LockExclusive) {
-                    Err(Errno::INTR) => {}
-                    other => break other,
-                }
-            };
-            let _ = flock(&gate, FlockOperation::Unlock);
-            let _ = done.send(locked);
-        });
-    waiting.map_err(|error| Error::io(dir.join(GATE_NAME), "cannot wait for the gate", error))?;
-    match answer.recv_timeout(time) {
-        Ok(locked) => locked.map_err(|errno| flock_failed(dir, OsStr::new(GATE_NAME), errno)),
-        Err(_) => Err(Error::new(
-            Class::Timeout,
-            dir.join(GATE_NAME),
-            "a cycle of the server did not end in time; the lock was given back",
-        )
-        .next(format!(
-            "see what it does with: tenure why {}",
-            address(dir)
-        ))),
-    }
+}
+
+/// The error of a caller that cancelled after its lock was published; the lock is released.
+fn cancelled(dir: &Dir) -> Error {
+    let what = "the wait was cancelled; the lock was released";
+    Error::new(Class::Timeout, dir.join(FILE_NAME), what)
 }
 
 /// A held exclusive lock.

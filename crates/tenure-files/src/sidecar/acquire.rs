@@ -22,12 +22,13 @@ use super::options::{Options, Payload};
 use super::payload::compose;
 use super::reclaim::{self, ExistingGuard, GuardObservation, ReclaimGuard};
 use super::staleness::{self, JudgedSidecar, StalenessRuling};
+use crate::deadline::{Deadline, Wait};
 use crate::error::{BlockingHolder, Class, Decision, Error, Result};
 use crate::heartbeat::{self, MonitorOptions};
 use crate::hold::FileHolding;
 use crate::identity::{Here, Identity, Token};
 use crate::liveness::{Proof, Verdict};
-use crate::publish::{self, Draft, Published};
+use crate::publish::{self, Draft, FileAccess, Published};
 use crate::remove::{Removal, RemovalStep, no_pause, remove};
 use crate::wait::{NameWaiter, WakeReason, random_fraction};
 
@@ -52,15 +53,22 @@ pub enum AcquireStep {
 pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<HeldLock>> {
     options.check()?;
     let paths = LockPaths::of(options, ParentDirectory::Create)?;
-    let (here, token, local) = (Here::now(), Token::random(), paths.dir.is_local());
-    let identity = match options.follows {
-        Some(pid) => Identity::following(pid, token, local),
-        None => Identity::own_at(&here, token, local),
-    };
+    let (here, token) = (Here::now(), Token::random());
+    let identity = Identity::in_dir(&paths.dir, &here, token, options.follows);
+    let usual = publish::Options::default();
     let draft_options = publish::Options {
         durability: options.durability,
         first_way: options.first_way,
-        ..publish::Options::default()
+        mode: options.mode.unwrap_or(usual.mode),
+        access: match options.mode {
+            Some(_) => FileAccess::Exact,
+            None => usual.access,
+        },
+    };
+    let wait = match (options.retry.retries, options.timeout) {
+        (Some(0), _) => Wait::No,
+        (_, Some(timeout)) => Wait::For(timeout),
+        (_, None) => Wait::Forever,
     };
     let names = [paths.lock_name.as_os_str(), paths.guard_name.as_os_str()];
     Acquisition {
@@ -74,6 +82,7 @@ pub(super) fn acquire(key: &str, options: &Options) -> Result<Arc<HeldLock>> {
         drafted: None,
         waiter: NameWaiter::new(&paths.dir, &names, options.cancel.clone()).for_names_to_go(),
         budget: RetryBudget::new(options),
+        wait_deadline: Deadline::new(wait, options.cancel.clone()).reports(options.on_wait.clone()),
         observation: GuardObservation::default(),
         was_taken: false,
         is_patient: false,
@@ -93,6 +102,8 @@ struct Acquisition<'a> {
     drafted: Option<Drafted>,
     waiter: NameWaiter<'a>,
     budget: RetryBudget<'a>,
+    /// The limits of the wait for the fence counter, and the reports to the caller.
+    wait_deadline: Deadline,
     observation: GuardObservation,
     /// Judge before publishing. Set once a lock was found: publishing would most likely fail.
     was_taken: bool,
@@ -123,6 +134,7 @@ enum AcquireAttempt {
 }
 
 /// The file that blocks the acquisition, and the class of the error if it stays.
+#[derive(Clone)]
 struct BlockingFile {
     what: AwaitedName,
     class: Class,
@@ -161,8 +173,14 @@ impl Acquisition<'_> {
                 AcquireAttempt::Held(entry) => return Ok(entry),
                 // An immediate retry counts against the budget (S20).
                 AcquireAttempt::Vanished if self.budget.spend() => {}
-                AcquireAttempt::Vanished => return Err(self.in_vain(BlockingFile::lock(None))),
-                AcquireAttempt::Blocked(blocking_file) => self.wait(blocking_file)?,
+                AcquireAttempt::Vanished => return Err(self.timed_out(BlockingFile::lock(None))),
+                AcquireAttempt::Blocked(blocking_file) => {
+                    if self.wait_deadline.report_is_due() {
+                        let error = self.timed_out(blocking_file.clone());
+                        self.wait_deadline.report(|| error);
+                    }
+                    self.wait(blocking_file)?;
+                }
             }
         }
     }
@@ -176,7 +194,18 @@ impl Acquisition<'_> {
             self.options.reentrant_owner.as_deref(),
         ) {
             TableLookup::Free => {}
-            TableLookup::Again(entry) => return Ok(AcquireAttempt::Held(entry)),
+            TableLookup::Again(entry) => {
+                return match entry.hold.check() {
+                    Ok(()) => Ok(AcquireAttempt::Held(entry)),
+                    // The owner must not go on with a lock that another process may hold.
+                    Err(error) => {
+                        held_table::count_down(&entry);
+                        Err(error)
+                    }
+                };
+            }
+            // A lost lock keeps no other owner out, although its guards still exist.
+            TableLookup::Held(entry) if entry.hold.is_lost() => held_table::remove(&entry),
             TableLookup::Held(entry) => return Ok(AcquireAttempt::Blocked(self.held_here(&entry))),
         }
         if let Some(blocking_file) = self.guard_in_the_way()? {
@@ -427,7 +456,7 @@ impl Acquisition<'_> {
         let mut fence = None;
         if self.options.fence {
             let options = publish::Options::default();
-            let number = crate::fence::next(&self.paths.dir, options)
+            let number = crate::fence::next(&self.paths.dir, options, &self.wait_deadline)
                 .and_then(|number| hold.write_fence(number).map(|()| number))
                 .inspect_err(|_| give_up(&hold))?;
             fence = Some(number);
@@ -464,7 +493,7 @@ impl Acquisition<'_> {
     /// brings the next attempt forward without spending the budget.
     fn wait(&mut self, blocking_file: BlockingFile) -> Result<()> {
         if self.budget.is_spent() {
-            return Err(self.in_vain(blocking_file));
+            return Err(self.timed_out(blocking_file));
         }
         if !self.waiter.is_armed() {
             // A change before the watch began makes no event: check once more before waiting.
@@ -498,7 +527,7 @@ impl Acquisition<'_> {
                     return Ok(());
                 }
                 WakeReason::Cancelled => {
-                    return Err(self.in_vain(blocking_file).next("the wait was cancelled"));
+                    return Err(self.timed_out(blocking_file).next("the wait was cancelled"));
                 }
             }
             if Instant::now() >= due {
@@ -517,14 +546,24 @@ impl Acquisition<'_> {
     }
 
     /// The error after the budget is spent, with the blocking holder.
-    fn in_vain(&mut self, mut blocking_file: BlockingFile) -> Error {
+    fn timed_out(&mut self, mut blocking_file: BlockingFile) -> Error {
         if blocking_file.blocker.is_none() {
             // We lost a race without judging the winner. Judge it now, because the message must
             // name it (K5 (content of user messages)).
             blocking_file.blocker = self.judge().ok().flatten().map(|judged| judged.blocker);
         }
-        staleness::timeout(self.paths, blocking_file.class, blocking_file.blocker)
-            .decided(Decision::Wait)
+        let error = staleness::timeout(self.paths, blocking_file.class, blocking_file.blocker)
+            .decided(Decision::Wait);
+        match blocking_file.what {
+            AwaitedName::Lock => error,
+            // The holder of the lock is not what blocks: say so, and how to remove what does.
+            AwaitedName::Guard => error.next(format!(
+                "the reclaim guard {} is in the way; if no process is removing a dead lock: tenure \
+                 break --guard {}",
+                self.paths.dir.join(&self.paths.guard_name).display(),
+                self.paths.address()
+            )),
+        }
     }
 
     /// The blocking holder is another manager user in this process.

@@ -118,7 +118,8 @@ pub(super) fn count_down(entry: &Arc<HeldLock>) -> bool {
     }
 }
 
-fn remove(entry: &Arc<HeldLock>) {
+/// Removes the entry, if it is still in the table.
+pub(super) fn remove(entry: &Arc<HeldLock>) {
     let mut table = table();
     let key = (entry.key.clone(), entry.target.clone());
     if table

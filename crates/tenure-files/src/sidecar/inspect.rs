@@ -13,10 +13,12 @@ use super::payload::LIMIT;
 use super::reclaim;
 use super::staleness::{self, JudgedSidecar, StalenessRuling};
 use crate::clock::{Clock, age};
+use crate::deadline::{Deadline, Wait};
 use crate::dir::{Dir, FileSystem};
 use crate::error::{BlockingHolder, Class, Decision, Error, Result};
 use crate::identity::{Here, Identity};
 use crate::liveness::{Doubt, Verdict};
+use crate::observed::COUNTER_WAIT;
 use crate::publish;
 use crate::record::{OpenRecord, timestamp};
 use crate::record_layout::parse_object;
@@ -226,7 +228,14 @@ pub fn break_lock(options: &Options, force: Force, token: Option<&str>) -> Resul
     // From now on resources that check fences reject the previous holder, even if it does not
     // notice the removal (C16).
     let fence = match fence::last(&paths.dir)? {
-        Some(_) => Some(fence::next(&paths.dir, publish::Options::default())?),
+        Some(_) => {
+            let wait_deadline = Deadline::new(Wait::For(COUNTER_WAIT), None);
+            Some(fence::next(
+                &paths.dir,
+                publish::Options::default(),
+                &wait_deadline,
+            )?)
+        }
         None => None,
     };
     Ok(Broken {
@@ -263,7 +272,8 @@ pub fn break_guard(options: &Options) -> Result<bool> {
 /// processes (K20 (remove leftover private files)).
 pub fn list(directory: impl AsRef<Path>) -> Result<Vec<PathBuf>> {
     let dir = Dir::open(directory.as_ref())?;
-    leftovers::leftovers(&dir, Clock::SYSTEM)?;
+    // A listing does not depend on it: the directory may be read-only.
+    let _ = leftovers::leftovers(&dir, Clock::SYSTEM);
     let entries = std::fs::read_dir(dir.path())
         .map_err(|error| Error::io(dir.path(), "cannot list the directory", error))?;
     let mut targets: Vec<PathBuf> = entries

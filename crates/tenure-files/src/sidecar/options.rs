@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use super::acquire::AcquireStep;
 use crate::clock::Clock;
+use crate::deadline::OnWait;
 use crate::error::{Class, Error, Result};
 use crate::publish::{Durability, PublishMethod};
 use crate::wait::Cancel;
@@ -155,6 +156,8 @@ pub struct Options {
     pub(super) guard_stale: Duration,
     pub(super) follows: Option<u32>,
     pub(super) cancel: Option<Cancel>,
+    pub(super) on_wait: Option<OnWait>,
+    pub(super) mode: Option<u32>,
     pub(super) clock: Clock,
     pub(super) first_way: PublishMethod,
     pub(super) pause: Option<Arc<PauseFn>>,
@@ -186,6 +189,8 @@ impl Options {
             guard_stale: Duration::from_secs(60),
             follows: None,
             cancel: None,
+            on_wait: None,
+            mode: None,
             clock: Clock::SYSTEM,
             first_way: PublishMethod::Tmpfile,
             pause: None,
@@ -349,6 +354,23 @@ impl Options {
     #[must_use]
     pub fn cancel(mut self, cancel: Cancel) -> Options {
         self.cancel = Some(cancel);
+        self
+    }
+
+    /// Sets a callback that is called about once a second while the lock is held by another holder,
+    /// with the error that the wait would return if it ended now.
+    #[must_use]
+    pub fn on_wait(mut self, on_wait: OnWait) -> Options {
+        self.on_wait = Some(on_wait);
+        self
+    }
+
+    /// Sets the permission bits of the record, whatever the umask (K32 (file modes and symlinks)).
+    /// Default: 0600; in a directory that a group may write, the group may read and write the
+    /// record.
+    #[must_use]
+    pub fn mode(mut self, mode: u32) -> Options {
+        self.mode = Some(mode);
         self
     }
 

@@ -29,7 +29,9 @@ pub(super) fn compose(
     if payload.contains_key("tenure") {
         return refuse("a payload must not have a member called `tenure`");
     }
-    let beats = options.heartbeat_interval().is_some();
+    // A hold that follows another process is kept alive by `renew`, which moves the modification
+    // time like a heartbeat (S11 (no creation date with heartbeats)).
+    let beats = options.heartbeat_interval().is_some() || options.follows.is_some();
     if beats && payload.contains_key("createdAt") {
         return refuse(
             "with `createdAt` in the payload others would call the lock stale however alive it \

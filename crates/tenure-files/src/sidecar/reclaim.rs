@@ -23,11 +23,14 @@ use crate::clock::age;
 use crate::dir::{Dir, FileId};
 use crate::error::{Error, Result};
 use crate::process::PerProcess;
+use crate::publish::FileAccess;
 use crate::record::{flock_failed, timestamp, try_flock};
 use crate::remove::aside_name;
 
 /// Permission bits of our guards. The sticky bit has no meaning for other programs here.
-const MARK: u32 = 0o1700;
+const MARK: u32 = STICKY | 0o700;
+/// The bit that marks our guards. Originals make directories without it.
+const STICKY: u32 = 0o1000;
 /// Permission bits where the mark would prove nothing, or would be visible before the lock is
 /// taken.
 const PLAIN: u32 = 0o700;
@@ -56,6 +59,10 @@ impl ReclaimGuard {
         let mode = if dir.is_local() { MARK } else { PLAIN };
         mkdirat(dir.as_ref(), &private, Mode::from_raw_mode(mode)).map_err(failed)?;
         let made = open_locked(dir, &private).and_then(|locked| {
+            // Members of the group must be able to open and lock a guard that one of them left.
+            FileAccess::Group
+                .apply(dir, &locked, mode)
+                .map_err(failed_as(dir, name))?;
             let moved =
                 renameat_with(dir, &private, dir, name, RenameFlags::NOREPLACE).map(|()| locked);
             moved.map_err(failed_as(dir, name))
@@ -206,7 +213,8 @@ pub(super) fn standing(paths: &LockPaths) -> Result<ExistingGuard> {
     if !try_flock(&file, dir, name)? {
         return Ok(ExistingGuard::Locked(file, id));
     }
-    match stat.st_mode & 0o7777 == MARK && dir.is_local() {
+    // Other bits may differ: a setgid directory passes its bit on, and a group gets its own.
+    match stat.st_mode & STICKY != 0 && dir.is_local() {
         true => Ok(ExistingGuard::Left(file, id)),
         false => Ok(ExistingGuard::Directory(stat)),
     }

@@ -12,7 +12,9 @@ use super::payload::{LIMIT, created_at};
 use crate::clock::age;
 use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::identity::{Here, Identity};
-use crate::liveness::{Doubt, Proof, Verdict, damaged_before_boot, verdict, verdict_of_process};
+use crate::liveness::{
+    Doubt, PidTrust, Proof, Verdict, damaged_before_boot, verdict, verdict_of_bare_pid,
+};
 use crate::process::valid_pid;
 use crate::record::OpenRecord;
 use crate::record_layout::parse_object;
@@ -138,16 +140,20 @@ fn proof(
     else {
         return Ok(Verdict::Unknown(Doubt::TooLittle));
     };
+    let trust = match options.trust_pid {
+        true => PidTrust::Trusted,
+        false => PidTrust::Checked,
+    };
     let may_ask = match host_of(payload) {
         Some(host) => here.is_host(host),
-        // The pid may belong to another container; only the caller can know that it does not.
+        // The pid may belong to another machine; only the caller can know that it does not.
         None => options.trust_pid,
     };
     if !may_ask || !paths.dir.is_local() {
         return Ok(Verdict::Unknown(Doubt::OtherHost));
     }
     let start = payload.get("starttime").and_then(serde_json::Value::as_u64);
-    Ok(verdict_of_process(pid, start))
+    Ok(verdict_of_bare_pid(pid, start, trust, here))
 }
 
 /// Step 4 of S19: `should_reclaim`, else the age by `createdAt`, else by the modification time.

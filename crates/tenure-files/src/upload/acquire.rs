@@ -17,11 +17,12 @@ use super::{LockFileKey, LockRequest, Names, StalenessRules, UploadReleaseReques
 use crate::deadline::{Deadline, after};
 use crate::dir::{Dir, FileId};
 use crate::error::{Class, Error, Result};
+use crate::exit;
 use crate::fence;
 use crate::heartbeat::{ListenName, MonitorOptions, monitor_and_listen};
 use crate::hold::FileHolding;
 use crate::identity::{Here, Identity, Token};
-use crate::publish::{self, Draft, Published};
+use crate::publish::{self, Draft, FileAccess, Published};
 use crate::record::timestamp;
 use crate::remove::{Removal, no_pause, remove};
 use crate::wait::{NameWaiter, WakeReason, jittered};
@@ -95,7 +96,7 @@ impl Acquirer<'_> {
                     // which is alive after all, or another process that judges the lock.
                     Removal::Busy if self.wait_deadline.is_over() => {
                         let held = locked(found, &self.names);
-                        return Err(self.gave_up(dir, held, wait));
+                        return Err(self.gave_up(dir, &held, wait));
                     }
                     Removal::Busy => {
                         waiter.follow_lock(found.file(), found.id());
@@ -104,8 +105,9 @@ impl Acquirer<'_> {
                 },
                 JudgedUpload::Held(held) => {
                     if wait == Wait::No || self.wait_deadline.is_over() {
-                        return Err(self.gave_up(dir, *held, wait));
+                        return Err(self.gave_up(dir, &held, wait));
                     }
+                    self.wait_deadline.report(|| self.gave_up(dir, &held, wait));
                     self.ask(dir, &held, asked)?;
                     if self.silence_proves_death(dir, &held, asked)? {
                         continue;
@@ -178,7 +180,16 @@ impl Acquirer<'_> {
         });
         let addressee = held.blocker.token.as_deref();
         let test = asked.test.as_mut();
-        asked.stop = stop_request::make(dir, &self.names, addressee, &self.asking, test)?;
+        asked.stop = match stop_request::make(dir, &self.names, addressee, &self.asking, test) {
+            Ok(stop) => stop,
+            // The name belongs to another file, such as an upload called `ID.stop`. The holder
+            // cannot be asked, so its silence proves nothing.
+            Err(error) if error.class() == Class::NotALock => {
+                asked.test = None;
+                None
+            }
+            Err(error) => return Err(error),
+        };
         let renewal = after(Instant::now(), jittered(self.options.times.acquirer_poll));
         asked.about = lock.map(|lock| (lock, renewal));
         Ok(())
@@ -209,7 +220,7 @@ impl Acquirer<'_> {
     }
 
     /// The error after the deadline (U10.5). Its class says whether the holder could be checked.
-    fn gave_up(&self, dir: &Dir, held: LiveLock, wait: Wait) -> Error {
+    fn gave_up(&self, dir: &Dir, held: &LiveLock, wait: Wait) -> Error {
         let (class, what) = match (held.class, wait) {
             (Class::Foreign, _) => (
                 Class::Foreign,
@@ -218,7 +229,7 @@ impl Acquirer<'_> {
             (_, Wait::No) => (Class::Held, "held"),
             (_, Wait::For(_) | Wait::Forever) => (Class::Timeout, "not released in time"),
         };
-        Error::new(class, dir.join(&self.names.lock), what).blocked_by(held.blocker)
+        Error::new(class, dir.join(&self.names.lock), what).blocked_by(held.blocker.clone())
     }
 
     /// Sets up the acquired lock (U10.6): fence, request listener, heartbeat, and the entry in the
@@ -242,8 +253,9 @@ impl Acquirer<'_> {
             bytes,
             token,
         ));
+        exit::release_at_exit(&hold);
         let fence = match self.options.fence {
-            Fencing::Taken => Some(take_fence(&hold, publishing)?),
+            Fencing::Taken => Some(take_fence(&hold, publishing, &self.wait_deadline)?),
             Fencing::None => None,
         };
         let request_listener = Arc::new(RequestListener::new(
@@ -286,18 +298,21 @@ impl Acquirer<'_> {
     }
 
     fn publishing(&self) -> publish::Options {
+        let usual = publish::Options::default();
         publish::Options {
             durability: self.options.durability,
-            ..publish::Options::default()
+            mode: self.options.mode.unwrap_or(usual.mode),
+            access: match self.options.mode {
+                Some(_) => FileAccess::Exact,
+                None => usual.access,
+            },
+            ..usual
         }
     }
 
     /// Returns the record of this acquisition (U4 (pid on the first line), U5 (the `tenure` line)).
     fn record(&self, dir: &Dir, token: Token, request: &LockRequest) -> Result<Vec<u8>> {
-        let holder = match request.follows {
-            Some(pid) => Identity::following(pid, token, dir.is_local()),
-            None => Identity::own(token, dir.is_local()),
-        };
+        let holder = Identity::in_dir(dir, &Here::now(), token, request.follows);
         let bytes = record::encode(&holder, self.options.fence, request.purpose.as_deref());
         if bytes.len() > LIMIT {
             let what = "the purpose is too long for the record";
@@ -323,8 +338,12 @@ impl StopRequested {
 
 /// Takes a fencing number, only after the lock is held (K39 (fencing number per acquisition)). If
 /// that fails, the lock is released.
-fn take_fence(hold: &FileHolding, publishing: publish::Options) -> Result<NonZeroU64> {
-    fence::next(hold.dir(), publishing)
+fn take_fence(
+    hold: &FileHolding,
+    publishing: publish::Options,
+    wait_deadline: &Deadline,
+) -> Result<NonZeroU64> {
+    fence::next(hold.dir(), publishing, wait_deadline)
         .and_then(|fence| hold.write_fence(fence).map(|()| fence))
         .inspect_err(|_| drop(hold.release()))
 }

@@ -20,7 +20,7 @@ use crate::dir::{Dir, FileId};
 use crate::error::{BlockingHolder, Class, Error, Result};
 use crate::hold::FileHolding;
 use crate::identity::{Token, host_name};
-use crate::liveness::{Proof, Verdict};
+use crate::liveness::{PidTrust, Proof, Verdict};
 use crate::process::{PerProcess, own_pid};
 use crate::publish::Durability;
 
@@ -85,12 +85,18 @@ pub struct Options {
     pub heartbeat: Duration,
     /// Whether records are synced before they appear (K19 (durable records and torn records)).
     pub durability: Durability,
+    /// The permission bits of records, whatever the umask. `None` means 0600; in a directory that a
+    /// group may write, the group may read and write the record (K32 (file modes and symlinks)).
+    pub mode: Option<u32>,
     /// Whether to take a fencing number with every lock (K39 (fencing number per acquisition)).
     pub fence: Fencing,
     /// Whether process ids in records may belong to other containers that share the directory. A
     /// missing process then proves nothing, and the holder is tested with a release request (U13.3
     /// order of upload tests, U13a).
     pub foreign_pids: bool,
+    /// Whether no other container shares the directory: a missing process then proves that the
+    /// holder is dead, also where this process cannot see all others.
+    pub trust_pid: bool,
 }
 
 /// Whether a lock takes a fencing number.
@@ -108,8 +114,10 @@ impl Default for Options {
             times: UploadTimes::default(),
             heartbeat: Duration::from_secs(10),
             durability: Durability::Durable,
+            mode: None,
             fence: Fencing::None,
             foreign_pids: false,
+            trust_pid: false,
         }
     }
 }
@@ -195,7 +203,11 @@ impl FileLocker {
 
     pub(super) fn judging(&self) -> StalenessRules {
         StalenessRules {
-            foreign_pids: self.options.foreign_pids,
+            pids: match (self.options.trust_pid, self.options.foreign_pids) {
+                (_, true) => PidTrust::Foreign,
+                (true, false) => PidTrust::Trusted,
+                (false, false) => PidTrust::Checked,
+            },
             ..StalenessRules::default()
         }
     }
@@ -203,14 +215,17 @@ impl FileLocker {
 
 impl UploadLocker for FileLocker {
     fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard> {
-        let wait_deadline = Deadline::new(request.wait, request.cancel.clone());
+        let wait_deadline =
+            Deadline::new(request.wait, request.cancel.clone()).reports(request.on_wait.clone());
         let dir = self.open_dir(id)?;
         let names = self.names(id);
         let asking = request.release_request();
         let key = key(&dir, &names)?;
         let ticket = TABLE
             .get()
-            .enter(&key, &asking, &wait_deadline)
+            .enter(&key, &asking, &wait_deadline, &|| {
+                taken(&dir, &names, request.wait)
+            })
             .map_err(|AlreadyHeld| taken(&dir, &names, request.wait))?;
         let acquirer = Acquirer {
             names,

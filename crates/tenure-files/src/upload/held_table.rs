@@ -16,15 +16,20 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::{OnRequest, UploadReleaseRequest};
 use crate::deadline::Deadline;
+use crate::error::Error;
 use crate::process::Incarnation;
 
 /// How often a waiter with a cancellation handle polls it.
 const CANCEL_POLL: Duration = Duration::from_millis(20);
+
+/// A waiter looks at the deadline at least this often. The condition variable wakes it earlier.
+const LONGEST_WAIT: Duration = Duration::from_secs(3600);
 
 /// Entries by key, held or being acquired.
 pub(crate) struct UploadTable<K> {
@@ -70,6 +75,7 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
         key: &K,
         request: &UploadReleaseRequest,
         wait_deadline: &Deadline,
+        in_use: &dyn Fn() -> Error,
     ) -> Result<TableTicket<K>, AlreadyHeld> {
         loop {
             let taken_by = match self.sit(key) {
@@ -81,8 +87,9 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
             }
             let holder = taken_by.on_request();
             if let Some(ask) = &holder {
-                ask(request);
+                call(ask, request);
             }
+            wait_deadline.report(in_use);
             self.wait_while(key, &taken_by, holder.is_some(), wait_deadline);
         }
     }
@@ -92,7 +99,7 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
     pub(crate) fn ask(&self, key: &K, request: &UploadReleaseRequest) -> bool {
         let entry = lock(&self.entries).get(key).cloned();
         let holder = entry.and_then(|entry| entry.on_request());
-        holder.inspect(|ask| ask(request)).is_some()
+        holder.inspect(|ask| call(ask, request)).is_some()
     }
 
     /// Makes an entry, or returns the existing one. An entry of the parent process does not count.
@@ -121,24 +128,19 @@ impl<K: Eq + Hash + Clone + 'static> UploadTable<K> {
             if !still_there || entry.on_request().is_some() != held {
                 return;
             }
-            if wait_deadline.is_over() {
+            if wait_deadline.is_over() || wait_deadline.report_is_due() {
                 return;
             }
             // A condition variable cannot wait for a cancellation: poll for it.
             let slice = wait_deadline.cancel.as_ref().map(|_| CANCEL_POLL);
+            let now = Instant::now();
             let left = wait_deadline
-                .deadline
-                .map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            entries = match [slice, left].into_iter().flatten().min() {
-                Some(time) => {
-                    let waited = entry.changed.wait_timeout(entries, time);
-                    waited.unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => entry
-                    .changed
-                    .wait(entries)
-                    .unwrap_or_else(PoisonError::into_inner),
-            };
+                .until(now + LONGEST_WAIT)
+                .saturating_duration_since(now);
+            let waited = entry
+                .changed
+                .wait_timeout(entries, slice.unwrap_or(left).min(left));
+            entries = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
     }
 }
@@ -182,6 +184,12 @@ impl TableEntry {
     fn on_request(&self) -> Option<OnRequest> {
         lock(&self.holder).clone()
     }
+}
+
+/// Calls the holder's callback on the requester's thread. A panic there is the holder's: the
+/// requester goes on waiting.
+fn call(ask: &OnRequest, request: &UploadReleaseRequest) {
+    let _ = catch_unwind(AssertUnwindSafe(|| ask(request)));
 }
 
 /// Ignores poisoning: every critical section is a few assignments, so the data is consistent.

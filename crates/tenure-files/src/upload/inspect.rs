@@ -7,8 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::file::{TABLE, key};
+use super::record::UploadRecord;
 use super::staleness::{JudgedUpload, judge};
-use super::{FileLocker, UploadId, UploadReleaseRequest, stop_request};
+use super::{FileLocker, StalenessRules, UploadId, UploadReleaseRequest, stop_request};
 use crate::clock::{Clock, age};
 use crate::dir::Dir;
 use crate::error::{BlockingHolder, Error, Result};
@@ -31,7 +32,7 @@ pub struct Inspection {
 /// What [`FileLocker::clean`] removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cleaned {
-    /// Uploads whose lock had a dead holder.
+    /// Uploads whose lock had a dead Tenure holder.
     pub locks: Vec<UploadId>,
     /// Uploads that had a release request but no lock.
     pub requests: Vec<UploadId>,
@@ -45,7 +46,13 @@ impl FileLocker {
         let dir = self.open_dir(id)?;
         let names = self.names(id);
         let request = stop_request::look(&dir, &names).map(|stop| stop.content().request);
-        let (record, state) = match judge(&dir, &names, &self.judging())? {
+        // A fixed local time: reading the clock of a remote file system would create a file (K45 (age
+        // of files and objects)).
+        let judging = StalenessRules {
+            clock: Clock::fixed(Clock::SYSTEM.now()),
+            ..self.judging()
+        };
+        let (record, state) = match judge(&dir, &names, &judging)? {
             JudgedUpload::Free => {
                 return Ok(Inspection {
                     observed_lock: None,
@@ -91,12 +98,16 @@ impl FileLocker {
         self.with_suffix(".lock")
     }
 
-    /// Removes locks of dead holders, leftover private files, and abandoned release requests.
+    /// Removes locks of dead Tenure holders, leftover private files, and abandoned release requests.
+    /// Leaves every file alone that may be another program's.
     pub fn clean(&self) -> Result<Cleaned> {
         let mut cleaned = Cleaned::default();
         for id in self.list()? {
             let (dir, names) = (self.open_dir(&id)?, self.names(&id));
+            // Without Tenure's line it may be the file of any other program: `Gemfile.lock`, a pid
+            // file. The next acquisition of that upload judges it.
             if let JudgedUpload::Dead(mut found) = judge(&dir, &names, &self.judging())?
+                && UploadRecord::parse(found.bytes()).tenure.is_some()
                 && remove(&dir, &mut found, &no_pause)? == Removal::Removed
             {
                 cleaned.locks.push(id);

@@ -28,20 +28,22 @@ impl MemoryLocker {
 impl UploadLocker for MemoryLocker {
     fn lock_for(&self, id: &UploadId, request: LockRequest) -> Result<UploadGuard> {
         let asking = request.release_request();
-        let wait_deadline = Deadline::new(request.wait, request.cancel.clone());
+        let wait_deadline =
+            Deadline::new(request.wait, request.cancel.clone()).reports(request.on_wait.clone());
+        let in_use = || {
+            let (class, what) = match request.wait {
+                Wait::No => (Class::Held, "another request of this process has it"),
+                Wait::For(_) | Wait::Forever => (
+                    Class::Timeout,
+                    "another request of this process did not let go in time",
+                ),
+            };
+            Error::new(class, id.as_str(), what)
+        };
         let ticket = self
             .table
-            .enter(id, &asking, &wait_deadline)
-            .map_err(|AlreadyHeld| {
-                let (class, what) = match request.wait {
-                    Wait::No => (Class::Held, "another request of this process has it"),
-                    Wait::For(_) | Wait::Forever => (
-                        Class::Timeout,
-                        "another request of this process did not let go in time",
-                    ),
-                };
-                Error::new(class, id.as_str(), what)
-            })?;
+            .enter(id, &asking, &wait_deadline, &in_use)
+            .map_err(|AlreadyHeld| in_use())?;
         ticket.hold(request.on_request);
         Ok(UploadGuard::in_memory(id.clone(), ticket))
     }

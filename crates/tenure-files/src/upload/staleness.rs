@@ -10,8 +10,8 @@
 //! ```
 //!
 //! The original sends signal 0 to the pid and deletes the lock if there is no such process. Tenure
-//! uses the pid as evidence only where it is valid: on a local file system, in the machine's
-//! initial PID namespace.
+//! uses the pid as evidence only where it is valid: on a local file system, and if no process of
+//! another PID namespace has it.
 
 use std::time::Duration;
 
@@ -25,8 +25,6 @@ use crate::liveness::{self, Doubt, Proof, Verdict};
 use crate::process::own_pid;
 use crate::record::OpenRecord as Found;
 
-/// Inode number of the initial PID namespace (`PROC_PID_INIT_INO` in the Linux source).
-const FIRST_NAMESPACE: u64 = 4_026_531_836;
 /// Age below which junk may be a record that is still being written (U13.4).
 const JUNK_AGE: Duration = Duration::from_secs(10);
 
@@ -113,14 +111,13 @@ impl StalenessCheck<'_> {
         if !self.dir.is_local() {
             return self.held(Some(found), identity, Verdict::Unknown(Doubt::OtherHost));
         }
-        let sees_all = self.here.pidns == Some(FIRST_NAMESPACE) && !self.judging.foreign_pids;
-        match liveness::verdict_of_process(pid, None) {
+        match liveness::verdict_of_bare_pid(pid, None, self.judging.pids, &self.here) {
             // The pid is ours, but the lock is not: the table of this process would have stopped us
             // before. So another process in another PID namespace, or a previous process with our
             // pid, wrote it.
             Verdict::Alive(_) if pid == own_pid() => self.doubtful(found, identity),
-            Verdict::Dead(_) if sees_all => JudgedUpload::Dead(found),
-            Verdict::Dead(_) => self.doubtful(found, identity),
+            Verdict::Dead(_) => JudgedUpload::Dead(found),
+            Verdict::Unknown(Doubt::OtherNamespace) => self.doubtful(found, identity),
             verdict => self.held(Some(found), identity, verdict),
         }
     }

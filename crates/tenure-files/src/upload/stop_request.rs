@@ -14,8 +14,8 @@ use std::os::unix::fs::FileExt;
 use std::time::{Duration, SystemTime};
 
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, Timespec, Timestamps, UTIME_NOW, fstat, futimens, openat,
-    unlinkat,
+    AtFlags, FileType, Mode, OFlags, Stat, Timespec, Timestamps, UTIME_NOW, fstat, futimens,
+    openat, unlinkat,
 };
 use rustix::io::Errno;
 use serde_json::{Map, Value, json};
@@ -23,7 +23,7 @@ use serde_json::{Map, Value, json};
 use super::{Names, UploadReleaseRequest, record};
 use crate::clock;
 use crate::dir::{Dir, FileId};
-use crate::error::{Error, Result};
+use crate::error::{Class, Error, Result};
 use crate::identity::{Here, Identity};
 use crate::publish::{self, Draft, Durability};
 use crate::record::{OpenRecord as Found, read_at_most, timestamp};
@@ -57,8 +57,11 @@ pub(super) struct StopContent {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LivenessTest {
     boot: Option<String>,
+    /// A time namespace shifts the clock, so a start from another one means nothing here.
+    timens: Option<u64>,
     lock_inode: u64,
     lock_changed_ns: u64,
+    /// `CLOCK_MONOTONIC`: a suspended holder does not react, so suspended time proves nothing.
     since_ms: u64,
 }
 
@@ -69,17 +72,19 @@ impl LivenessTest {
             .changed()
             .duration_since(SystemTime::UNIX_EPOCH)
             .unwrap_or_default();
+        let here = Here::now();
         LivenessTest {
-            boot: Here::now().boot,
+            boot: here.boot,
+            timens: here.timens,
             lock_inode: lock.id().inode(),
             lock_changed_ns: u64::try_from(changed.as_nanos()).unwrap_or(u64::MAX),
-            since_ms: millis(clock::boottime()),
+            since_ms: millis(clock::monotonic()),
         }
     }
 
     /// Returns how long the test has been running; zero if its start is in the future.
     pub(super) fn age(&self) -> Duration {
-        Duration::from_millis(millis(clock::boottime()).saturating_sub(self.since_ms))
+        Duration::from_millis(millis(clock::monotonic()).saturating_sub(self.since_ms))
     }
 
     /// Whether both tests concern the same state of the same lock in the same boot.
@@ -96,18 +101,20 @@ impl LivenessTest {
     fn to_json(&self) -> Value {
         json!({
             "boot": self.boot,
+            "timens": self.timens,
             "inode": self.lock_inode,
             "changed": self.lock_changed_ns,
-            "since": self.since_ms,
+            "monotonic": self.since_ms,
         })
     }
 
     fn from_json(value: &Value) -> Option<LivenessTest> {
         Some(LivenessTest {
             boot: value["boot"].as_str().map(str::to_owned),
+            timens: value["timens"].as_u64(),
             lock_inode: value["inode"].as_u64()?,
             lock_changed_ns: value["changed"].as_u64()?,
-            since_ms: value["since"].as_u64()?,
+            since_ms: value["monotonic"].as_u64()?,
         })
     }
 }
@@ -157,8 +164,10 @@ pub(super) fn make(
         Err(errno) => return Err(failed(errno)),
     };
     let stat = fstat(&file).map_err(failed)?;
-    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
-        return Err(failed(Errno::NOTSUP));
+    if !is_request(dir, names, &file, &stat) {
+        let what = "is no release request, so the holder cannot be asked";
+        return Err(Error::new(Class::NotALock, dir.join(&names.stop), what)
+            .next("it looks like an upload of that name; take another identifier"));
     }
     if let Some(test) = test {
         let noted = StopContent::read(&file).and_then(|content| content.test);
@@ -222,13 +231,25 @@ fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<StopRequest> {
     })
 }
 
-/// Returns the existing request. `None` if there is none, or if it cannot be opened or is not a
-/// regular file.
+/// Whether the file is a release request: empty, as an original makes it, or with Tenure's line. Any
+/// other file is left alone, in particular an upload whose own identifier ends in `.stop` (K30 (keep
+/// files that are no records)).
+fn is_request(dir: &Dir, names: &Names, file: &File, stat: &Stat) -> bool {
+    let mut info = names.stop.clone();
+    info.push(".info");
+    FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
+        && u64::try_from(stat.st_size).is_ok_and(|size| size <= LIMIT as u64)
+        && (stat.st_size == 0 || StopContent::read(file).is_some())
+        // An upload has a description beside it, also while it is still empty.
+        && matches!(dir.stat(&info), Err(Errno::NOENT))
+}
+
+/// Returns the existing request. `None` if there is none, or if it cannot be opened or is no request.
 pub(super) fn look(dir: &Dir, names: &Names) -> Option<StopRequest> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = openat(dir, &names.stop, flags, Mode::empty()).ok()?.into();
     let stat = fstat(&file).ok()?;
-    (FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile).then(|| StopRequest {
+    is_request(dir, names, &file, &stat).then(|| StopRequest {
         file,
         name: names.stop.clone(),
         id: FileId::of(&stat),
@@ -290,9 +311,13 @@ impl StopRequest {
 }
 
 impl StopContent {
+    /// Reads Tenure's line. It is the first one; the rest of an older, longer line may follow.
     fn read(file: &File) -> Option<StopContent> {
         let bytes = read_at_most(file, LIMIT).ok()?;
-        let block = bytes.split(|byte| *byte == b'\n').find_map(record::block)?;
+        let block = bytes
+            .split(|byte| *byte == b'\n')
+            .next()
+            .and_then(record::block)?;
         let text = |key: &str| block.get(key).and_then(Value::as_str).map(str::to_owned);
         Some(StopContent {
             addressee: text("for").filter(|token| !token.is_empty()),
@@ -373,7 +398,6 @@ mod tests {
         let other = "tenure {\"v\":1,\"for\":\"00000000000000000000000000000000\"}\n";
         for (text, time, is_meant) in [
             ("", later, true),
-            ("???", later, true),
             ("tenure {\"v\":1,\"for\":\"\"}", later, true),
             ("", acquired, false),
             ("", earlier, false),
@@ -415,6 +439,49 @@ mod tests {
         let seen = look(&place.dir, &place.names).unwrap();
         assert!(seen.remove(&place.dir));
         assert!(look(&place.dir, &place.names).is_none());
+    }
+
+    /// K30: a file with other content, or with a description beside it, is an upload of that name: it
+    /// is no request, and is neither overwritten nor removed.
+    #[test]
+    fn an_upload_of_that_name_is_no_request() {
+        let by = UploadReleaseRequest::default();
+        let data = "x".repeat(5_000_000);
+        for text in ["???", "tenure\n", &data, "data\ntenure {\"v\":1}\n"] {
+            let place = Place::with(text, SystemTime::now());
+            assert!(look(&place.dir, &place.names).is_none(), "{:.20}", text);
+            let made = make(&place.dir, &place.names, Some(TOKEN), &by, None);
+            assert_eq!(made.unwrap_err().class(), Class::NotALock);
+            let path = place.dir.join(&place.names.stop);
+            assert_eq!(std::fs::read_to_string(path).unwrap(), text);
+        }
+        let place = Place::with("", SystemTime::now());
+        std::fs::write(place.dir.join("up.stop.info"), "{}").unwrap();
+        assert!(look(&place.dir, &place.names).is_none(), "an empty upload");
+    }
+
+    /// U13a: suspended time does not count, and a start by another clock means nothing.
+    #[test]
+    fn a_test_is_continued_only_by_the_same_clock() {
+        let place = Place::with("", SystemTime::now());
+        std::fs::write(place.dir.join("up.lock"), "1\n").unwrap();
+        let lock = Found::open(&place.dir, &place.names.lock, 100)
+            .unwrap()
+            .unwrap();
+        let test = LivenessTest::begin(&lock);
+        assert!(test.age() < Duration::from_secs(5), "{:?}", test.age());
+        let shifted = LivenessTest {
+            timens: Some(1),
+            ..test.clone()
+        };
+        assert!(!shifted.is_same_case(&test));
+        assert_eq!(LivenessTest::from_json(&test.to_json()), Some(test));
+        let older = json!({"boot": null, "inode": 1, "changed": 1, "since": 1});
+        assert_eq!(
+            LivenessTest::from_json(&older),
+            None,
+            "it counted suspended time"
+        );
     }
 
     /// U14, U15: a new request is never visible without its line: it would count as an original's,

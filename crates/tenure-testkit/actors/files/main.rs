@@ -6,6 +6,8 @@
 //! actor try WHO DIR      one attempt: print `ok` or the class of the refusal
 //! actor work WHO DIR     pass through the critical section in DIR until DIR/stop exists
 //! actor cycle DIR        one cycle of a Tenure server: print `running` or `skip`, end with stdin
+//! actor exit WHO DIR     lock, then exit without dropping the guard
+//! actor signals WHO DIR  lock, print `held`, wait for a signal that ends the process
 //! actor fork WHO DIR     lock, fork: print how a release ends in the child, then in the parent
 //! actor original-server DIR    the original server's check: print `skip` or `proceed`
 //! ```
@@ -40,6 +42,11 @@ fn main() {
         ["hold", who, dir] => hold(&HolderSpec::parse(who, Path::new(dir))),
         ["try", who, dir] => attempt(&HolderSpec::parse(who, Path::new(dir))),
         ["work", who, dir] => work(who, Path::new(dir)),
+        ["exit", who, dir] => exit(&HolderSpec::parse(who, Path::new(dir))),
+        ["signals", who, dir] => {
+            tenure_files::sidecar::release_on_signals().unwrap();
+            hold(&HolderSpec::parse(who, Path::new(dir)));
+        }
         ["fork", who, dir] => fork(&HolderSpec::parse(who, Path::new(dir))),
         ["cycle", dir] => cycle(Path::new(dir)),
         ["original-server", dir] => say(original_server(Path::new(dir))),
@@ -66,6 +73,13 @@ fn hold(who: &HolderSpec) {
         }
     }
     drop(held);
+}
+
+fn exit(who: &HolderSpec) {
+    let held = who.acquire(Duration::from_secs(60), Arc::new(|| {}));
+    std::mem::forget(held.unwrap());
+    say("held");
+    std::process::exit(0);
 }
 
 fn attempt(who: &HolderSpec) {

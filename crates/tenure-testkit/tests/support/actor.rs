@@ -25,13 +25,18 @@ impl Actor {
 
     /// Runs as another user. The program is copied to a place where that user can read it.
     pub(crate) fn spawn_as(user: u32, args: &[&str], dir: &Path) -> Actor {
+        Actor::spawn_in_group(user, user, args, dir)
+    }
+
+    /// Runs as another user with this group.
+    pub(crate) fn spawn_in_group(user: u32, group: u32, args: &[&str], dir: &Path) -> Actor {
         let copy = tempfile::tempdir().expect("a place for the copy");
         let program = copy.path().join("actor");
         std::fs::copy(env!("CARGO_BIN_EXE_files-actor"), &program).expect("copied");
         let everybody = std::fs::Permissions::from_mode(0o755);
         std::fs::set_permissions(copy.path(), everybody).expect("it is ours");
         let mut command = Command::new(&program);
-        command.uid(user).gid(user);
+        command.uid(user).gid(group);
         let mut actor = Actor::start(command, args, dir);
         actor.copy = Some(copy);
         actor

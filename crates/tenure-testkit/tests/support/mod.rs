@@ -6,4 +6,5 @@
 pub(crate) mod actor;
 pub(crate) mod contenders;
 pub(crate) mod daemon;
+pub(crate) mod network_fs;
 pub(crate) mod uploads;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tenure_files::Cancel;
 use tenure_files::Error;
+use tenure_files::OnWait;
 use tenure_files::exclusive::{self, FILE_NAME, Tool};
 
 use super::{BackendHold, files};
@@ -13,16 +14,19 @@ use crate::inspect::LockState;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::tuning::{Durability, Quiesce};
-use crate::values::Wait;
 
 pub(super) fn acquire(
     dir: &Path,
     request: &Request,
-    wait: Wait,
+    on_wait: Option<OnWait>,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
 ) -> Result<BackendHold, Error> {
-    let guard = tool(dir, request, cancel)?.acquire(wait)?;
+    let mut tool = tool(dir, request, cancel)?;
+    if let Some(on_wait) = on_wait {
+        tool = tool.on_wait(on_wait);
+    }
+    let guard = tool.acquire(request.wait)?;
     files::report_loss(guard.hold(), signals);
     Ok(BackendHold::Exclusive(guard))
 }
@@ -51,6 +55,12 @@ fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, 
     }
     if files.durability == Durability::Fast {
         tool = tool.durability(tenure_files::Durability::Fast);
+    }
+    if let Some(mode) = files.mode {
+        tool = tool.mode(mode);
+    }
+    if files.trust_pid {
+        tool = tool.trust_pid();
     }
     if files.foreign_pids {
         tool = tool.foreign_pids();

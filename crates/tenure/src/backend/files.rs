@@ -3,12 +3,15 @@
 //! All functions block. Acquiring a lock file needs no runtime and no thread: C7 (fast start).
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use tenure_files::Cancel;
 use tenure_files::Class;
 use tenure_files::ObservedLock;
+use tenure_files::OnWait;
 use tenure_files::Token;
 use tenure_files::{FileHolding as FileHold, LossCause};
 
@@ -24,45 +27,48 @@ use crate::request::Request;
 use crate::signals::Signals;
 use crate::tenure::Tenure;
 use crate::tuning::Tuning;
-use crate::values::{Holder, HolderLiveness, Mode, Verdict, Wait};
+use crate::values::{Holder, HolderLiveness, Mode, Verdict};
 
-/// Interval of reports to a waiting caller.
-const TELL_EVERY: Duration = Duration::from_secs(1);
 /// Poll interval of a watch.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// Acquires a lock file.
-///
-/// If the caller wants progress reports, the wait is split into slices. There is no queue, so no
-/// position is lost between them.
+/// Acquires a lock file. The wait is one loop in `tenure-files`, which reports from inside.
 pub(super) fn acquire(request: &Request, cancel: Option<&Cancel>) -> Result<Guard, Error> {
-    let until = match request.wait {
-        Wait::For(time) => Instant::now().checked_add(time),
-        Wait::No | Wait::Forever => None,
-    };
-    loop {
-        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
-        let slice = match (request.wait, &request.on_wait, left) {
-            (Wait::No, _, _) => Wait::No,
-            (_, Some(_), Some(left)) => Wait::For(left.min(TELL_EVERY)),
-            (_, Some(_), None) => Wait::For(TELL_EVERY),
-            (wait, None, _) => wait,
-        };
-        let error = match once(request, slice, cancel) {
-            Ok(guard) => return Ok(guard),
-            Err(error) => described(Error::from_files(&request.place, &error), &request.tuning),
-        };
-        let in_vain = until.is_some_and(|until| Instant::now() >= until)
-            || cancel.is_some_and(Cancel::is_cancelled);
-        match (&error, &request.on_wait) {
-            (Error::TimedOut(busy) | Error::Busy(busy), Some(tell))
-                if !in_vain && slice != Wait::No =>
-            {
+    let on_wait = request.on_wait.clone().map(|tell| {
+        let (place, tuning) = (request.place.clone(), request.tuning.clone());
+        OnWait::new(move |error| {
+            let error = described(Error::from_files(&place, error), &tuning);
+            if let Error::TimedOut(busy) | Error::Busy(busy) = &error {
                 tell(busy);
             }
-            _ => return Err(error),
+        })
+    });
+    once(request, on_wait, cancel)
+        .map_err(|error| described(Error::from_files(&request.place, &error), &request.tuning))
+}
+
+/// Returns whether two addresses lead to one lock file, also through a bind mount, whose path differs.
+pub(super) fn is_same_lock_file(one: &Address, other: &Address) -> bool {
+    lock_file(one).is_some_and(|one| lock_file(other) == Some(one))
+}
+
+/// The directory of a lock file, by device and inode, and the name of the file.
+fn lock_file(place: &Address) -> Option<(u64, u64, OsString)> {
+    let (dir, name) = match place {
+        Address::Sidecar(file) => {
+            let mut name = file.file_name()?.to_owned();
+            name.push(".lock");
+            (file.parent()?.to_owned(), name)
         }
-    }
+        Address::Exclusive(dir) => (dir.clone(), tenure_files::exclusive::FILE_NAME.into()),
+        Address::Upload { dir, id } => {
+            let path = dir.join(format!("{id}.lock"));
+            (path.parent()?.to_owned(), path.file_name()?.to_owned())
+        }
+        _ => return None,
+    };
+    let metadata = std::fs::metadata(dir).ok()?;
+    Some((metadata.dev(), metadata.ino(), name))
 }
 
 /// Adds the description from the record. A holder in this process is known only by its handle,
@@ -83,14 +89,16 @@ fn described(mut error: Error, tuning: &Tuning) -> Error {
 
 fn once(
     request: &Request,
-    wait: Wait,
+    on_wait: Option<OnWait>,
     cancel: Option<&Cancel>,
 ) -> Result<Guard, tenure_files::Error> {
     let signals = Signals::new(&request.place);
     let held = match &request.place {
-        Address::Sidecar(file) => sidecar::acquire(file, request, wait, cancel, &signals)?,
-        Address::Exclusive(dir) => exclusive::acquire(dir, request, wait, cancel, &signals)?,
-        Address::Upload { dir, id } => upload::acquire(dir, id, request, wait, cancel, &signals)?,
+        Address::Sidecar(file) => sidecar::acquire(file, request, on_wait, cancel, &signals)?,
+        Address::Exclusive(dir) => exclusive::acquire(dir, request, on_wait, cancel, &signals)?,
+        Address::Upload { dir, id } => {
+            upload::acquire(dir, id, request, on_wait, cancel, &signals)?
+        }
         other => unreachable!("{} is no lock file", other.backend()),
     };
     let place = request.place.clone();

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use tenure_files::Cancel;
+use tenure_files::OnWait;
 use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, StalePolicy};
 use tenure_files::{Decision, Error};
 
@@ -23,7 +24,7 @@ const DOMAIN: &str = "tenure";
 pub(super) fn acquire(
     file: &Path,
     request: &Request,
-    wait: Wait,
+    on_wait: Option<OnWait>,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
 ) -> Result<BackendHold, Error> {
@@ -47,8 +48,11 @@ pub(super) fn acquire(
     if let Some(cancel) = cancel {
         options = options.cancel(cancel.clone());
     }
+    if let Some(on_wait) = on_wait {
+        options = options.on_wait(on_wait);
+    }
     let manager = Manager::new(DOMAIN);
-    let guard = match wait {
+    let guard = match request.wait {
         Wait::No => manager.try_acquire(&options)?,
         Wait::For(time) => manager.acquire(&options.timeout(time))?,
         Wait::Forever => manager.acquire(&options.timeout(None))?,
@@ -75,6 +79,9 @@ pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {
     }
     if tuning.durability == Durability::Fast {
         options = options.durability(tenure_files::Durability::Fast);
+    }
+    if let Some(mode) = tuning.mode {
+        options = options.mode(mode);
     }
     if tuning.trust_pid {
         options = options.trust_pid();

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use tenure_files::Cancel;
 use tenure_files::Error;
+use tenure_files::OnWait;
 use tenure_files::upload::{self, Fencing, FileLocker, LockRequest, UploadId, UploadLocker};
 
 use super::{BackendHold, files};
@@ -14,7 +15,7 @@ use crate::inspect::LockState;
 use crate::request::Request;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::tuning::{Durability, Tuning};
-use crate::values::{Fence, Holder, Wait};
+use crate::values::{Fence, Holder};
 
 /// Acquires an upload lock. Every waiter also makes a release request: U14 (make a release
 /// request).
@@ -22,7 +23,7 @@ pub(super) fn acquire(
     dir: &Path,
     id: &UploadId,
     request: &Request,
-    wait: Wait,
+    on_wait: Option<OnWait>,
     cancel: Option<&Cancel>,
     signals: &Arc<Signals>,
 ) -> Result<BackendHold, Error> {
@@ -30,10 +31,11 @@ pub(super) fn acquire(
     let guard = locker(dir, &request.tuning, request.fenced)?.lock_for(
         id,
         LockRequest {
-            wait,
+            wait: request.wait,
             purpose: request.purpose(),
             on_request: Arc::new(move |asked| heard.ask(&translated(asked))),
             cancel: cancel.cloned(),
+            on_wait,
             follows: request.follows,
         },
     )?;
@@ -46,6 +48,8 @@ pub(super) fn acquire(
 pub(super) fn locker(dir: &Path, tuning: &Tuning, fenced: bool) -> Result<FileLocker, Error> {
     let mut options = upload::Options {
         foreign_pids: tuning.files.foreign_pids,
+        trust_pid: tuning.files.trust_pid,
+        mode: tuning.files.mode,
         ..upload::Options::default()
     };
     if let Some(heartbeat) = tuning.files.heartbeat {
