@@ -70,6 +70,12 @@ impl RepositoryGuard {
         &self.key
     }
 
+    /// Returns the id of this hold, as listings show it: key and token
+    /// ([`BlockingObject::id`](crate::BlockingObject::id)).
+    pub fn id(&self) -> String {
+        format!("{}#{}", self.key, self.token)
+    }
+
     /// Returns the newest fencing number (P38 (repository fence counter)).
     ///
     /// `None` only for a shared lock in a store without conditional writes whose counter was never

@@ -244,6 +244,29 @@ impl BlockingObject {
         self.object.record().map(LockRecord::identity)
     }
 
+    /// Returns the id of the hold: its key and what tells this acquisition from a later one under
+    /// the same key.
+    ///
+    /// The key alone if no later acquisition can have it (a shared lock without a token), or if
+    /// the object is unreadable.
+    pub fn id(&self) -> String {
+        let Some(record) = self.object.record() else {
+            return self.key.path();
+        };
+        match (record.token(), &self.key) {
+            (Some(token), key) => format!("{key}#{token}"),
+            (None, ObjectKey::Exclusive) => format!("{}#{}", self.key, record.acquired_at),
+            (None, key) => key.path(),
+        }
+    }
+
+    /// Returns `true` if `id` names this hold: [`BlockingObject::id`], or the key alone where it
+    /// names one acquisition.
+    pub fn is_named(&self, id: &str) -> bool {
+        let by_key = self.key != ObjectKey::Exclusive || self.object.record().is_none();
+        id == self.id() || (by_key && id == self.key.path())
+    }
+
     /// Returns `true` if `other` is the same acquisition: the same identity, or the same version of
     /// an unreadable object.
     pub(crate) fn is_same(&self, other: &BlockingObject) -> bool {
