@@ -176,7 +176,8 @@ impl Inner {
             StoreOp::Put(key, body) => self.create(key, &body),
             StoreOp::DeleteVersion(key, version) => self.delete(key, &version),
             StoreOp::Delete(key) => self.delete_by_name(key),
-            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
+            // The driver waits, and performs one operation at a time here.
+            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
         };
         answer.unwrap_or_else(OpResult::Failed)
     }

@@ -230,7 +230,8 @@ impl Objects {
                 self.delete(&key, Deletion::Version(version)).await
             }
             StoreOp::Delete(key) => self.delete(&key, Deletion::Anything).await,
-            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
+            // The driver waits, and performs one operation at a time here.
+            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
         }
     }
 }

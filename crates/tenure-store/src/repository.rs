@@ -292,7 +292,7 @@ impl Repository {
     }
 
     /// Continues a lock that another process left (C13), by reviving it (P34 (revive a lapsed
-    /// lease)).
+    /// lease)). It keeps its fencing number, unless another client has taken one since.
     ///
     /// # Errors
     ///
@@ -495,7 +495,7 @@ impl Inner {
 
     async fn adopt(&self, ticket: Ticket) -> Result<RepositoryGuard, Error> {
         let terms = self.terms().await?;
-        let Ticket { key, token } = ticket;
+        let Ticket { key, token, fence } = ticket;
         let object = match self.store.perform(StoreOp::Read(key.clone())).await {
             OpResult::Found(object) => object,
             OpResult::Absent => {
@@ -518,7 +518,7 @@ impl Inner {
             ObjectKey::Exclusive => LockMode::Exclusive,
             ObjectKey::Shared(_) | ObjectKey::Fence | ObjectKey::Probe(_) => LockMode::Shared,
         };
-        let fence = record.fence();
+        let fence = record.fence().or(fence);
         let now = now();
         let own = OwnRecord {
             key,

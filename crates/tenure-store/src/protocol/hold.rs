@@ -124,7 +124,8 @@ pub enum Notice {
     StillOurs,
     /// Answer to [`HoldProcedure::check`]: the store could not be read.
     CheckFailed(OpFailure),
-    /// Answer to [`HoldProcedure::revive`]: held again, with a new fencing number.
+    /// Answer to [`HoldProcedure::revive`]: held again. The fencing number is a new one if another
+    /// client has taken one in between.
     Revived,
     /// Answer to [`HoldProcedure::revive`]: not revived; it may be tried again.
     NotRevived(OpFailure),
@@ -272,6 +273,7 @@ impl HoldProcedure {
                     terms,
                     self.mode,
                     own,
+                    self.fence,
                     observations,
                 )))
             }

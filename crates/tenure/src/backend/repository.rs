@@ -306,19 +306,18 @@ async fn look_on(tenure: &Tenure, place: &Address, changes: &ChangeStream) -> Re
     Ok(())
 }
 
-pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<Option<Fence>, Error> {
     let repository = tenure.repository(&hold.place, hold.ttl.unwrap_or(TTL))?;
+    let known = ticket(hold)?.with_fence(hold.fence.map(Fence::get));
     let renewed = async {
-        let guard = repository
-            .adopt(ticket(hold)?)
-            .await
-            .map_err(|error| translated(&hold.place, &error))?;
-        guard
-            .into_ticket()
-            .await
-            .map_err(|error| translated(&hold.place, &error))
+        let guard = repository.adopt(known).await?;
+        let fence = guard.fence();
+        guard.into_ticket().await?;
+        Ok(fence.and_then(Fence::new))
     };
-    renewed.await.map(drop)
+    renewed
+        .await
+        .map_err(|error| translated(&hold.place, &error))
 }
 
 pub(super) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
