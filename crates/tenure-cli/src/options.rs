@@ -91,6 +91,9 @@ pub(crate) struct ProtocolOptions {
     /// Write encrypted records (needs --key-file).
     #[arg(long, help_heading = REPOSITORIES)]
     seal: bool,
+    /// Write encrypted records, and do not trust records that are not (needs --key-file).
+    #[arg(long, help_heading = REPOSITORIES)]
+    require_sealed: bool,
     /// Refuse a store without conditional writes.
     #[arg(long, help_heading = REPOSITORIES)]
     require_cas: bool,
@@ -198,6 +201,7 @@ impl ProtocolOptions {
         ];
         let for_repositories = [
             (self.seal, "--seal"),
+            (self.require_sealed, "--require-sealed"),
             (self.require_cas, "--require-cas"),
             (self.tenure_only, "--tenure-only"),
             (self.strict, "--strict"),
@@ -250,6 +254,7 @@ impl ProtocolOptions {
             },
             repository: RepositoryTuning {
                 seal: if self.seal { Seal::Yes } else { Seal::No },
+                require_sealed: self.require_sealed,
                 demand: match self.require_cas {
                     true => Demand::ConditionalWrites,
                     false => Demand::Anything,

@@ -1,13 +1,13 @@
 //! HTTP interceptor for the `object_store` client.
 //!
 //! It adds what the client does not offer: the server's clock (K45 (age of files and objects)), the
-//! status of every response, and the conditional delete (P26 (levels of conditional writes), level
-//! 2).
+//! status and the error code of every response, and the conditional delete (P26 (levels of
+//! conditional writes), level 2).
 //!
 //! Each operation runs in the scope of an [`Exchange`]. The HTTP service in this module sits
 //! between the client and the network. It adds the condition to an outgoing `DELETE` and records
-//! `Date` and status of the response. The condition is added after the request was signed; this is
-//! valid because S3 and GCS sign only the headers that the request lists as signed.
+//! `Date`, status and error code of the response. The condition is added after the request was
+//! signed; this is valid because S3 and GCS sign only the headers that the request lists as signed.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -18,6 +18,9 @@ use object_store::ClientOptions;
 use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
+
+/// The header in which Azure sends its error code.
+const AZURE_CODE: &str = "x-ms-error-code";
 
 tokio::task_local! {
     static EXCHANGE: Arc<Exchange>;
@@ -30,13 +33,47 @@ pub(crate) struct Exchange {
     seen: Mutex<LastResponse>,
 }
 
-/// Date and status of the last response.
+/// Date, status and error code of the last response.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LastResponse {
     /// The server's clock, from the `Date` header.
     pub(crate) date: Option<Timestamp>,
     /// The status; `None` if no response arrived.
     pub(crate) status: Option<StatusCode>,
+    /// The store's own error code. A proxy between us and the store sends a status without one.
+    pub(crate) code: Option<ErrorCode>,
+}
+
+/// An error code of S3, GCS or Azure, as far as a decision depends on it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ErrorCode {
+    /// The object does not exist.
+    NoSuchKey,
+    /// The bucket or container does not exist.
+    NoSuchBucket,
+    /// The object exists already (Azure answers 409 where others answer 412).
+    AlreadyExists,
+    /// Any other code.
+    Other,
+}
+
+impl ErrorCode {
+    fn parse(code: &str) -> ErrorCode {
+        match code {
+            "NoSuchKey" | "BlobNotFound" => ErrorCode::NoSuchKey,
+            "NoSuchBucket" | "ContainerNotFound" => ErrorCode::NoSuchBucket,
+            "BlobAlreadyExists" => ErrorCode::AlreadyExists,
+            _ => ErrorCode::Other,
+        }
+    }
+
+    /// Finds the code in an error document: the first `<Code>` element.
+    fn in_document(body: &[u8]) -> Option<ErrorCode> {
+        let text = String::from_utf8_lossy(body);
+        let (_, rest) = text.split_once("<Code>")?;
+        let (code, _) = rest.split_once("</Code>")?;
+        Some(ErrorCode::parse(code.trim()))
+    }
 }
 
 /// The condition of a conditional delete.
@@ -94,16 +131,37 @@ impl Exchange {
         request.headers_mut().insert(header.0, value);
     }
 
-    fn note(&self, response: &HttpResponse) {
-        let date = response
-            .headers()
+    /// Records the response. Reads the body of an error, which carries the code, and returns a
+    /// response with the same body.
+    async fn note(&self, response: HttpResponse) -> Result<HttpResponse, HttpError> {
+        let (parts, body) = response.into_parts();
+        let date = parts
+            .headers
             .get(DATE)
             .and_then(|date| http_date(date.as_bytes()));
-        let seen = LastResponse {
+        let in_header = parts
+            .headers
+            .get(AZURE_CODE)
+            .and_then(|code| code.to_str().ok())
+            .map(ErrorCode::parse);
+        let mut seen = LastResponse {
             date,
-            status: Some(response.status()),
+            status: Some(parts.status),
+            code: in_header,
+        };
+        // 202: Azure answers a delete with a document that contains the answers to its parts.
+        let is_document = parts.status.is_client_error() || parts.status == StatusCode::ACCEPTED;
+        let body = match is_document {
+            true => {
+                // If the body is cut off, the response is as good as none.
+                let bytes = body.bytes().await?;
+                seen.code = seen.code.or_else(|| ErrorCode::in_document(&bytes));
+                bytes.into()
+            }
+            false => body,
         };
         *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        Ok(HttpResponse::from_parts(parts, body))
     }
 }
 
@@ -135,10 +193,10 @@ impl HttpService for WatchedClient {
             exchange.prepare(&mut request);
         }
         let response = self.0.execute(request).await?;
-        if let Some(exchange) = &exchange {
-            exchange.note(&response);
+        match &exchange {
+            Some(exchange) => exchange.note(response).await,
+            None => Ok(response),
         }
-        Ok(response)
     }
 }
 
@@ -152,5 +210,24 @@ mod tests {
         let want = "2026-03-07T09:00:30Z".parse().ok();
         assert_eq!(http_date(b"Sat, 07 Mar 2026 09:00:30 GMT"), want);
         assert_eq!(http_date(b"yesterday"), None);
+    }
+
+    /// P25 (failed reads are not absence): only the store's own code says that a key is missing.
+    #[test]
+    fn codes_are_read_from_error_documents() {
+        let code = |text: &str| ErrorCode::in_document(text.as_bytes());
+        let xml =
+            "<?xml version=\"1.0\"?><Error><Code>NoSuchKey</Code><Message>x</Message></Error>";
+        assert_eq!(code(xml), Some(ErrorCode::NoSuchKey));
+        assert_eq!(
+            code("<Error><Code>NoSuchBucket</Code></Error>"),
+            Some(ErrorCode::NoSuchBucket)
+        );
+        assert_eq!(
+            code("<Error><Code>SlowDown</Code></Error>"),
+            Some(ErrorCode::Other)
+        );
+        assert_eq!(code("404 page not found"), None);
+        assert_eq!(code("<Code>NoSuchKey"), None);
     }
 }

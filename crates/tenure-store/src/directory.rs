@@ -144,6 +144,15 @@ impl Store for Directory {
     }
 }
 
+/// Which old length a rewrite in place accepts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Length {
+    /// Only that of the new bytes: a reader without a lock must never see a mixture (K21).
+    Same,
+    /// Any that is not longer.
+    Any,
+}
+
 /// A file of the store: its directory, its name in that directory, and its key.
 struct StoreFile {
     dir: Dir,
@@ -167,7 +176,8 @@ impl Inner {
             StoreOp::Put(key, body) => self.create(key, &body),
             StoreOp::DeleteVersion(key, version) => self.delete(key, &version),
             StoreOp::Delete(key) => self.delete_by_name(key),
-            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
+            // The driver waits, and performs one operation at a time here.
+            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
         };
         answer.unwrap_or_else(OpResult::Failed)
     }
@@ -245,7 +255,7 @@ impl Inner {
         let content = match place.key {
             ObjectKey::Fence => Codec::decode_fence(file.bytes()),
             ObjectKey::Exclusive | ObjectKey::Shared(_) | ObjectKey::Probe(_) => {
-                self.codec.decode_record(file.bytes())
+                self.codec.decode_record(&place.key, file.bytes())
             }
         };
         let liveness = match &content {
@@ -295,7 +305,7 @@ impl Inner {
     }
 
     fn publish(&self, place: &StoreFile, body: &OpBody) -> Result<OpResult, OpFailure> {
-        let bytes = self.encode(body);
+        let bytes = self.encode(&place.key, body);
         let options = PublishOptions {
             mode: FILE_MODE,
             ..PublishOptions::default()
@@ -402,8 +412,10 @@ impl Inner {
                 None => return Ok(OpResult::Refused(ConditionFailure::Condition)),
             },
         };
-        let bytes = self.encode(body);
-        let answer = place.rewrite(file, &bytes, version).map_err(io_failure)?;
+        let bytes = self.encode(&place.key, body);
+        let answer = place
+            .rewrite(file, &bytes, version, Length::Same)
+            .map_err(io_failure)?;
         Ok(answer)
     }
 
@@ -420,16 +432,29 @@ impl Inner {
             Err(Errno::WOULDBLOCK) => return Ok(OpResult::Refused(ConditionFailure::Contention)),
             Err(errno) => return Err(io_failure(errno.into())),
         }
-        let bytes = self.encode(&OpBody::Fence(number));
-        let answer = place.rewrite(&file, &bytes, version).map_err(io_failure)?;
+        // The counter may have been copied from a bucket, or written by another tool, with another
+        // length. Blanks keep a longer file at its length, so that one write replaces all of it and
+        // a crash leaves either the old or the new number.
+        let mut bytes = self.encode(&place.key, &OpBody::Fence(number));
+        let length = file.metadata().map_err(io_failure)?.len();
+        let length = usize::try_from(length).unwrap_or(usize::MAX);
+        if length > FILE_LIMIT {
+            return Err(OpFailure::lasting(
+                "the fencing counter is larger than a counter can be",
+            ));
+        }
+        bytes.resize(bytes.len().max(length), b' ');
+        let answer = place
+            .rewrite(&file, &bytes, version, Length::Any)
+            .map_err(io_failure)?;
         file.sync_data().map_err(io_failure)?;
         Ok(answer)
     }
 
-    fn encode(&self, body: &OpBody) -> Vec<u8> {
+    fn encode(&self, key: &ObjectKey, body: &OpBody) -> Vec<u8> {
         match body {
             OpBody::Fence(number) => format!("{{\"fence\":{number:<FENCE_WIDTH$}}}\n").into_bytes(),
-            OpBody::Record(_) | OpBody::Probe(_) => self.codec.encode(body),
+            OpBody::Record(_) | OpBody::Probe(_) => self.codec.encode(key, body),
         }
     }
 
@@ -456,14 +481,20 @@ impl StoreFile {
     ///
     /// Refuses if the name no longer leads to this file, before or after the write, or if the file
     /// does not have `version`.
-    fn rewrite(&self, file: &File, bytes: &[u8], version: &Version) -> std::io::Result<OpResult> {
+    fn rewrite(
+        &self,
+        file: &File,
+        bytes: &[u8],
+        version: &Version,
+        expected: Length,
+    ) -> std::io::Result<OpResult> {
         let mut old = vec![0; bytes.len() + 1];
         let length = file.read_at(&mut old, 0)?;
         old.truncate(length);
         if !self.leads_to(file)? || version_of(file, &old)? != *version {
             return Ok(OpResult::Refused(ConditionFailure::Condition));
         }
-        if length != bytes.len() {
+        if expected == Length::Same && length != bytes.len() {
             return Err(std::io::Error::other(
                 "the record has another length than ours",
             ));
@@ -515,14 +546,33 @@ fn collect(dir: &Path, prefix: &str, keys: &mut Vec<ObjectKey>) -> std::io::Resu
             let text = format!("{} is not UTF-8", entry.path().display());
             return Err(std::io::Error::new(std::io::ErrorKind::InvalidData, text));
         };
-        if entry.file_type()?.is_dir() {
-            collect(&entry.path(), &format!("{prefix}{name}/"), keys)?;
-        } else {
-            keys.push(ObjectKey::Shared(format!("{prefix}{name}")));
+        match is_directory(&entry.file_type(), &entry.path())? {
+            Some(true) => match collect(&entry.path(), &format!("{prefix}{name}/"), keys) {
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                other => other?,
+            },
+            Some(false) => keys.push(ObjectKey::Shared(format!("{prefix}{name}"))),
+            None => {}
         }
     }
     keys.sort();
     Ok(())
+}
+
+/// Returns `None` if the entry vanished. A file system that does not tell the type of an entry
+/// needs a second call for it, and a lock may be released between the two.
+fn is_directory(
+    kind: &std::io::Result<std::fs::FileType>,
+    path: &Path,
+) -> std::io::Result<Option<bool>> {
+    match kind {
+        Ok(kind) => Ok(Some(kind.is_dir())),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(std::io::Error::new(
+            error.kind(),
+            format!("{}: {error}", path.display()),
+        )),
+    }
 }
 
 fn is_private(name: &OsStr) -> bool {
@@ -557,5 +607,22 @@ fn io_failure(error: std::io::Error) -> OpFailure {
             OpFailure::passing(error.to_string())
         }
         _ => OpFailure::lasting(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P25 (failed reads are not absence): on a file system without entry types, a lock that is
+    /// released during a listing is skipped; any other failure is a failure.
+    #[test]
+    fn an_entry_that_vanishes_during_a_listing_is_skipped() {
+        let failed = |kind| Err(std::io::Error::from(kind));
+        let path = Path::new("index/lock.shared/x");
+        let vanished = is_directory(&failed(std::io::ErrorKind::NotFound), path);
+        assert!(matches!(vanished, Ok(None)));
+        let denied = is_directory(&failed(std::io::ErrorKind::PermissionDenied), path);
+        assert!(denied.is_err());
     }
 }

@@ -16,7 +16,7 @@ use crate::protocol::{
     Acquire, AcquireRefusal, Acquired, BlockingObject, HoldProcedure, HoldStatus, Notice,
     OpFailure, OpResult, Procedure, ProcedureStep, Released, StoreOp,
 };
-use crate::store::Store;
+use crate::store::{BoxFuture, Store};
 use crate::time::BootTime;
 
 /// Timeout of one store operation; without an answer by then it counts as failed. Longer than the
@@ -53,10 +53,33 @@ pub(crate) async fn drive<S: Procedure>(store: &dyn Store, mut steps: S) -> S::E
 }
 
 async fn perform(store: &dyn Store, op: StoreOp) -> OpResult {
+    match op {
+        StoreOp::Together(ops) => OpResult::Together(perform_all(store, ops).await),
+        op => perform_one(store, op).await,
+    }
+}
+
+async fn perform_one(store: &dyn Store, op: StoreOp) -> OpResult {
+    if let StoreOp::WaitUntil(until) = op {
+        sleep_until(until).await;
+        return OpResult::Waited;
+    }
     match tokio::time::timeout(COMMAND_TIMEOUT, store.perform(op)).await {
         Ok(answer) => answer,
         Err(_) => OpResult::Failed(OpFailure::passing("the store gave no answer in time")),
     }
+}
+
+/// Performs all operations at the same time. The results are in the order of the operations.
+fn perform_all(store: &dyn Store, mut ops: Vec<StoreOp>) -> BoxFuture<'_, Vec<OpResult>> {
+    Box::pin(async move {
+        let Some(last) = ops.pop() else {
+            return Vec::new();
+        };
+        let (mut results, last) = tokio::join!(perform_all(store, ops), perform_one(store, last));
+        results.push(last);
+        results
+    })
 }
 
 /// Drives an acquire to its end.

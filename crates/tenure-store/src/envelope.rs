@@ -9,6 +9,11 @@
 //! All bytes from the store are untrusted until parsed: at most 64 KiB are decompressed, whatever
 //! size a frame declares, and the zstd decoder is written in Rust.
 //!
+//! A sealed record is bound to its key: the sealed text names the key for which it was written, in
+//! `sealed_for`. The name is inside the text and not in the associated data of the cipher, because
+//! originals open envelopes without associated data, and treat a record that they cannot open as
+//! free (P11, P12).
+//!
 //! Tenure never compresses. A record must keep its length to be rewritten in place (K21 (change
 //! records in place)), and all originals read plain JSON and uncompressed envelopes (P12 (plain
 //! records in encrypted repositories)).
@@ -21,6 +26,7 @@ use aws_lc_rs::aead::{AES_256_GCM, Aad, Nonce, RandomizedNonceKey};
 use ruzstd::decoding::{BlockDecodingStrategy, FrameDecoder};
 use serde::Deserialize;
 
+use crate::key::ObjectKey;
 use crate::protocol::OpBody;
 use crate::record::LockRecord;
 use crate::staleness::{ObjectContent, Unreadable};
@@ -103,11 +109,24 @@ pub enum Seal {
     Yes,
 }
 
+/// Which records count as records.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum Accept {
+    /// Plain and sealed ones, like the originals (P12).
+    #[default]
+    Any,
+    /// Only those that are sealed with the data key for the key under which they are stored
+    /// (`--require-sealed`). Others block a request while they are young (P24 (unparsable
+    /// repository records)), whatever date they claim.
+    Sealed,
+}
+
 /// Encodes and decodes the objects of a repository.
 #[derive(Clone, Debug, Default)]
 pub struct Codec {
     key: Option<DataKey>,
     seal: Seal,
+    accept: Accept,
 }
 
 impl Codec {
@@ -122,17 +141,23 @@ impl Codec {
         Codec {
             key: Some(key),
             seal,
+            accept: Accept::Any,
         }
     }
 
-    /// Encodes `body` to the bytes to store. Only records are ever sealed.
-    pub(crate) fn encode(&self, body: &OpBody) -> Vec<u8> {
+    /// Sets which records count as records.
+    pub fn accepting(self, accept: Accept) -> Codec {
+        Codec { accept, ..self }
+    }
+
+    /// Encodes `body` to the bytes to store at `at`. Only records are ever sealed.
+    pub(crate) fn encode(&self, at: &ObjectKey, body: &OpBody) -> Vec<u8> {
         match body {
             OpBody::Record(record) => {
-                let json = record.to_json().into_bytes();
+                let json = record.to_json();
                 match (&self.key, self.seal) {
-                    (Some(key), Seal::Yes) => seal(key, json),
-                    (Some(_), Seal::No) | (None, _) => json,
+                    (Some(key), Seal::Yes) => seal(key, bound(&json, at).into_bytes()),
+                    (Some(_), Seal::No) | (None, _) => json.into_bytes(),
                 }
             }
             OpBody::Fence(number) => format!("{{\"fence\":{number}}}").into_bytes(),
@@ -140,10 +165,10 @@ impl Codec {
         }
     }
 
-    /// Decodes the bytes of a lock object. Bytes that cannot be decoded give
+    /// Decodes the bytes of the lock object at `at`. Bytes that cannot be decoded give
     /// [`ObjectContent::Unreadable`].
-    pub(crate) fn decode_record(&self, stored: &[u8]) -> ObjectContent {
-        match self.unpack(stored) {
+    pub(crate) fn decode_record(&self, at: &ObjectKey, stored: &[u8]) -> ObjectContent {
+        match self.unpack(at, stored) {
             Ok(record) => ObjectContent::Record(record),
             Err(why) => unreadable(why, stored),
         }
@@ -161,18 +186,48 @@ impl Codec {
         }
     }
 
-    fn unpack(&self, stored: &[u8]) -> Result<LockRecord, Unreadable> {
+    fn unpack(&self, at: &ObjectKey, stored: &[u8]) -> Result<LockRecord, Unreadable> {
         if stored.len() > LIMIT {
             return Err(Unreadable::TooLarge);
         }
-        let json = if stored.len() > NONCE + TAG && stored[0] == ENVELOPE {
+        let is_sealed = stored.len() > NONCE + TAG && stored[0] == ENVELOPE;
+        let json = if is_sealed {
             let key = self.key.as_ref().ok_or(Unreadable::Opaque)?;
             decompress(open(key, &stored[1..])?)?
+        } else if self.accept == Accept::Sealed {
+            return Err(Unreadable::NotSealed);
         } else {
             decompress(stored.to_vec())?
         };
-        LockRecord::parse(&json).map_err(Unreadable::Damaged)
+        let record = LockRecord::parse(&json).map_err(Unreadable::Damaged)?;
+        if is_sealed {
+            match (sealed_for(&json), self.accept) {
+                (Some(name), _) if name == at.path() => {}
+                // Sealed by an original or by Tenure 0.1.0, which do not name the key.
+                (None, Accept::Any) => {}
+                (None, Accept::Sealed) | (Some(_), _) => return Err(Unreadable::Moved),
+            }
+        }
+        Ok(record)
     }
+}
+
+/// Adds the name of the key to the JSON of a record. Readers ignore unknown fields (P10
+/// (repository record syntax)).
+fn bound(json: &str, at: &ObjectKey) -> String {
+    let name = serde_json::Value::String(at.path());
+    let fields = json.strip_suffix('}').unwrap_or(json);
+    format!("{fields},\"sealed_for\":{name}}}")
+}
+
+/// Returns the key for which a sealed text was written, if it names one.
+fn sealed_for(json: &[u8]) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Bound {
+        sealed_for: Option<String>,
+    }
+    let text = String::from_utf8_lossy(json);
+    serde_json::from_str::<Bound>(&text).ok()?.sealed_for
 }
 
 fn unreadable(why: Unreadable, stored: &[u8]) -> ObjectContent {
@@ -272,6 +327,8 @@ fn at_most(decoder: impl Read) -> Result<Vec<u8>, Unpack> {
 mod tests {
     use super::*;
 
+    const AT: ObjectKey = ObjectKey::Exclusive;
+
     fn record() -> LockRecord {
         LockRecord {
             holder: "atlas-3 (pid 1)".into(),
@@ -289,22 +346,22 @@ mod tests {
     fn what_is_written_is_read_back() {
         let body = OpBody::Record(record());
         let plain = Codec::plain();
-        assert!(plain.encode(&body).starts_with(b"{"));
+        assert!(plain.encode(&AT, &body).starts_with(b"{"));
         assert!(
             Codec::with_key(key(1), Seal::No)
-                .encode(&body)
+                .encode(&AT, &body)
                 .starts_with(b"{")
         );
         let sealing = Codec::with_key(key(1), Seal::Yes);
-        let sealed = sealing.encode(&body);
+        let sealed = sealing.encode(&AT, &body);
         assert_eq!(sealed[0], 0x01);
         assert!(!sealed.windows(7).any(|part| part == b"atlas-3"));
         assert_eq!(
-            sealing.decode_record(&sealed),
+            sealing.decode_record(&AT, &sealed),
             ObjectContent::Record(record())
         );
         assert_eq!(
-            sealing.decode_record(&plain.encode(&body)),
+            sealing.decode_record(&AT, &plain.encode(&AT, &body)),
             ObjectContent::Record(record())
         );
     }
@@ -312,8 +369,8 @@ mod tests {
     /// P11: without the key a sealed record is opaque; with another key it is reported as such.
     #[test]
     fn a_sealed_record_needs_its_key() {
-        let sealed = Codec::with_key(key(1), Seal::Yes).encode(&OpBody::Record(record()));
-        let why = |codec: Codec| match codec.decode_record(&sealed) {
+        let sealed = Codec::with_key(key(1), Seal::Yes).encode(&AT, &OpBody::Record(record()));
+        let why = |codec: Codec| match codec.decode_record(&AT, &sealed) {
             ObjectContent::Unreadable { why, bytes } => {
                 assert_eq!(bytes, sealed.len() as u64);
                 why
@@ -324,6 +381,56 @@ mod tests {
         assert_eq!(why(Codec::with_key(key(2), Seal::No)), Unreadable::WrongKey);
     }
 
+    /// P11: a sealed record that was moved to another key is not a record of that key.
+    #[test]
+    fn a_sealed_record_is_bound_to_its_key() {
+        let codec = Codec::with_key(key(1), Seal::Yes);
+        let sealed = codec.encode(&AT, &OpBody::Record(record()));
+        let elsewhere = ObjectKey::Shared("x".into());
+        assert_eq!(
+            codec.decode_record(&AT, &sealed),
+            ObjectContent::Record(record())
+        );
+        let why = |content| match content {
+            ObjectContent::Unreadable { why, .. } => why,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            why(codec.decode_record(&elsewhere, &sealed)),
+            Unreadable::Moved
+        );
+    }
+
+    /// P11, P12: envelopes of Tenure 0.1.0 and of originals name no key and stay readable; with
+    /// `Accept::Sealed` only records that are bound to their key count.
+    #[test]
+    fn only_bound_records_count_when_sealing_is_required() {
+        let codec = Codec::with_key(key(1), Seal::Yes);
+        let strict = codec.clone().accepting(Accept::Sealed);
+        let json = record().to_json().into_bytes();
+        let unbound = seal(&key(1), json.clone());
+        let own = codec.encode(&AT, &OpBody::Record(record()));
+        for bytes in [&unbound, &own, &json] {
+            assert_eq!(
+                codec.decode_record(&AT, bytes),
+                ObjectContent::Record(record())
+            );
+        }
+        assert_eq!(
+            strict.decode_record(&AT, &own),
+            ObjectContent::Record(record())
+        );
+        for (bytes, expected) in [
+            (&unbound, Unreadable::Moved),
+            (&json, Unreadable::NotSealed),
+        ] {
+            let ObjectContent::Unreadable { why, .. } = strict.decode_record(&AT, bytes) else {
+                panic!("{expected} was accepted");
+            };
+            assert_eq!(why, expected);
+        }
+    }
+
     /// K21: the length of a sealed record does not depend on its values.
     #[test]
     fn a_sealed_record_keeps_its_length() {
@@ -331,8 +438,8 @@ mod tests {
         let mut other = record();
         other.holder = "atlas-4 (pid 2)".into();
         let (one, two) = (
-            codec.encode(&OpBody::Record(record())),
-            codec.encode(&OpBody::Record(other)),
+            codec.encode(&AT, &OpBody::Record(record())),
+            codec.encode(&AT, &OpBody::Record(other)),
         );
         assert_eq!(one.len(), two.len());
         assert_ne!(one[1..13], two[1..13], "a nonce was used twice");
@@ -354,7 +461,7 @@ mod tests {
         let zstd = |text: &[u8]| {
             ruzstd::encoding::compress_to_vec(text, ruzstd::encoding::CompressionLevel::Fastest)
         };
-        let read = |bytes: &[u8]| Codec::plain().decode_record(bytes);
+        let read = |bytes: &[u8]| Codec::plain().decode_record(&AT, bytes);
         let is_too_large = |content| {
             matches!(
                 content,
@@ -381,7 +488,7 @@ mod tests {
         for start in [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]] {
             let mut bytes = start.to_vec();
             bytes.extend_from_slice(b"no frame at all");
-            let content = Codec::plain().decode_record(&bytes);
+            let content = Codec::plain().decode_record(&AT, &bytes);
             let is_damaged = matches!(
                 content,
                 ObjectContent::Unreadable {
@@ -401,7 +508,7 @@ mod tests {
             ObjectContent::Fence(17)
         );
         assert_eq!(
-            Codec::plain().encode(&OpBody::Fence(17)),
+            Codec::plain().encode(&AT, &OpBody::Fence(17)),
             br#"{"fence":17}"#
         );
         for text in ["", "{}", r#"{"fence":-1}"#, r#"{"fence":"1"}"#, "17"] {

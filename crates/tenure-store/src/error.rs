@@ -29,6 +29,11 @@ pub enum Error {
     /// as stale after 120 s (P24 (unparsable repository records)).
     #[error("sealed records need a ttl of at most 120 s, not {} s", .0.as_secs())]
     SealedTtl(Duration),
+    /// Sealed records are required, and there is no key to open them.
+    #[error(
+        "sealed records are required, and no data key was given: pass the key file of the repository"
+    )]
+    NoDataKey,
     /// The store cannot be opened.
     #[error("{place}: cannot open the repository: {text}")]
     Open {
@@ -96,9 +101,11 @@ impl Error {
     /// Returns the class of the error, for programs (K2).
     pub fn class(&self) -> Class {
         match self {
-            Error::Address(_) | Error::Settings(_) | Error::Key(_) | Error::SealedTtl(_) => {
-                Class::BadInput
-            }
+            Error::Address(_)
+            | Error::Settings(_)
+            | Error::Key(_)
+            | Error::SealedTtl(_)
+            | Error::NoDataKey => Class::BadInput,
             Error::Open { class, .. } => *class,
             Error::Unsupported { .. } => Class::Unsupported,
             Error::Refused { refusal, .. } => refusal.class(),

@@ -70,6 +70,12 @@ impl RepositoryGuard {
         &self.key
     }
 
+    /// Returns the id of this hold, as listings show it: key and token
+    /// ([`BlockingObject::id`](crate::BlockingObject::id)).
+    pub fn id(&self) -> String {
+        format!("{}#{}", self.key, self.token)
+    }
+
     /// Returns the newest fencing number (P38 (repository fence counter)).
     ///
     /// `None` only for a shared lock in a store without conditional writes whose counter was never
@@ -181,6 +187,7 @@ impl RepositoryGuard {
             Ok(()) => Ok(Ticket {
                 key: self.key.clone(),
                 token: self.token.clone(),
+                fence: self.fence(),
             }),
             Err(_) => Err(Error::NotHeld {
                 place: Box::new(self.place.clone()),
@@ -254,6 +261,17 @@ impl fmt::Debug for RepositoryGuard {
 pub struct Ticket {
     pub(crate) key: ObjectKey,
     pub(crate) token: String,
+    /// Not part of the text: the fencing number that the holder knows.
+    pub(crate) fence: Option<u64>,
+}
+
+impl Ticket {
+    /// Sets the fencing number of the hold, which is not part of the text. It is kept when the hold
+    /// is continued, unless another client has taken one since. The record has it, too, but not
+    /// yet if its process left right after the acquire.
+    pub fn with_fence(self, fence: Option<u64>) -> Ticket {
+        Ticket { fence, ..self }
+    }
 }
 
 impl fmt::Display for Ticket {
@@ -276,7 +294,11 @@ impl FromStr for Ticket {
             Some((ObjectKey::lock(key)?, is_token.then(|| token.to_owned())?))
         });
         match parts {
-            Some((key, token)) => Ok(Ticket { key, token }),
+            Some((key, token)) => Ok(Ticket {
+                key,
+                token,
+                fence: None,
+            }),
             None => Err(TicketError(text.into())),
         }
     }

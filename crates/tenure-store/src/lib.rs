@@ -72,7 +72,7 @@ mod time;
 
 pub use address::{AddressError, Bucket, RepositoryAddress, Scheme};
 pub use driver::{EventListener, LockEvent};
-pub use envelope::{DataKey, KeyError, Seal};
+pub use envelope::{Accept, DataKey, KeyError, Seal};
 pub use error::{Error, Loss};
 pub use guard::{RepositoryGuard, Ticket, TicketError};
 pub use key::ObjectKey;

@@ -186,6 +186,9 @@ impl LockTerms {
     pub(crate) const ROUNDS: u8 = 5;
     /// Delay before a failed refresh is repeated (P32 (lease limit at 80 percent)).
     pub(crate) const REFRESH_RETRY: Duration = Duration::from_secs(2);
+    /// Delay before a holder reads its record again that the store reported as absent (K34 (detect
+    /// a lost lock)).
+    pub(crate) const ABSENCE_RETRY: Duration = Duration::from_secs(1);
     /// Time after which a conflicting record is read again before it counts (P33).
     pub(crate) const SECOND_LOOK: Duration = Duration::from_secs(10);
 

@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::StatusCode;
 use jiff::Timestamp;
 #[cfg(feature = "s3")]
 use object_store::aws::AmazonS3Builder;
@@ -23,7 +22,7 @@ use object_store::{
 use tenure_files::internal::{Here, verdict_without_lock};
 
 use crate::address::{Bucket, Scheme};
-use crate::connector::{Condition, Connector, Exchange, LastResponse};
+use crate::connector::{Condition, Connector, ErrorCode, Exchange, LastResponse};
 use crate::envelope::{Codec, LIMIT};
 use crate::key::ObjectKey;
 use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpResult, StoreOp};
@@ -93,7 +92,9 @@ impl Objects {
         let (got, seen) = Exchange::plain().run(get).await;
         match got {
             Ok((meta, bytes)) => Ok(OpResult::Found(self.object(key, meta, bytes, seen))),
-            Err(error) if is_no_such_key(&error, seen) => Ok(OpResult::Absent),
+            // Only the store's own code is absence; a bare 404 may come from a proxy (P25 (failed
+            // reads are not absence)).
+            Err(_) if seen.code == Some(ErrorCode::NoSuchKey) => Ok(OpResult::Absent),
             Err(error) => Err(failure(&error, seen)),
         }
     }
@@ -111,7 +112,7 @@ impl Objects {
                 bytes: meta.size,
             },
             (ObjectKey::Fence, Some(bytes)) => Codec::decode_fence(&bytes),
-            (_, Some(bytes)) => self.codec.decode_record(&bytes),
+            (_, Some(bytes)) => self.codec.decode_record(key, &bytes),
         };
         let liveness = match &content {
             ObjectContent::Record(record) => followed(record),
@@ -170,7 +171,7 @@ impl Objects {
             mode,
             ..PutOptions::default()
         };
-        let bytes = self.codec.encode(body);
+        let bytes = self.codec.encode(key, body);
         let put = self.client.put_opts(&path, bytes.into(), options);
         let (put, seen) = Exchange::plain().run(put).await;
         match put {
@@ -195,7 +196,7 @@ impl Objects {
         let (deleted, seen) = exchange.run(self.client.delete(&path)).await;
         match deleted {
             Ok(()) => Ok(OpResult::Deleted),
-            Err(error) if is_no_such_key(&error, seen) => Ok(OpResult::Absent),
+            Err(_) if seen.code == Some(ErrorCode::NoSuchKey) => Ok(OpResult::Absent),
             Err(error) if conditional => refusal(&error, seen),
             Err(error) => Err(failure(&error, seen)),
         }
@@ -229,7 +230,8 @@ impl Objects {
                 self.delete(&key, Deletion::Version(version)).await
             }
             StoreOp::Delete(key) => self.delete(&key, Deletion::Anything).await,
-            StoreOp::WaitUntil(_) => Ok(OpResult::Waited),
+            // The driver waits, and performs one operation at a time here.
+            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
         }
     }
 }
@@ -320,40 +322,31 @@ async fn next<S: futures_core::Stream + Unpin>(stream: &mut S) -> Option<S::Item
     std::future::poll_fn(|context| std::pin::Pin::new(&mut *stream).poll_next(context)).await
 }
 
-/// Returns `true` only if the store itself reports a missing key. A missing bucket is a failure
-/// (P25 (failed reads are not absence)).
-fn is_no_such_key(error: &object_store::Error, seen: LastResponse) -> bool {
-    let missing_place = ["NoSuchBucket", "ContainerNotFound", "bucket does not exist"];
-    let text = chain(error);
-    seen.status == Some(StatusCode::NOT_FOUND)
-        && !missing_place.iter().any(|code| text.contains(code))
-}
-
 /// Translates the failure of a conditional request.
 fn refusal(error: &object_store::Error, seen: LastResponse) -> Result<OpResult, OpFailure> {
-    let Some(status) = seen.status else {
-        return Err(failure(error, seen));
-    };
-    let why = match status.as_u16() {
-        412 => ConditionFailure::Condition,
-        // Azure answers 409 where others answer 412.
-        409 if chain(error).contains("BlobAlreadyExists") => ConditionFailure::Condition,
-        409 => ConditionFailure::Contention,
+    let why = match (seen.status.map(|status| status.as_u16()), seen.code) {
+        (Some(412), _) | (Some(409), Some(ErrorCode::AlreadyExists)) => ConditionFailure::Condition,
+        (Some(409), _) => ConditionFailure::Contention,
         // There is no object to replace.
-        404 if is_no_such_key(error, seen) => ConditionFailure::Condition,
-        304 | 400 | 501 => ConditionFailure::NotSupported,
+        (_, Some(ErrorCode::NoSuchKey)) => ConditionFailure::Condition,
+        (Some(304 | 400 | 501), _) => ConditionFailure::NotSupported,
         _ => return Err(failure(error, seen)),
     };
     Ok(OpResult::Refused(why))
 }
 
+/// Decides whether a retry may help, by the status and the store's code.
 fn failure(error: &object_store::Error, seen: LastResponse) -> OpFailure {
     let text = chain(error);
-    match seen.status.map(|status| status.as_u16()) {
-        None | Some(408 | 409 | 429 | 500..) => OpFailure::passing(text),
+    match (seen.status.map(|status| status.as_u16()), seen.code) {
+        (None | Some(408 | 409 | 429 | 500..), _) => OpFailure::passing(text),
         // This request had no condition, so the 412 is a store anomaly; a retry may succeed.
-        Some(412) => OpFailure::passing(text),
-        Some(_) => OpFailure::lasting(text),
+        (Some(412), _) => OpFailure::passing(text),
+        // The store accepted the request, and the connection was cut before the whole answer came.
+        (Some(200..300), _) => OpFailure::passing(text),
+        // A proxy without a backend, for example while it reloads: the store has not answered.
+        (Some(404), None) => OpFailure::passing(text),
+        (Some(_), _) => OpFailure::lasting(text),
     }
 }
 

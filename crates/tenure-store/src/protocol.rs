@@ -22,6 +22,10 @@
 //!    [`Procedure::answer`].
 //! 4. Repeat until [`ProcedureStep::Done`]. After that, call neither method.
 //!
+//! [`StoreOp::Together`] holds requests that do not depend on each other: perform them at the same
+//! time, in any order, and answer with [`OpResult::Together`] when all have ended, in the order of
+//! the requests. A store with 60 ms per request answers them all in 60 ms.
+//!
 //! Answer [`StoreOp::WaitUntil`] with [`OpResult::Waited`] at or after the given time. A result of
 //! the wrong kind counts as a failure.
 //!
@@ -39,8 +43,8 @@
 //!     mut perform: impl FnMut(StoreOp) -> OpResult,
 //! ) -> S::End {
 //!     loop {
-//!         let op = steps.next(clocks());
-//!         let answer = perform(op);
+//!         let ops = steps.next(clocks()).into_parts();
+//!         let answer = OpResult::together(ops.into_iter().map(&mut perform).collect());
 //!         match steps.answer(answer, clocks()) {
 //!             ProcedureStep::Going => {}
 //!             ProcedureStep::Done(end) => return end,
@@ -75,6 +79,7 @@ mod revive;
 mod rng;
 #[cfg(test)]
 mod tests;
+mod together;
 #[cfg(test)]
 mod vectors;
 mod write;
@@ -141,6 +146,26 @@ pub enum StoreOp {
     Delete(ObjectKey),
     /// Waits until this reading of `CLOCK_BOOTTIME`: [`OpResult::Waited`].
     WaitUntil(BootTime),
+    /// Performs all of these at the same time: [`OpResult::Together`]. Never nested.
+    Together(Vec<StoreOp>),
+}
+
+impl StoreOp {
+    /// Joins operations that are performed at the same time.
+    fn together(ops: Vec<StoreOp>) -> StoreOp {
+        match <[StoreOp; 1]>::try_from(ops) {
+            Ok([op]) => op,
+            Err(ops) => StoreOp::Together(ops),
+        }
+    }
+
+    /// Returns the operations that are performed at the same time; the inverse of `together`.
+    pub fn into_parts(self) -> Vec<StoreOp> {
+        match self {
+            StoreOp::Together(ops) => ops,
+            op => vec![op],
+        }
+    }
 }
 
 /// The content that an operation writes.
@@ -174,6 +199,26 @@ pub enum OpResult {
     Failed(OpFailure),
     /// The wait has ended.
     Waited,
+    /// The results of operations that were performed at the same time, in the order of their
+    /// requests.
+    Together(Vec<OpResult>),
+}
+
+impl OpResult {
+    /// Joins the results of operations that were performed at the same time.
+    pub fn together(results: Vec<OpResult>) -> OpResult {
+        match <[OpResult; 1]>::try_from(results) {
+            Ok([result]) => result,
+            Err(results) => OpResult::Together(results),
+        }
+    }
+
+    fn into_parts(self) -> Vec<OpResult> {
+        match self {
+            OpResult::Together(results) => results,
+            result => vec![result],
+        }
+    }
 }
 
 /// The reason why a store refused a conditional operation.
@@ -244,6 +289,29 @@ impl BlockingObject {
         self.object.record().map(LockRecord::identity)
     }
 
+    /// Returns the id of the hold: its key and what tells this acquisition from a later one under
+    /// the same key.
+    ///
+    /// The key alone if no later acquisition can have it (a shared lock without a token), or if
+    /// the object is unreadable.
+    pub fn id(&self) -> String {
+        let Some(record) = self.object.record() else {
+            return self.key.path();
+        };
+        match (record.token(), &self.key) {
+            (Some(token), key) => format!("{key}#{token}"),
+            (None, ObjectKey::Exclusive) => format!("{}#{}", self.key, record.acquired_at),
+            (None, key) => key.path(),
+        }
+    }
+
+    /// Returns `true` if `id` names this hold: [`BlockingObject::id`], or the key alone where it
+    /// names one acquisition.
+    pub fn is_named(&self, id: &str) -> bool {
+        let by_key = self.key != ObjectKey::Exclusive || self.object.record().is_none();
+        id == self.id() || (by_key && id == self.key.path())
+    }
+
     /// Returns `true` if `other` is the same acquisition: the same identity, or the same version of
     /// an unreadable object.
     pub(crate) fn is_same(&self, other: &BlockingObject) -> bool {
@@ -269,6 +337,13 @@ impl fmt::Display for StoreOp {
             StoreOp::DeleteVersion(key, _) => write!(f, "delete {key} by version"),
             StoreOp::Delete(key) => write!(f, "delete {key}"),
             StoreOp::WaitUntil(until) => write!(f, "wait until {:?}", until.0),
+            StoreOp::Together(ops) => {
+                for (at, op) in ops.iter().enumerate() {
+                    let before = if at == 0 { "" } else { ", " };
+                    write!(f, "{before}{op}")?;
+                }
+                Ok(())
+            }
         }
     }
 }
@@ -301,6 +376,9 @@ fn unexpected(answer: OpResult) -> OpFailure {
         | OpResult::Listed(_)
         | OpResult::Written(_)
         | OpResult::Deleted
-        | OpResult::Waited => OpFailure::lasting("the store gave an answer to another question"),
+        | OpResult::Waited
+        | OpResult::Together(_) => {
+            OpFailure::lasting("the store gave an answer to another question")
+        }
     }
 }

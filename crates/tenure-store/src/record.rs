@@ -147,7 +147,8 @@ impl LockRecord {
         self.tenure.as_ref().and_then(|block| block.fence)
     }
 
-    fn token(&self) -> Option<&str> {
+    /// Returns the token of the acquisition, if Tenure wrote the record.
+    pub(crate) fn token(&self) -> Option<&str> {
         self.tenure
             .as_ref()
             .and_then(|block| block.token.as_deref())

@@ -14,7 +14,7 @@ use crate::clocks::now;
 #[cfg(feature = "dir")]
 use crate::directory::{Directory, ProbeAccess};
 use crate::driver::{self, DriverState, EventListener};
-use crate::envelope::{Codec, DataKey, Seal};
+use crate::envelope::{Accept, Codec, DataKey, Seal};
 use crate::error::Error;
 use crate::guard::{RepositoryGuard, Ticket};
 use crate::key::ObjectKey;
@@ -40,6 +40,9 @@ pub struct Options {
     pub key: Option<DataKey>,
     /// Whether to seal our own records.
     pub seal: Seal,
+    /// Which records count as records. [`Accept::Sealed`] needs a data key and implies
+    /// [`Seal::Yes`].
+    pub accept: Accept,
     /// Whether a store without conditional writes is acceptable.
     pub demand: Demand,
     /// Settings of the store client that override the environment: `aws_endpoint`, `aws_region`, …
@@ -54,6 +57,7 @@ impl std::fmt::Debug for Options {
             .field("settings", &self.settings)
             .field("key", &self.key)
             .field("seal", &self.seal)
+            .field("accept", &self.accept)
             .field("demand", &self.demand)
             .field("config", &config)
             .finish()
@@ -160,19 +164,28 @@ impl Repository {
             settings,
             key,
             seal,
+            accept,
             demand,
             config,
         } = options;
         // Validate with level 0, which has the longest default settle time, so that the settings
         // are valid at every level.
         settings.terms(ConditionLevel::Nothing)?;
+        if accept == Accept::Sealed && key.is_none() {
+            return Err(Error::NoDataKey);
+        }
+        // Our own records must count, too.
+        let seal = match accept {
+            Accept::Any => seal,
+            Accept::Sealed => Seal::Yes,
+        };
         // P24 (unparsable repository records): clients without the key treat a sealed record as
         // stale 120 s after its last refresh.
         if seal == Seal::Yes && settings.ttl > Duration::from_secs(120) {
             return Err(Error::SealedTtl(settings.ttl));
         }
         let codec = match key {
-            Some(key) => Codec::with_key(key, seal),
+            Some(key) => Codec::with_key(key, seal).accepting(accept),
             None => Codec::plain(),
         };
         let (store, window, known): (Arc<dyn Store>, Arc<dyn Store>, _) = match &place {
@@ -279,7 +292,7 @@ impl Repository {
     }
 
     /// Continues a lock that another process left (C13), by reviving it (P34 (revive a lapsed
-    /// lease)).
+    /// lease)). It keeps its fencing number, unless another client has taken one since.
     ///
     /// # Errors
     ///
@@ -482,7 +495,7 @@ impl Inner {
 
     async fn adopt(&self, ticket: Ticket) -> Result<RepositoryGuard, Error> {
         let terms = self.terms().await?;
-        let Ticket { key, token } = ticket;
+        let Ticket { key, token, fence } = ticket;
         let object = match self.store.perform(StoreOp::Read(key.clone())).await {
             OpResult::Found(object) => object,
             OpResult::Absent => {
@@ -505,7 +518,7 @@ impl Inner {
             ObjectKey::Exclusive => LockMode::Exclusive,
             ObjectKey::Shared(_) | ObjectKey::Fence | ObjectKey::Probe(_) => LockMode::Shared,
         };
-        let fence = record.fence();
+        let fence = record.fence().or(fence);
         let now = now();
         let own = OwnRecord {
             key,

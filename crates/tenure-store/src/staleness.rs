@@ -61,6 +61,13 @@ pub enum Unreadable {
     /// Sealed, and the key does not open it (P11).
     #[error("sealed with another key, or damaged")]
     WrongKey,
+    /// Sealed for another key: it was moved or copied here, or, if sealing is required, it does not
+    /// name its key (P11).
+    #[error("sealed for another name, or without one")]
+    Moved,
+    /// Not sealed, and sealing is required (`--require-sealed`).
+    #[error("not sealed, and sealed records are required")]
+    NotSealed,
     /// Larger than 64 KiB, stored or decompressed (P13 (repository record size limit)).
     #[error("larger than a lock record can be")]
     TooLarge,

@@ -321,21 +321,22 @@ pub(crate) async fn watch(tenure: &Tenure, place: &Address) -> Result<WatchStrea
     }
 }
 
-/// Renews a detached hold (C13).
-pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+/// Renews a detached hold (C13). Returns its fence.
+pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<Option<Fence>, Error> {
     match &hold.place {
-        Address::Memory(_) => Err(not_held(hold)),
+        Address::Memory(_) => return Err(not_held(hold)),
         Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
             files::adopt(hold, tenure.tuning())?
                 .beat()
-                .map_err(|error| Error::from_files(&hold.place, &error))
+                .map_err(|error| Error::from_files(&hold.place, &error))?;
         }
         #[cfg(feature = "store")]
-        Address::Repository(_) => repository::renew_hold(tenure, hold).await,
+        Address::Repository(_) => return repository::renew_hold(tenure, hold).await,
         Address::Daemon { nodes, path } => {
-            daemon::renew_hold(&tenure.client(nodes)?, hold, path).await
+            daemon::renew_hold(&tenure.client(nodes)?, hold, path).await?;
         }
     }
+    Ok(hold.fence)
 }
 
 /// Releases a detached hold (C13).

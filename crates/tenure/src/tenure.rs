@@ -21,7 +21,7 @@ use crate::inspect::{Broken, Force, LockState, WatchStream};
 use crate::lock::{Lock, LockAll};
 use crate::request::Request;
 use crate::tuning::Tuning;
-use crate::values::{HoldId, Holder};
+use crate::values::{Fence, HoldId, Holder};
 
 /// A factory for locks of every backend, with one set of settings.
 ///
@@ -192,7 +192,10 @@ impl Tenure {
     }
 
     /// Renews the lease of a hold that outlives its process: C13 (holds for scripts).
-    pub async fn renew_hold(&self, hold: &Hold) -> Result<(), Error> {
+    ///
+    /// Returns the fence of the hold. In a repository it is a new one if another client has taken
+    /// one since the hold was last renewed.
+    pub async fn renew_hold(&self, hold: &Hold) -> Result<Option<Fence>, Error> {
         backend::renew_hold(self, hold).await
     }
 

@@ -100,6 +100,9 @@ pub struct RepositoryTuning {
     pub key: Option<tenure_store::DataKey>,
     /// Whether to seal new records.
     pub seal: tenure_store::Seal,
+    /// Only records that are sealed with the data key for their own name count as records; implies
+    /// sealing (`--require-sealed`).
+    pub require_sealed: bool,
     /// Whether the store must support conditional writes (`--require-cas`).
     pub demand: tenure_store::Demand,
     /// Only Tenure uses this store, so the waiting times for other programs are skipped
@@ -121,6 +124,7 @@ impl std::fmt::Debug for RepositoryTuning {
         f.debug_struct("RepositoryTuning")
             .field("key", &self.key)
             .field("seal", &self.seal)
+            .field("require_sealed", &self.require_sealed)
             .field("demand", &self.demand)
             .field("tenure_only", &self.tenure_only)
             .field("settle", &self.settle)

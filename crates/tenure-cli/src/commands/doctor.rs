@@ -134,7 +134,14 @@ fn store(address: &tenure_store::RepositoryAddress) -> Result<Vec<DoctorFinding>
         tenure_store::ConditionLevel::Deletes => "conditional writes and deletes",
     };
     let clock = match health.clock_ahead {
-        Some(ahead) => format!("the store's clock is {ahead:#} ahead of ours"),
+        Some(ahead) => {
+            let side = if ahead.is_negative() {
+                "behind"
+            } else {
+                "ahead of"
+            };
+            format!("the store's clock is {:#} {side} ours", ahead.abs())
+        }
         None => "the store does not report its clock".to_owned(),
     };
     Ok(vec![

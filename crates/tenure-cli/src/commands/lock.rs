@@ -157,11 +157,16 @@ impl RenewCommand {
 
     fn renew(&self) -> Result<(), CommandFailure> {
         let (hold, tenure) = adopt(&self.hold, &self.inspect_options)?;
-        block_on(tenure.renew_hold(&hold))?;
-        match OutputFormat::of(self.json) {
-            OutputFormat::Text => Ok(()),
-            OutputFormat::Json => {
-                output::line(&json!({ "renewed": hold.place().to_string() }).to_string())
+        let fence = block_on(tenure.renew_hold(&hold))?;
+        match (OutputFormat::of(self.json), fence) {
+            // In a repository the fence rises if another client has taken one in between.
+            (OutputFormat::Text, Some(number)) if fence != hold.fence() => {
+                output::line(&format!("the fence is now {number}"))
+            }
+            (OutputFormat::Text, _) => Ok(()),
+            (OutputFormat::Json, _) => {
+                let json = json!({ "renewed": hold.place().to_string(), "fence": fence });
+                output::line(&json.to_string())
             }
         }
     }

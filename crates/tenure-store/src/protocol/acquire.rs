@@ -4,20 +4,26 @@
 //! ```text
 //!   ┌── pause ◀── another lock is held, and the caller waits
 //!   ▼
-//! look ──▶ list (exclusive) ──▶ write ──▶ confirm ──▶ fence ──▶ clean up ──▶ Acquired
-//!   ▲                             │          └──────────┴── failed ─▶ withdraw ─▶ AcquireRefusal
-//!   └── taken, up to 5 times ─────┘
+//! look ──▶ write ──▶ confirm and fence ──▶ clean up ──▶ Acquired
+//!   ▲        │                └── failed ─▶ withdraw ─▶ AcquireRefusal
+//!   └────────┘ taken, up to 5 times
 //! ```
+//!
+//! With conditional writes, the look is one round of requests: the exclusive key, the shared locks
+//! and the fencing counter are read at the same time. It decides whether a write makes sense and
+//! which version it replaces. What it saw is not relied on: the write has a condition, the shared
+//! locks are listed again, and the counter is written on the condition that it is unchanged.
 //!
 //! Every failure while our record may be in the store goes through `withdraw`, which removes the
 //! record (P29 (unknown write outcome)). [`Acquire::cancel`] does the same.
 
-use super::confirm::{Confirm, Confirmed};
-use super::fence::{FenceError, TakeFence};
-use super::list::ListLocks;
+use super::confirm::{Confirm, Confirmed, ConfirmedHold, FencePlan};
+use super::fence::{FenceBase, FenceError, TakeFence};
+use super::list::{ListEnd, ListLocks};
 use super::remove::{RemoveObject, Removed};
-use super::retry::Retried;
+use super::retry::{Read, ReadPart, Retried};
 use super::rng::Rng;
+use super::together::Part;
 use super::write::{KeyPlan, RecordDraft, WriteExpectation, WriteRecord, WriteResult};
 use super::{
     BlockingObject, LockListing, OpFailure, OpResult, OwnRecord, Procedure, ProcedureStep, StoreOp,
@@ -111,22 +117,26 @@ pub struct Acquire {
     request: AcquireParams,
     rng: Rng,
     observations: Observations,
+    /// The fencing counter as the look saw it; `None` at level 0.
+    counter: Option<FenceBase>,
     round: u8,
     stage: AcquireStage,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum AcquireStage {
-    /// Reads the exclusive key (P28.1, P30.1).
-    Looking(Retried),
-    /// Lists the shared locks (P28.2). At level 0 with the time when the exclusive key was read,
+    /// Reads the exclusive key, and with conditional writes also the shared locks and the fencing
+    /// counter (P28.1, P28.2, P30.1).
+    Looking(Look),
+    /// Level 0: lists the shared locks (P28.2), with the time when the exclusive key was read,
     /// because no condition protects the write.
-    Listing(ListLocks, WriteExpectation, Option<BootTime>),
+    Listing(ListLocks, WriteExpectation, BootTime),
     /// Writes our record (P28.3, P30.2).
     Writing(WriteRecord),
-    /// Reads the conflicting locks again (P28.4, P28.5, P30.3, P30.4).
+    /// Reads the conflicting locks again and takes the fencing number (P28.4, P28.5, P30.3, P30.4,
+    /// P38).
     Confirming(Confirm),
-    /// Takes a fencing number (P38).
+    /// Level 0: takes a fencing number (P38).
     Fencing(TakeFence, OwnRecord, Vec<BlockingObject>),
     /// Removes stale shared locks (P28.6).
     Sweeping(RemoveObject, Vec<(ObjectKey, Version)>, Acquired),
@@ -140,16 +150,68 @@ enum AcquireStage {
 
 type AcquireEnd = Result<Acquired, AcquireRefusal>;
 
+/// The look before the write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct Look {
+    exclusive: ReadPart,
+    shared: Option<Part<ListLocks, ListEnd>>,
+    counter: Option<ReadPart>,
+}
+
+impl Look {
+    fn new(terms: &LockTerms, mode: LockMode, observations: &Observations) -> Look {
+        // At level 0 the time between the read of the exclusive key and the write is limited, so
+        // the key is read first, and the list only follows if it is free.
+        let at_once = terms.level != ConditionLevel::Nothing;
+        let listing = || ListLocks::shared(terms.clone(), observations.clone());
+        Look {
+            exclusive: Read::part(ObjectKey::Exclusive, terms.retries),
+            shared: (at_once && mode == LockMode::Exclusive).then(|| Part::new(listing())),
+            counter: at_once.then(|| Read::part(ObjectKey::Fence, terms.retries)),
+        }
+    }
+
+    fn next(&mut self, now: Now) -> StoreOp {
+        let mut request = Vec::new();
+        self.exclusive.ask(&mut request, now);
+        if let Some(shared) = &mut self.shared {
+            shared.ask(&mut request, now);
+        }
+        if let Some(counter) = &mut self.counter {
+            counter.ask(&mut request, now);
+        }
+        StoreOp::together(request)
+    }
+
+    fn answer(&mut self, answer: OpResult, now: Now) {
+        let mut answers = answer.into_parts().into_iter();
+        self.exclusive.answer(&mut answers, now);
+        if let Some(shared) = &mut self.shared {
+            shared.answer(&mut answers, now);
+        }
+        if let Some(counter) = &mut self.counter {
+            counter.answer(&mut answers, now);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.exclusive.is_done()
+            && self.shared.as_ref().is_none_or(Part::is_done)
+            && self.counter.as_ref().is_none_or(Part::is_done)
+    }
+}
+
 impl Acquire {
     /// Starts an acquire. `observations` are the versions that this process has seen before.
     pub fn new(terms: LockTerms, request: AcquireParams, observations: Observations) -> Acquire {
         let rng = Rng::new(request.seed);
-        let stage = AcquireStage::look(&terms);
+        let stage = AcquireStage::Looking(Look::new(&terms, request.mode, &observations));
         Acquire {
             terms,
             request,
             rng,
             observations,
+            counter: None,
             round: 0,
             stage,
         }
@@ -227,8 +289,32 @@ impl Acquire {
         AcquireStage::Withdrawing(RemoveObject::own(self.terms.clone(), own), refusal)
     }
 
-    /// Decides by the exclusive key how to continue (P28.1, P30.1).
-    fn looked(&mut self, found: Option<Object>, asked: Now, now: Now) -> ProcedureStep<AcquireEnd> {
+    /// Starts the look of an attempt.
+    fn look(&mut self) -> ProcedureStep<AcquireEnd> {
+        let look = Look::new(&self.terms, self.request.mode, &self.observations);
+        self.go(AcquireStage::Looking(look))
+    }
+
+    /// Decides how to continue after the look (P28.1, P28.2, P30.1).
+    fn looked(&mut self, look: Look, now: Now) -> ProcedureStep<AcquireEnd> {
+        // The shared locks first: their observations are the newer ones.
+        let listed = match look.shared.and_then(Part::end) {
+            None => None,
+            Some(Ok((view, observations))) => {
+                self.observations = observations;
+                Some(view)
+            }
+            Some(Err(failure)) => return self.refuse(AcquireRefusal::Store(failure), now),
+        };
+        let (found, asked) = match look.exclusive.end() {
+            Some((Ok(OpResult::Absent), asked)) => (None, asked),
+            Some((Ok(OpResult::Found(object)), asked)) => (Some(object), asked),
+            Some((Ok(other), _)) => {
+                return self.refuse(AcquireRefusal::Store(unexpected(other)), now);
+            }
+            Some((Err(failure), _)) => return self.refuse(AcquireRefusal::Store(failure), now),
+            None => (None, now),
+        };
         let expect = match found {
             None => {
                 self.observations.forget(&ObjectKey::Exclusive);
@@ -242,14 +328,26 @@ impl Acquire {
                 WriteExpectation::Stale(blocker.object.version)
             }
         };
-        match self.request.mode {
-            LockMode::Exclusive => {
+        if let Some(blocker) = listed.iter().flat_map(LockListing::blocking).next() {
+            return self.refuse(AcquireRefusal::Held(Box::new(blocker.clone())), now);
+        }
+        self.counter = match look.counter.and_then(Part::end) {
+            None => None,
+            Some((Err(failure), _)) => return self.refuse(AcquireRefusal::Store(failure), now),
+            Some((Ok(answer), _)) => match FenceBase::read(answer) {
+                Ok(base) => Some(base),
+                Err(error) => return self.refuse(error.into(), now),
+            },
+        };
+        match (self.request.mode, listed) {
+            // Level 0.
+            (LockMode::Exclusive, None) => {
                 let listing = ListLocks::shared(self.terms.clone(), self.observations.clone());
-                let looked = (self.terms.level == ConditionLevel::Nothing).then_some(asked.boot);
-                self.go(AcquireStage::Listing(listing, expect, looked))
+                self.go(AcquireStage::Listing(listing, expect, asked.boot))
             }
+            (LockMode::Exclusive, Some(_)) => self.write(expect),
             // A shared lock has its own key; a stale exclusive record stays.
-            LockMode::Shared => self.write(WriteExpectation::Nothing),
+            (LockMode::Shared, _) => self.write(WriteExpectation::Nothing),
         }
     }
 
@@ -269,7 +367,7 @@ impl Acquire {
         &mut self,
         view: &LockListing,
         expect: WriteExpectation,
-        looked: Option<BootTime>,
+        looked: BootTime,
         now: Now,
     ) -> ProcedureStep<AcquireEnd> {
         if let Some(blocker) = view.blocking().next() {
@@ -278,12 +376,12 @@ impl Acquire {
         // At level 0 no condition prevents us from overwriting a record that appeared after our
         // read. Other Tenure clients wait `settle` for writes that are based on older reads, so our
         // write must be sent within that time.
-        if looked.is_some_and(|at| now.boot.since(at) >= self.terms.settle) {
+        if now.boot.since(looked) >= self.terms.settle {
             if self.round == LockTerms::ROUNDS {
                 return self.refuse(AcquireRefusal::TooSlow, now);
             }
             self.round += 1;
-            return self.go(AcquireStage::look(&self.terms));
+            return self.look();
         }
         self.write(expect)
     }
@@ -319,7 +417,13 @@ impl Acquire {
                 // A copy: if this attempt fails, the next one continues with these observations.
                 let observations = self.observations.clone();
                 let mode = self.request.mode;
-                let confirm = Confirm::new(self.terms.clone(), mode, own, observations, now);
+                let plan = match self.terms.level {
+                    ConditionLevel::Nothing => FencePlan::Later,
+                    ConditionLevel::Writes | ConditionLevel::Deletes => {
+                        FencePlan::Take(self.counter.take())
+                    }
+                };
+                let confirm = Confirm::new(self.terms.clone(), mode, own, observations, plan, now);
                 self.go(AcquireStage::Confirming(confirm))
             }
             WriteResult::Taken(found) => {
@@ -328,7 +432,7 @@ impl Acquire {
                     return self.refuse(AcquireRefusal::LostRace { to }, now);
                 }
                 self.round += 1;
-                self.go(AcquireStage::look(&self.terms))
+                self.look()
             }
             WriteResult::Overtaken(object) => {
                 let to = self.other(Some(object), now);
@@ -353,8 +457,16 @@ impl Acquire {
 
     fn confirmed(&mut self, own: OwnRecord, end: Confirmed, now: Now) -> ProcedureStep<AcquireEnd> {
         match end {
-            Confirmed::Held(own, observations, stale) => {
+            Confirmed::Held(ConfirmedHold {
+                own,
+                observations,
+                stale,
+                fence,
+            }) => {
                 self.observations = observations;
+                if self.terms.level != ConditionLevel::Nothing {
+                    return self.fenced(own, stale, fence, now);
+                }
                 let fence = TakeFence::new(self.terms.clone(), self.request.mode);
                 self.go(AcquireStage::Fencing(fence, own, stale))
             }
@@ -367,6 +479,7 @@ impl Acquire {
                 self.refuse(AcquireRefusal::LostRace { to }, now)
             }
             Confirmed::Failed(failure) => self.withdraw(&own, AcquireRefusal::Store(failure)),
+            Confirmed::NoFence(error) => self.withdraw(&own, error.into()),
         }
     }
 
@@ -374,18 +487,9 @@ impl Acquire {
         &mut self,
         mut own: OwnRecord,
         stale: Vec<BlockingObject>,
-        end: Result<Option<u64>, FenceError>,
+        fence: Option<u64>,
         now: Now,
     ) -> ProcedureStep<AcquireEnd> {
-        let fence = match end {
-            Ok(fence) => fence,
-            Err(FenceError::Failed(failure)) => {
-                return self.withdraw(&own, AcquireRefusal::Store(failure));
-            }
-            Err(FenceError::Malformed | FenceError::Used) => {
-                return self.withdraw(&own, AcquireRefusal::Fence);
-            }
-        };
         if let Some(block) = &mut own.record.tenure {
             block.fence = fence;
         }
@@ -458,12 +562,12 @@ impl Acquire {
     }
 }
 
-impl AcquireStage {
-    fn look(terms: &LockTerms) -> AcquireStage {
-        AcquireStage::Looking(Retried::new(
-            StoreOp::Read(ObjectKey::Exclusive),
-            terms.retries,
-        ))
+impl From<FenceError> for AcquireRefusal {
+    fn from(error: FenceError) -> AcquireRefusal {
+        match error {
+            FenceError::Failed(failure) => AcquireRefusal::Store(failure),
+            FenceError::Malformed | FenceError::Used => AcquireRefusal::Fence,
+        }
     }
 }
 
@@ -472,7 +576,8 @@ impl Procedure for Acquire {
 
     fn next(&mut self, now: Now) -> StoreOp {
         match &mut self.stage {
-            AcquireStage::Looking(ask) | AcquireStage::Pausing(ask, _) => ask.next(now),
+            AcquireStage::Looking(look) => look.next(now),
+            AcquireStage::Pausing(ask, _) => ask.next(now),
             AcquireStage::Listing(listing, _, _) => listing.next(now),
             AcquireStage::Writing(write) => write.next(now),
             AcquireStage::Confirming(confirm) => confirm.next(now),
@@ -486,19 +591,13 @@ impl Procedure for Acquire {
 
     fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<AcquireEnd> {
         match self.stage.clone() {
-            AcquireStage::Looking(mut ask) => match ask.answer(answer, now) {
-                ProcedureStep::Going => self.go(AcquireStage::Looking(ask)),
-                ProcedureStep::Done(Ok(OpResult::Found(object))) => {
-                    self.looked(Some(object), ask.asked(now), now)
+            AcquireStage::Looking(mut look) => {
+                look.answer(answer, now);
+                match look.is_done() {
+                    true => self.looked(look, now),
+                    false => self.go(AcquireStage::Looking(look)),
                 }
-                ProcedureStep::Done(Ok(OpResult::Absent)) => self.looked(None, ask.asked(now), now),
-                ProcedureStep::Done(Ok(other)) => {
-                    self.refuse(AcquireRefusal::Store(unexpected(other)), now)
-                }
-                ProcedureStep::Done(Err(failure)) => {
-                    self.refuse(AcquireRefusal::Store(failure), now)
-                }
-            },
+            }
             AcquireStage::Listing(mut listing, expect, looked) => match listing.answer(answer, now)
             {
                 ProcedureStep::Going => self.go(AcquireStage::Listing(listing, expect, looked)),
@@ -520,7 +619,8 @@ impl Procedure for Acquire {
             },
             AcquireStage::Fencing(mut fence, own, stale) => match fence.answer(answer, now) {
                 ProcedureStep::Going => self.go(AcquireStage::Fencing(fence, own, stale)),
-                ProcedureStep::Done(end) => self.fenced(own, stale, end, now),
+                ProcedureStep::Done(Ok(number)) => self.fenced(own, stale, number, now),
+                ProcedureStep::Done(Err(error)) => self.withdraw(&own, error.into()),
             },
             AcquireStage::Sweeping(mut remove, dead, acquired) => {
                 match remove.answer(answer, now) {
@@ -540,7 +640,7 @@ impl Procedure for Acquire {
                     return ProcedureStep::Done(Err(timed_out(refusal)));
                 }
                 self.round = 0;
-                self.go(AcquireStage::look(&self.terms))
+                self.look()
             }
             AcquireStage::Over(refusal) => ProcedureStep::Done(Err(refusal)),
         }

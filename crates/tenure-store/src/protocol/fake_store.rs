@@ -35,6 +35,8 @@ pub(crate) struct FakeStore {
     pub(crate) log: Vec<String>,
     /// `(text, fault)`: affects the first operation whose line contains the text, once.
     pub(crate) faults: Vec<(&'static str, StoreFault)>,
+    /// The fault of the n-th operation that is not a wait.
+    pub(crate) nth_fault: Option<(usize, StoreFault)>,
     /// Each runs once, before the first operation whose line contains its text.
     pub(crate) hooks: Vec<OpHook>,
     versions: u64,
@@ -55,6 +57,7 @@ impl FakeStore {
             level,
             log: Vec::new(),
             faults: Vec::new(),
+            nth_fault: None,
             hooks: Vec::new(),
             versions: 0,
             seeds: 0,
@@ -185,6 +188,11 @@ impl FakeStore {
     }
 
     pub(crate) fn perform(&mut self, op: StoreOp) -> OpResult {
+        let ops = op.into_parts();
+        OpResult::together(ops.into_iter().map(|op| self.perform_one(op)).collect())
+    }
+
+    fn perform_one(&mut self, op: StoreOp) -> OpResult {
         if let StoreOp::WaitUntil(until) = op {
             self.log.push(op.to_string());
             assert!(until != BootTime::NEVER, "a wait without end");
@@ -198,8 +206,11 @@ impl FakeStore {
         }
         self.log.push(line.clone());
         self.pass(Duration::from_millis(10));
-        let fault = self.faults.iter().position(|(text, _)| line.contains(text));
-        match fault.map(|at| self.faults.remove(at).1) {
+        let done = self.log.iter().filter(|line| !line.starts_with("wait"));
+        let nth = self.nth_fault.filter(|(at, _)| at + 1 == done.count());
+        let planned = self.faults.iter().position(|(text, _)| line.contains(text));
+        let planned = planned.map(|at| self.faults.remove(at).1);
+        match nth.map(|(_, fault)| fault).or(planned) {
             Some(StoreFault::Lost) => OpResult::Failed(OpFailure::passing("lost")),
             Some(StoreFault::Denied) => OpResult::Failed(OpFailure::lasting("denied")),
             Some(StoreFault::AnswerLost) => {
@@ -253,7 +264,7 @@ impl FakeStore {
                 Some(_) => OpResult::Deleted,
                 None => OpResult::Absent,
             },
-            StoreOp::WaitUntil(_) => OpResult::Waited,
+            StoreOp::WaitUntil(_) | StoreOp::Together(_) => OpResult::Waited,
         }
     }
 }

@@ -1,5 +1,9 @@
 //! Fencing counter: one object beside the locks whose number only grows (P38 (repository fence
 //! counter), K39–K41).
+//!
+//! With conditional writes, an acquire takes its number with its last look ([`FenceBase`],
+//! [`Confirm`](super::confirm::Confirm)). [`TakeFence`] takes one alone: at level 0, and for a
+//! break.
 
 use std::time::Duration;
 
@@ -13,8 +17,62 @@ use crate::lock_terms::{ConditionLevel, LockMode, LockTerms};
 use crate::staleness::{ObjectContent, Version};
 use crate::time::Now;
 
-/// Takes the next fencing number. It is taken while the lock is held, never before (K39 (fencing
-/// number per acquisition)).
+/// The counter as it was read: the base of a conditional write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct FenceBase {
+    pub(super) number: u64,
+    /// `None` if there was no counter.
+    version: Option<Version>,
+}
+
+impl FenceBase {
+    /// Interprets the result of a read of the counter.
+    pub(super) fn read(answer: OpResult) -> Result<FenceBase, FenceError> {
+        match answer {
+            OpResult::Absent => Ok(FenceBase {
+                number: 0,
+                version: None,
+            }),
+            OpResult::Found(object) => match object.content {
+                ObjectContent::Fence(number) => Ok(FenceBase {
+                    number,
+                    version: Some(object.version),
+                }),
+                ObjectContent::Record(_) | ObjectContent::Unreadable { .. } => {
+                    Err(FenceError::Malformed)
+                }
+            },
+            other => Err(FenceError::Failed(unexpected(other))),
+        }
+    }
+
+    /// Returns the next number and the write that takes it.
+    pub(super) fn raise(&self, level: ConditionLevel) -> Result<(u64, StoreOp), FenceError> {
+        let next = self.number.checked_add(1).ok_or(FenceError::Used)?;
+        let body = OpBody::Fence(next);
+        let write = match (level, &self.version) {
+            (ConditionLevel::Nothing, _) => StoreOp::Put(ObjectKey::Fence, body),
+            (_, None) => StoreOp::Create(ObjectKey::Fence, body),
+            (_, Some(version)) => StoreOp::Replace(ObjectKey::Fence, body, version.clone()),
+        };
+        Ok((next, write))
+    }
+
+    /// The counter after the write of `number`.
+    pub(super) fn written(number: u64, version: Version) -> FenceBase {
+        FenceBase {
+            number,
+            version: Some(version),
+        }
+    }
+}
+
+/// Returns the pause before the counter is read again, after `attempts` others were faster.
+pub(super) fn contention_pause(attempts: u8) -> Duration {
+    Duration::from_millis(u64::from(attempts).min(50))
+}
+
+/// Takes the next fencing number.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct TakeFence {
     terms: LockTerms,
@@ -27,13 +85,13 @@ pub(super) struct TakeFence {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum FenceState {
     Reading(Retried),
-    Writing(u64, Option<Version>),
+    Writing(u64, StoreOp),
     Pausing(Retried),
 }
 
 impl TakeFence {
     /// Maximum number of attempts while other holders take numbers at the same time.
-    const ROUNDS: u8 = 100;
+    pub(super) const ROUNDS: u8 = 100;
 
     pub(super) fn new(terms: LockTerms, mode: LockMode) -> TakeFence {
         let doing = FenceState::read(&terms);
@@ -47,30 +105,27 @@ impl TakeFence {
         }
     }
 
-    fn found(
-        &mut self,
-        number: u64,
-        version: Option<Version>,
-    ) -> ProcedureStep<<Self as Procedure>::End> {
+    fn found(&mut self, base: &FenceBase) -> ProcedureStep<<Self as Procedure>::End> {
         // At level 0, two concurrent writers could hand out the same number. An exclusive holder is
         // alone; a shared one is not, so it uses the last number without incrementing it.
         if self.terms.level == ConditionLevel::Nothing && self.mode == LockMode::Shared {
-            return ProcedureStep::Done(Ok((number > 0).then_some(number)));
+            return ProcedureStep::Done(Ok((base.number > 0).then_some(base.number)));
         }
-        let Some(next) = number.checked_add(1) else {
-            return ProcedureStep::Done(Err(FenceError::Used));
-        };
-        self.doing = FenceState::Writing(next, version);
-        ProcedureStep::Going
+        match base.raise(self.terms.level) {
+            Ok((next, write)) => {
+                self.doing = FenceState::Writing(next, write);
+                ProcedureStep::Going
+            }
+            Err(error) => ProcedureStep::Done(Err(error)),
+        }
     }
 
     fn again(&mut self, now: Now) -> ProcedureStep<<Self as Procedure>::End> {
         if self.rounds == 0 {
-            let busy = OpFailure::passing("too many holders take fencing numbers at this moment");
-            return ProcedureStep::Done(Err(FenceError::Failed(busy)));
+            return ProcedureStep::Done(Err(FenceError::busy()));
         }
         self.rounds -= 1;
-        let until = now.boot + Duration::from_millis(u64::from(Self::ROUNDS - self.rounds).min(50));
+        let until = now.boot + contention_pause(Self::ROUNDS - self.rounds);
         self.doing = FenceState::Pausing(Retried::new(StoreOp::WaitUntil(until), 0));
         ProcedureStep::Going
     }
@@ -87,6 +142,14 @@ pub(super) enum FenceError {
     Failed(OpFailure),
 }
 
+impl FenceError {
+    pub(super) fn busy() -> FenceError {
+        FenceError::Failed(OpFailure::passing(
+            "too many holders take fencing numbers at this moment",
+        ))
+    }
+}
+
 impl FenceState {
     fn read(terms: &LockTerms) -> FenceState {
         FenceState::Reading(Retried::new(StoreOp::Read(ObjectKey::Fence), terms.retries))
@@ -100,14 +163,7 @@ impl Procedure for TakeFence {
     fn next(&mut self, now: Now) -> StoreOp {
         match &mut self.doing {
             FenceState::Reading(ask) | FenceState::Pausing(ask) => ask.next(now),
-            FenceState::Writing(number, version) => {
-                let body = OpBody::Fence(*number);
-                match (self.terms.level, version) {
-                    (ConditionLevel::Nothing, _) => StoreOp::Put(ObjectKey::Fence, body),
-                    (_, None) => StoreOp::Create(ObjectKey::Fence, body),
-                    (_, Some(version)) => StoreOp::Replace(ObjectKey::Fence, body, version.clone()),
-                }
-            }
+            FenceState::Writing(_, write) => write.clone(),
         }
     }
 
@@ -122,16 +178,10 @@ impl Procedure for TakeFence {
                 ProcedureStep::Done(Err(failure)) => {
                     ProcedureStep::Done(Err(FenceError::Failed(failure)))
                 }
-                ProcedureStep::Done(Ok(OpResult::Absent)) => self.found(0, None),
-                ProcedureStep::Done(Ok(OpResult::Found(object))) => match object.content {
-                    ObjectContent::Fence(number) => self.found(number, Some(object.version)),
-                    ObjectContent::Record(_) | ObjectContent::Unreadable { .. } => {
-                        ProcedureStep::Done(Err(FenceError::Malformed))
-                    }
+                ProcedureStep::Done(Ok(found)) => match FenceBase::read(found) {
+                    Ok(base) => self.found(&base),
+                    Err(error) => ProcedureStep::Done(Err(error)),
                 },
-                ProcedureStep::Done(Ok(other)) => {
-                    ProcedureStep::Done(Err(FenceError::Failed(unexpected(other))))
-                }
             },
             FenceState::Writing(number, _) => match answer {
                 OpResult::Written(_) => ProcedureStep::Done(Ok(Some(*number))),

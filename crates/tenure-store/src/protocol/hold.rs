@@ -10,7 +10,7 @@
 //!
 //! A release works in every state. Revival is P34 (revive a lapsed lease). An *intruder* is a
 //! conflicting lock that appears while this one is held; a shared holder may be set to report it
-//! only.
+//! only. A record that the store reports as absent is read a second time before it counts as lost.
 //!
 //! # How to drive it
 //!
@@ -74,6 +74,9 @@ enum HoldState {
     WatchingExclusive(Retried),
     WatchingShared(ListLocks),
     Asserting(Retried),
+    /// The store said that our record does not exist: waits, then reads it a second time.
+    Missing(Retried),
+    MissingAgain(Retried),
     Reviving(Revive),
     /// Revival failed permanently: removes our record, then the lock is lost for this cause.
     GivingUp(RemoveObject, LossCause),
@@ -121,7 +124,8 @@ pub enum Notice {
     StillOurs,
     /// Answer to [`HoldProcedure::check`]: the store could not be read.
     CheckFailed(OpFailure),
-    /// Answer to [`HoldProcedure::revive`]: held again, with a new fencing number.
+    /// Answer to [`HoldProcedure::revive`]: held again. The fencing number is a new one if another
+    /// client has taken one in between.
     Revived,
     /// Answer to [`HoldProcedure::revive`]: not revived; it may be tried again.
     NotRevived(OpFailure),
@@ -269,6 +273,7 @@ impl HoldProcedure {
                     terms,
                     self.mode,
                     own,
+                    self.fence,
                     observations,
                 )))
             }
@@ -340,6 +345,7 @@ impl HoldProcedure {
                 self.notices.push(Notice::Refreshed);
                 self.rest()
             }
+            RefreshResult::Lost(None) => self.missing(now),
             RefreshResult::Lost(found) => {
                 let cause = self.usurped(found, now);
                 self.lose(cause)
@@ -405,8 +411,41 @@ impl HoldProcedure {
                     self.lose(cause)
                 }
             },
-            OpResult::Absent => self.lose(LossCause::Removed),
+            OpResult::Absent => self.missing(now),
             _ => self.unwatched(now),
+        }
+    }
+
+    /// One absent answer is not a loss: a wrong one, from a server behind the store's address that
+    /// is not the store, would stop the work. The lease is valid meanwhile.
+    fn missing(&mut self, now: Now) -> ProcedureStep<Released> {
+        let until = now.boot + LockTerms::ABSENCE_RETRY;
+        self.go(HoldState::Missing(Retried::new(
+            StoreOp::WaitUntil(until),
+            0,
+        )))
+    }
+
+    fn looked_again(&mut self, answer: OpResult, now: Now) -> ProcedureStep<Released> {
+        match answer {
+            OpResult::Found(object) => match ours(&object, &self.own.record.identity()) {
+                Some(version) => {
+                    self.own.version = version;
+                    self.refresh_at = now.boot;
+                    self.notices.push(Notice::StillOurs);
+                    self.rest()
+                }
+                None => {
+                    let cause = self.usurped(Some(object), now);
+                    self.lose(cause)
+                }
+            },
+            OpResult::Absent => self.lose(LossCause::Removed),
+            other => {
+                self.refresh_at = now.boot + LockTerms::REFRESH_RETRY;
+                self.notices.push(Notice::CheckFailed(unexpected(other)));
+                self.rest()
+            }
         }
     }
 
@@ -463,7 +502,7 @@ impl HoldProcedure {
                     self.lose(cause)
                 }
             },
-            OpResult::Absent => self.lose(LossCause::Removed),
+            OpResult::Absent => self.missing(now),
             other => {
                 self.notices.push(Notice::CheckFailed(unexpected(other)));
                 self.rest()
@@ -547,6 +586,8 @@ impl Procedure for HoldProcedure {
             HoldState::Reviving(revive) => revive.next(now),
             HoldState::WatchingOwn(ask)
             | HoldState::WatchingExclusive(ask)
+            | HoldState::Missing(ask)
+            | HoldState::MissingAgain(ask)
             | HoldState::Asserting(ask) => ask.next(now),
             HoldState::WatchingShared(listing) => listing.next(now),
             HoldState::GivingUp(remove, _) | HoldState::Releasing(remove) => remove.next(now),
@@ -574,6 +615,14 @@ impl Procedure for HoldProcedure {
                 ProcedureStep::Done(Err(_)) => self.unwatched(now),
             },
             HoldState::Asserting(_) => self.asserted(answer, now),
+            HoldState::Missing(mut ask) => match ask.answer(answer, now) {
+                ProcedureStep::Going => self.go(HoldState::Missing(ask)),
+                ProcedureStep::Done(_) => {
+                    let ask = self.read(self.own.key.clone());
+                    self.go(HoldState::MissingAgain(ask))
+                }
+            },
+            HoldState::MissingAgain(_) => self.looked_again(answer, now),
             HoldState::Reviving(mut revive) => match revive.answer(answer, now) {
                 ProcedureStep::Going => self.go(HoldState::Reviving(revive)),
                 ProcedureStep::Done(end) => self.revived(revive.own().clone(), end, now),

@@ -3,9 +3,11 @@
 
 use std::time::Duration;
 
+use super::together::Part;
 use super::{
     ConditionFailure, OpFailure, OpFailureKind, OpResult, Procedure, ProcedureStep, StoreOp,
 };
+use crate::key::ObjectKey;
 use crate::time::{BootTime, Now};
 
 /// An operation that may be repeated: a read, a list or a wait.
@@ -77,5 +79,52 @@ impl Procedure for Retried {
         self.until = Some(now.boot + self.pause);
         self.pause = (self.pause * 2).min(Duration::from_secs(2));
         ProcedureStep::Going
+    }
+}
+
+/// A read beside other requests. Its result comes with the clock reading of [`Retried::asked`].
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Read(Retried);
+
+/// The result of a read, and when it was sent.
+pub(super) type ReadEnd = (Result<OpResult, OpFailure>, Now);
+
+/// A read beside other requests.
+pub(super) type ReadPart = Part<Read, ReadEnd>;
+
+impl Read {
+    pub(super) fn part(key: ObjectKey, retries: u8) -> ReadPart {
+        Part::new(Read(Retried::new(StoreOp::Read(key), retries)))
+    }
+}
+
+impl Procedure for Read {
+    type End = ReadEnd;
+
+    fn next(&mut self, now: Now) -> StoreOp {
+        self.0.next(now)
+    }
+
+    fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<ReadEnd> {
+        match self.0.answer(answer, now) {
+            ProcedureStep::Going => ProcedureStep::Going,
+            ProcedureStep::Done(end) => ProcedureStep::Done((end, self.0.asked(now))),
+        }
+    }
+}
+
+/// One operation without retries.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Once(pub(super) StoreOp);
+
+impl Procedure for Once {
+    type End = OpResult;
+
+    fn next(&mut self, _now: Now) -> StoreOp {
+        self.0.clone()
+    }
+
+    fn answer(&mut self, answer: OpResult, _now: Now) -> ProcedureStep<OpResult> {
+        ProcedureStep::Done(answer)
     }
 }

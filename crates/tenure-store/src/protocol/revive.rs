@@ -1,13 +1,14 @@
 //! Revive: recovers a lapsed lock (P34 (revive a lapsed lease)). Writes first, then checks for
-//! conflicts, then takes a fencing number.
+//! conflicts and takes a fencing number.
 //!
 //! The write succeeds only if no other client has changed our record. The conflict check finds
 //! clients that treated our record as stale without changing it; it comes after the write, because
-//! a pause could follow an earlier check. The fencing number is new: shared holders may have come
-//! and gone in between, with numbers larger than ours.
+//! a pause could follow an earlier check. Shared holders may have come and gone in between, with
+//! numbers larger than ours; then the fencing number is a new one. If the counter still shows our
+//! number, it is kept.
 
-use super::confirm::{Confirm, Confirmed};
-use super::fence::TakeFence;
+use super::confirm::{Confirm, Confirmed, ConfirmedHold, FencePlan};
+use super::fence::FenceError;
 use super::renew::{RefreshRecord, RefreshResult};
 use super::{BlockingObject, OpFailure, OpResult, OwnRecord, Procedure, ProcedureStep, StoreOp};
 use crate::lock_terms::{LockMode, LockTerms};
@@ -18,6 +19,8 @@ use crate::time::Now;
 pub(super) struct Revive {
     terms: LockTerms,
     mode: LockMode,
+    /// The fencing number before the lapse.
+    fence: Option<u64>,
     observations: Observations,
     /// Our record as last known, whatever the result.
     own: OwnRecord,
@@ -28,7 +31,6 @@ pub(super) struct Revive {
 enum ReviveState {
     Writing(RefreshRecord),
     Looking(Confirm),
-    Counting(TakeFence),
 }
 
 /// The result of a revival.
@@ -49,12 +51,14 @@ impl Revive {
         terms: LockTerms,
         mode: LockMode,
         own: OwnRecord,
+        fence: Option<u64>,
         observations: Observations,
     ) -> Revive {
         let doing = ReviveState::Writing(RefreshRecord::new(terms.clone(), own.clone()));
         Revive {
             terms,
             mode,
+            fence,
             observations,
             own,
             doing,
@@ -71,7 +75,12 @@ impl Revive {
             RefreshResult::Ours(own) => {
                 self.own = own.clone();
                 let observations = std::mem::take(&mut self.observations);
-                let confirm = Confirm::new(self.terms.clone(), self.mode, own, observations, now);
+                let plan = match self.fence {
+                    Some(number) => FencePlan::Keep(number),
+                    None => FencePlan::Take(None),
+                };
+                let terms = self.terms.clone();
+                let confirm = Confirm::new(terms, self.mode, own, observations, plan, now);
                 self.doing = ReviveState::Looking(confirm);
                 ProcedureStep::Going
             }
@@ -85,15 +94,24 @@ impl Revive {
 
     fn looked(&mut self, end: Confirmed) -> ProcedureStep<Revived> {
         match end {
-            Confirmed::Held(own, observations, _) => {
+            Confirmed::Held(ConfirmedHold {
+                own,
+                observations,
+                fence,
+                ..
+            }) => {
                 self.own = own;
-                self.observations = observations;
-                self.doing = ReviveState::Counting(TakeFence::new(self.terms.clone(), self.mode));
-                ProcedureStep::Going
+                ProcedureStep::Done(Revived::Held(fence, observations))
             }
             Confirmed::Conflict(blocker) => ProcedureStep::Done(Revived::Intruder(blocker)),
             Confirmed::Overtaken(found) => ProcedureStep::Done(Revived::Lost(found)),
-            Confirmed::Failed(failure) => ProcedureStep::Done(Revived::Failed(failure)),
+            Confirmed::Failed(failure) | Confirmed::NoFence(FenceError::Failed(failure)) => {
+                ProcedureStep::Done(Revived::Failed(failure))
+            }
+            Confirmed::NoFence(FenceError::Malformed | FenceError::Used) => {
+                let failure = OpFailure::passing("no fencing number was to be had");
+                ProcedureStep::Done(Revived::Failed(failure))
+            }
         }
     }
 }
@@ -105,7 +123,6 @@ impl Procedure for Revive {
         match &mut self.doing {
             ReviveState::Writing(renew) => renew.next(now),
             ReviveState::Looking(confirm) => confirm.next(now),
-            ReviveState::Counting(fence) => fence.next(now),
         }
     }
 
@@ -118,17 +135,6 @@ impl Procedure for Revive {
             ReviveState::Looking(confirm) => match confirm.answer(answer, now) {
                 ProcedureStep::Going => ProcedureStep::Going,
                 ProcedureStep::Done(end) => self.looked(end),
-            },
-            ReviveState::Counting(fence) => match fence.answer(answer, now) {
-                ProcedureStep::Going => ProcedureStep::Going,
-                ProcedureStep::Done(Ok(number)) => ProcedureStep::Done(Revived::Held(
-                    number,
-                    std::mem::take(&mut self.observations),
-                )),
-                ProcedureStep::Done(Err(_)) => {
-                    let failure = OpFailure::passing("no fencing number was to be had");
-                    ProcedureStep::Done(Revived::Failed(failure))
-                }
             },
         }
     }

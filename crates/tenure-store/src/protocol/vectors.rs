@@ -104,7 +104,7 @@ fn codec() -> Codec {
 fn fake(name: &str, key: ObjectKey, age: u64, codec: &Codec) -> FakeStore {
     let mut fake = FakeStore::new(ConditionLevel::Deletes);
     let object = Object {
-        content: codec.decode_record(&bytes(name)),
+        content: codec.decode_record(&ObjectKey::Exclusive, &bytes(name)),
         version: Version::tag("vector"),
         modified: Some(fake.now.wall - Duration::from_secs(age)),
         store_now: None,
@@ -207,7 +207,7 @@ fn a_date_in_2999_is_flagged() {
 /// P13: at most the limit and one block of the bomb are decompressed.
 #[test]
 fn the_bomb_does_not_go_off() {
-    let content = Codec::plain().decode_record(&bytes("bomb.zst"));
+    let content = Codec::plain().decode_record(&ObjectKey::Exclusive, &bytes("bomb.zst"));
     let is_too_large = matches!(
         content,
         ObjectContent::Unreadable {

@@ -7,8 +7,8 @@
 use std::time::Duration;
 
 use jiff::SignedDuration;
-use tenure_store::AcquireRefusal;
 use tenure_store::internal::{HoldStatus, Released};
+use tenure_store::{AcquireRefusal, LossCause};
 use tenure_store::{ConditionLevel, LockSettings};
 
 use crate::support::LockMode;
@@ -26,6 +26,9 @@ fn faults() -> Vec<Fault> {
         Fault::Refuse(429),
         Fault::Refuse(409),
         Fault::Refuse(412),
+        Fault::Proxy(404),
+        Fault::Proxy(502),
+        Fault::CutBody,
         Fault::IgnoreCondition,
         Fault::Delay(Duration::from_millis(20)),
         Fault::DelayAnswer(Duration::from_millis(20)),
@@ -106,7 +109,13 @@ async fn a_store_that_cannot_be_read_is_not_free() {
         (FaultKind::Get, "lock.exclusive"),
         (FaultKind::List, "lock.shared"),
     ] {
-        for fault in [Fault::Refuse(500), Fault::Refuse(403), Fault::LoseAnswer] {
+        for fault in [
+            Fault::Refuse(500),
+            Fault::Refuse(403),
+            Fault::LoseAnswer,
+            Fault::Proxy(404),
+            Fault::CutBody,
+        ] {
             let time = Time::begin(SignedDuration::ZERO);
             let mut process =
                 Process::new(&time, 7, SignedDuration::ZERO, &LockSettings::default());
@@ -186,4 +195,71 @@ async fn a_write_that_comes_late_is_refused_by_its_own_twin() {
     assert_eq!(*hold.status(), HoldStatus::Held, "after {applied} requests");
     assert_eq!(process.release(hold).await, Released::Done);
     assert_eq!(locks(&time), [""; 0]);
+}
+
+/// P25, P31 (refresh the lease): a proxy answers 404 for some seconds, as it does while it reloads.
+/// A holder keeps its lock and refreshes it afterwards; the lock stays held for other clients.
+#[tokio::test]
+async fn a_bare_404_of_a_proxy_is_neither_a_loss_nor_a_free_lock() {
+    for mode in [LockMode::Exclusive, LockMode::Shared] {
+        let time = Time::begin(SignedDuration::ZERO);
+        let settings = LockSettings::default();
+        let mut process = Process::new(&time, 7, SignedDuration::ZERO, &settings);
+        let mut hold = process.hold(mode).await;
+        process.keep(&mut hold, Duration::from_secs(28)).await;
+        time.server
+            .plan(FaultPlan::on_any(Fault::Proxy(404)).always());
+        // The refresh at 30 s and its repetitions fail.
+        process.keep(&mut hold, Duration::from_secs(33)).await;
+        assert_eq!(*hold.status(), HoldStatus::Held, "{mode:?}");
+        let mut other = Process::new(&time, 8, SignedDuration::ZERO, &settings);
+        let end = other.acquire(LockMode::Exclusive).await;
+        assert!(matches!(end, Err(AcquireRefusal::Store(_))), "{end:?}");
+        time.server.heal();
+        process
+            .keep(&mut hold, time.passed() + Duration::from_secs(5))
+            .await;
+        assert_eq!(*hold.status(), HoldStatus::Held, "{mode:?}");
+        assert!(!other.gets(LockMode::Exclusive).await, "{mode:?}");
+        assert_eq!(process.release(hold).await, Released::Done);
+    }
+}
+
+/// K34 (detect a lost lock): the store says once that our record does not exist. A holder looks a
+/// second time before it counts the lock as lost.
+#[tokio::test]
+async fn one_absent_answer_is_not_a_loss() {
+    for (kind, skip) in [(FaultKind::Put, 0), (FaultKind::Get, 0)] {
+        let time = Time::begin(SignedDuration::ZERO);
+        let settings = LockSettings::default();
+        let mut process = Process::new(&time, 7, SignedDuration::ZERO, &settings);
+        let mut hold = process.hold(LockMode::Exclusive).await;
+        process.keep(&mut hold, Duration::from_secs(2)).await;
+        let absent = |kind| {
+            FaultPlan::on(kind, Fault::Refuse(404))
+                .key("lock.exclusive")
+                .skip(skip)
+        };
+        time.server.plan(absent(kind));
+        if kind == FaultKind::Put {
+            // The refused refresh reads its record back.
+            time.server.plan(absent(FaultKind::Get).skip(1));
+        }
+        process.keep(&mut hold, Duration::from_secs(40)).await;
+        assert_eq!(*hold.status(), HoldStatus::Held, "{kind:?}");
+        assert_eq!(process.release(hold).await, Released::Done, "{kind:?}");
+    }
+}
+
+/// K34: a record that is gone is a loss, within seconds and long before the lease ends.
+#[tokio::test]
+async fn a_record_that_stays_absent_is_a_loss() {
+    let time = Time::begin(SignedDuration::ZERO);
+    let settings = LockSettings::default();
+    let mut process = Process::new(&time, 7, SignedDuration::ZERO, &settings);
+    let mut hold = process.hold(LockMode::Exclusive).await;
+    process.keep(&mut hold, Duration::from_secs(2)).await;
+    time.server.clear();
+    process.keep(&mut hold, Duration::from_secs(20)).await;
+    assert_eq!(*hold.status(), HoldStatus::Lost(LossCause::Removed));
 }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_store::{
-    BlockingObject as StoreBlocker, BreakTarget, Insist, LockListing, LossCause, Notice,
+    Accept, Class, FollowedProcess, LockEvent, LockMode as StoreMode, LockPurpose, LockSettings,
+    Loss, OnConflict, Options, OtherClients, Repository, RepositoryAddress,
+    RepositoryGuard as StoreGuard, Ticket, WaitLimit,
 };
 use tenure_store::{
-    Class, FollowedProcess, LockEvent, LockMode as StoreMode, LockPurpose, LockSettings, Loss,
-    OnConflict, Options, OtherClients, Repository, RepositoryAddress,
-    RepositoryGuard as StoreGuard, Ticket, WaitLimit,
+    BlockingObject as StoreBlocker, BreakTarget, Insist, LockListing, LossCause, Notice,
 };
 use tenure_store::{ProcessLiveness as StoreLife, Staleness as StoreVerdict};
 use tokio::sync::Notify;
@@ -120,7 +120,7 @@ impl RepositoryHold {
     }
 
     pub(super) fn owner(&self) -> String {
-        self.guard.key().to_string()
+        self.guard.id()
     }
 
     pub(super) async fn check(&self, place: &Address) -> Result<(), Error> {
@@ -197,6 +197,10 @@ pub(crate) fn open(place: &Address, tuning: &Tuning, ttl: Duration) -> Result<Re
         },
         key: tuning.key.clone(),
         seal: tuning.seal,
+        accept: match tuning.require_sealed {
+            true => Accept::Sealed,
+            false => Accept::Any,
+        },
         demand: tuning.demand,
         config: tuning.config.clone(),
     };
@@ -232,11 +236,7 @@ pub(super) async fn break_hold(
         .inspect()
         .await
         .map_err(|error| translated(place, &error))?;
-    let is_named = |lock: &&StoreBlocker| {
-        breaking
-            .id
-            .is_none_or(|id| lock.key.to_string() == id.as_str())
-    };
+    let is_named = |lock: &&StoreBlocker| breaking.id.is_none_or(|id| lock.is_named(id.as_str()));
     let named: Vec<&StoreBlocker> = view.locks.iter().filter(is_named).collect();
     if named.is_empty() {
         return Err(Error::refused(
@@ -306,19 +306,18 @@ async fn look_on(tenure: &Tenure, place: &Address, changes: &ChangeStream) -> Re
     Ok(())
 }
 
-pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
+pub(super) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<Option<Fence>, Error> {
     let repository = tenure.repository(&hold.place, hold.ttl.unwrap_or(TTL))?;
+    let known = ticket(hold)?.with_fence(hold.fence.map(Fence::get));
     let renewed = async {
-        let guard = repository
-            .adopt(ticket(hold)?)
-            .await
-            .map_err(|error| translated(&hold.place, &error))?;
-        guard
-            .into_ticket()
-            .await
-            .map_err(|error| translated(&hold.place, &error))
+        let guard = repository.adopt(known).await?;
+        let fence = guard.fence();
+        guard.into_ticket().await?;
+        Ok(fence.and_then(Fence::new))
     };
-    renewed.await.map(drop)
+    renewed
+        .await
+        .map_err(|error| translated(&hold.place, &error))
 }
 
 pub(super) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Error> {
@@ -370,7 +369,7 @@ fn blocker(place: &Address, found: &StoreBlocker) -> Blocker {
             .and_then(|record| record.fence())
             .and_then(Fence::new),
         verdict: Verdict::new(life, found.verdict.to_string()),
-        id: Some(HoldId::new(found.key.to_string())),
+        id: Some(HoldId::new(found.id())),
     }
 }
 

@@ -3,7 +3,9 @@
 
 use super::super::Procedure;
 use super::super::fake_store::{FakeStore, StoreFault};
-use super::super::{Acquire, AcquireRefusal, ProcedureStep, Released, StoreOp, WaitBehavior};
+use super::super::{
+    Acquire, AcquireRefusal, HoldProcedure, ProcedureStep, Released, StoreOp, WaitBehavior,
+};
 use super::{LEVELS, MODES, release, seconds, shared_key};
 use crate::key::ObjectKey;
 use crate::lock_terms::{ConditionLevel, LockMode, LockSettings, LockTerms, OtherClients};
@@ -62,19 +64,8 @@ fn no_fault_leaves_a_record_behind() {
             for fault in [StoreFault::Lost, StoreFault::AnswerLost, StoreFault::Denied] {
                 for at in 0..steps {
                     let mut fake = FakeStore::new(level);
-                    let mut acquire = fake.begin(mode, "amy");
-                    let (mut done, mut faults) = (0, vec![("", fault)]);
-                    let end = loop {
-                        let before = fake.log.len();
-                        if done == at {
-                            fake.faults.append(&mut faults);
-                        }
-                        let progress = fake.step(&mut acquire);
-                        done += usize::from(!fake.log[before].starts_with("wait"));
-                        if let ProcedureStep::Done(end) = progress {
-                            break end;
-                        }
-                    };
+                    fake.nth_fault = Some((at, fault));
+                    let end = fake.acquire(mode, "amy");
                     let story = format!("{level:?} {mode:?} {fault:?} at {at}: {:?}", fake.log);
                     match (end, fault) {
                         (Ok(acquired), StoreFault::Lost | StoreFault::AnswerLost) => {
@@ -217,7 +208,8 @@ fn a_shared_lock_looks_twice() {
             let mut acquire = fake.begin(LockMode::Shared, "amy");
             let mut reads = 0;
             let end = loop {
-                if let StoreOp::Read(ObjectKey::Exclusive) = acquire.next(fake.now) {
+                let request = acquire.next(fake.now).into_parts();
+                if request.contains(&StoreOp::Read(ObjectKey::Exclusive)) {
                     reads += 1;
                     if reads == look {
                         fake.original(ObjectKey::Exclusive, 0, 60);
@@ -324,7 +316,12 @@ fn stale_shared_locks_are_swept() {
         let mut fake = FakeStore::new(level);
         fake.original(shared_key(), 1200, -600);
         let wake = |fake: &mut FakeStore| fake.original(shared_key(), 0, 60);
-        fake.hooks.push(("tenure/fence", Box::new(wake)));
+        // After the locks were listed for the last time.
+        let counted = match level {
+            ConditionLevel::Nothing => "put index/lock.tenure/fence",
+            ConditionLevel::Writes | ConditionLevel::Deletes => "create index/lock.tenure/fence",
+        };
+        fake.hooks.push((counted, Box::new(wake)));
         fake.acquire(LockMode::Exclusive, "amy").unwrap();
         assert_eq!(
             fake.locks().len(),
@@ -392,7 +389,8 @@ fn a_cancelled_acquire_leaves_nothing() {
                 let early =
                     (0..at).any(|_| !matches!(fake.step(&mut acquire), ProcedureStep::Going));
                 if early {
-                    assert!(at > 5, "cancelled at every step");
+                    // Look, write, look, settle, last look.
+                    assert!(at >= 5, "cancelled at every step");
                     break;
                 }
                 acquire.cancel();
@@ -413,8 +411,15 @@ fn a_lease_used_up_on_arrival_was_never_held() {
     for level in LEVELS {
         for mode in MODES {
             let mut fake = FakeStore::new(level);
+            // The last request of the acquire.
+            let last = match level {
+                ConditionLevel::Nothing => "read index/lock.tenure/fence",
+                ConditionLevel::Writes | ConditionLevel::Deletes => {
+                    "create index/lock.tenure/fence"
+                }
+            };
             fake.hooks.push((
-                "read index/lock.tenure/fence",
+                last,
                 Box::new(|fake| {
                     fake.pass(seconds(48));
                 }),
@@ -453,4 +458,53 @@ fn without_conditions_a_slow_store_is_given_up() {
     let refusal = fake.acquire(LockMode::Exclusive, "slow").unwrap_err();
     assert_eq!(refusal, AcquireRefusal::TooSlow);
     assert!(!fake.log.iter().any(|line| line.starts_with("put")));
+}
+
+/// P28, P30, P35: the rounds of requests on the critical path. With conditional writes an acquire
+/// without other clients takes three; what runs within the settle time is not on it. A refresh and
+/// a release take one.
+#[test]
+fn an_acquire_takes_three_rounds_where_conditions_exist() {
+    for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {
+        for company in [OtherClients::TenureOnly, OtherClients::Originals] {
+            for mode in MODES {
+                let mut fake = FakeStore::new(level);
+                let settings = LockSettings {
+                    company,
+                    ..LockSettings::default()
+                };
+                let terms = settings.terms(level).unwrap();
+                let request = fake.request(mode, "amy");
+                let mut acquire = Acquire::new(terms.clone(), request, Observations::default());
+                let (mut rounds, mut settling) = (Vec::new(), 0);
+                let acquired = loop {
+                    let op = acquire.next(fake.now);
+                    match op {
+                        // The round before the wait is part of the settle time.
+                        StoreOp::WaitUntil(_) => settling += 1,
+                        _ => rounds.push(op.to_string()),
+                    }
+                    if let ProcedureStep::Done(end) = fake.step(&mut acquire) {
+                        break end.unwrap();
+                    }
+                };
+                assert_eq!(settling, usize::from(company == OtherClients::Originals));
+                assert_eq!(rounds.len() - settling, 3, "{rounds:#?}");
+
+                let mut hold = HoldProcedure::new(terms, acquired);
+                fake.log.clear();
+                assert_eq!(fake.step(&mut hold), ProcedureStep::Going);
+                assert_eq!(fake.log.len(), 1, "a refresh: {:?}", fake.log);
+                fake.log.clear();
+                assert_eq!(release(&mut fake, hold), Released::Done);
+                // Without conditional deletes, the record is read before it is deleted.
+                let requests = if level == ConditionLevel::Deletes {
+                    1
+                } else {
+                    2
+                };
+                assert_eq!(fake.log.len(), requests, "a release: {:?}", fake.log);
+            }
+        }
+    }
 }

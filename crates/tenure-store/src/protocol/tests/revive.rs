@@ -25,8 +25,8 @@ fn revive(fake: &mut FakeStore, hold: &mut HoldProcedure) {
     }
 }
 
-/// P34: an untouched lock is revived by a write followed by a conflict check, with a fencing number
-/// above all that were given out in between.
+/// P34: an untouched lock is revived by a write followed by a conflict check. It keeps its fencing
+/// number if no other client has taken one.
 #[test]
 fn a_lapsed_lock_comes_back_if_no_other_client_acquired_it() {
     for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {
@@ -48,9 +48,37 @@ fn a_lapsed_lock_comes_back_if_no_other_client_acquired_it() {
                 "the write comes first: {:?}",
                 fake.log
             );
-            assert!(hold.fence() > first);
+            assert_eq!(hold.fence(), first);
             assert!(hold.valid_until() > fake.now.boot);
             assert_eq!(release(&mut fake, hold), Released::Done);
+        }
+    }
+}
+
+/// P34, P38: if another client has taken a fencing number in between, the revived lock gets one
+/// above it, and the conflicts are checked again after the counter was read.
+#[test]
+fn a_revived_lock_is_fenced_above_all_that_came_in_between() {
+    for level in [ConditionLevel::Writes, ConditionLevel::Deletes] {
+        for mode in MODES {
+            let mut fake = FakeStore::new(level);
+            let mut amy = fake.hold(mode, "amy");
+            let first = amy.fence();
+            sleep(&mut fake, &mut amy);
+            let bob = fake.hold(LockMode::Shared, "bob");
+            let between = bob.fence();
+            assert_eq!(release(&mut fake, bob), Released::Done);
+            fake.log.clear();
+            revive(&mut fake, &mut amy);
+            let story = format!("{level:?} {mode:?}: {:#?}", fake.log);
+            assert_eq!(*amy.status(), HoldStatus::Held, "{story}");
+            assert!(first < between && between < amy.fence(), "{story}");
+            let at = |text: &str| fake.log.iter().rposition(|line| line.starts_with(text));
+            let looked = match mode {
+                LockMode::Exclusive => at("list"),
+                LockMode::Shared => at("read index/lock.exclusive"),
+            };
+            assert!(looked > at("read index/lock.tenure/fence"), "{story}");
         }
     }
 }

@@ -32,15 +32,27 @@ pub(crate) type Id = u32;
 
 const NO_PROCESS: Id = Id::MAX;
 
+/// Number of requests that a process may send together: the exclusive key, two shared locks and the
+/// counter.
+pub(crate) const AT_ONCE: usize = 4;
+
+impl Info {
+    /// Returns `true` if only one request is not applied yet.
+    pub(crate) fn is_last_ask(&self) -> bool {
+        self.asks.iter().filter(|ask| **ask != Ask::Nothing).count() == 1
+    }
+}
+
 /// An event of one process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Event {
-    /// It receives the result and sends its next request.
-    Told(Got),
-    /// A result is ready, but the process pauses before it reads it.
-    Deaf(Got),
-    /// It receives the result and pauses before its next request.
-    Stuck(Got),
+    /// One of its requests has this result. With the last one, it receives all of them and sends
+    /// its next requests.
+    Told(u8, Got),
+    /// All results are ready, but the process pauses before it reads them.
+    Deaf(u8, Got),
+    /// It receives all results and pauses before its next requests.
+    Stuck(u8, Got),
     /// It continues after a pause, or its timer fires.
     Resume,
     Release,
@@ -73,9 +85,12 @@ struct Local {
 /// The properties of a local state that the other processes and the checker need.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Info {
-    pub(crate) ask: Ask,
+    /// Its requests that were sent and not applied.
+    pub(crate) asks: [Ask; AT_ONCE],
     /// It relies on the lock.
     pub(crate) works: bool,
+    /// Its fencing number; 0 if there is none.
+    pub(crate) fence: u8,
     pub(crate) may_release: bool,
     pub(crate) may_revive: bool,
     pub(crate) may_resume: bool,
@@ -218,9 +233,9 @@ impl Locals {
             other => other,
         };
         match event {
-            Event::Told(got) => Event::Told(rename(got)),
-            Event::Deaf(got) => Event::Deaf(rename(got)),
-            Event::Stuck(got) => Event::Stuck(rename(got)),
+            Event::Told(leaf, got) => Event::Told(leaf, rename(got)),
+            Event::Deaf(leaf, got) => Event::Deaf(leaf, rename(got)),
+            Event::Stuck(leaf, got) => Event::Stuck(leaf, rename(got)),
             other => other,
         }
     }
@@ -235,8 +250,8 @@ impl Locals {
         };
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let info = self.look_at(&local);
-        let fingerprint = spell(&(local.slot, &local.actor, info.ask), local.slot, &names)
-            .fingerprint(local.now, self.limits(&local, info.ask));
+        let fingerprint = spell(&(local.slot, &local.actor, info.asks), local.slot, &names)
+            .fingerprint(local.now, self.limits(&local, &info.asks));
         if let Some(&id) = self.numbers.get(&fingerprint) {
             if self.merged.len() < self.keep_merged && self.known[id as usize].now != local.now {
                 self.merged.push((id, local));
@@ -298,7 +313,7 @@ impl Locals {
 
     /// Returns which part of a process's past can still influence it. [`Locals::audit`] checks
     /// this.
-    fn limits(&self, local: &Local, ask: Ask) -> Limits {
+    fn limits(&self, local: &Local, asks: &[Ask]) -> Limits {
         let limit = i64::from(self.scene.limit());
         let tick = i64::from(TICK);
         let right = self.scene.ahead.is_empty();
@@ -325,15 +340,22 @@ impl Locals {
             boot: 3 * tick,
             // The store shows no object as older than `limit`, so all earlier requests are
             // equivalent. A process does not judge its own lock.
-            asked: (matches!(ask, Ask::Read(_)) && (ask != Ask::Read(own) || !tenure.holds()))
+            asked: asks
+                .iter()
+                .any(|ask| {
+                    matches!(ask, Ask::Read(_)) && (*ask != Ask::Read(own) || !tenure.holds())
+                })
                 .then_some(limit + tick),
             // The ages of locks are compared when the own record is read.
-            wall: (ask == Ask::Read(own)).then_some(limit),
+            wall: asks.contains(&Ask::Read(own)).then_some(limit),
             // A record is stamped when it is sent, and is sent again only after a loss.
             date: (self.scene.losses > 0 && !tenure.holds()).then_some(limit),
             // An acquirer replaces and removes stale locks.
-            version: (!tenure.holds() && !matches!(ask, Ask::Delete(cell, _) if cell == own))
-                .then_some(limit),
+            version: (!tenure.holds()
+                && !asks
+                    .iter()
+                    .any(|ask| matches!(ask, Ask::Delete(cell, _) if *cell == own)))
+            .then_some(limit),
             // With correct clocks, a lock observed for a ttl is as old by the store's clock.
             observation: (!right).then_some(limit),
             ..everything
@@ -399,10 +421,20 @@ impl Locals {
         match &mut local.actor {
             Actor::Tenure(tenure) => {
                 match event {
-                    Event::Told(got) => tenure.take(frame.answer(got), now).go_on(now),
-                    Event::Deaf(got) => tenure.keep(frame.answer(got)),
-                    Event::Stuck(got) => {
-                        tenure.take(frame.answer(got), now);
+                    Event::Told(leaf, got) => {
+                        if let Some(all) = tenure.give(leaf, frame.answer(got)) {
+                            tenure.take(all, now).go_on(now);
+                        }
+                    }
+                    Event::Deaf(leaf, got) => {
+                        if let Some(all) = tenure.give(leaf, frame.answer(got)) {
+                            tenure.keep(all);
+                        }
+                    }
+                    Event::Stuck(leaf, got) => {
+                        if let Some(all) = tenure.give(leaf, frame.answer(got)) {
+                            tenure.take(all, now);
+                        }
                     }
                     Event::Resume => tenure.resume(now),
                     Event::Release => tenure.release(now),
@@ -410,18 +442,23 @@ impl Locals {
                     Event::Die | Event::Tick => unreachable!("dealt with"),
                 }
                 match tenure.io() {
-                    Io::Sent(
-                        StoreOp::Create(key, protocol::OpBody::Record(record))
-                        | StoreOp::Replace(key, protocol::OpBody::Record(record), _)
-                        | StoreOp::Renew(key, protocol::OpBody::Record(record), _)
-                        | StoreOp::Put(key, protocol::OpBody::Record(record)),
-                    ) => *mine = Some((key.clone(), record.clone())),
+                    Io::Sent(ops) => {
+                        for (op, _) in ops {
+                            if let StoreOp::Create(key, protocol::OpBody::Record(record))
+                            | StoreOp::Replace(key, protocol::OpBody::Record(record), _)
+                            | StoreOp::Renew(key, protocol::OpBody::Record(record), _)
+                            | StoreOp::Put(key, protocol::OpBody::Record(record)) = op
+                            {
+                                *mine = Some((key.clone(), record.clone()));
+                            }
+                        }
+                    }
                     Io::Over => *mine = None,
-                    Io::Sent(_) | Io::Answered { .. } | Io::Unsent { .. } => {}
+                    Io::Answered { .. } | Io::Unsent { .. } => {}
                 }
             }
             Actor::Original(original) => match event {
-                Event::Told(got) => {
+                Event::Told(_, got) => {
                     let got = match original.step(now.wall) {
                         // It does not check whether there was anything to delete.
                         Some(Step::Delete(_)) => original::Got::Done,
@@ -447,8 +484,9 @@ impl Locals {
         };
         let prompt = self.scene.late == Late::Prompt;
         let nothing = Info {
-            ask: Ask::Nothing,
+            asks: [Ask::Nothing; AT_ONCE],
             works: false,
+            fence: 0,
             may_release: false,
             may_revive: false,
             may_resume: false,
@@ -463,19 +501,27 @@ impl Locals {
                 ..nothing
             },
             Actor::Tenure(tenure) => {
-                let ask = match tenure.io() {
-                    Io::Sent(op) => frame.ask(op, now),
-                    Io::Answered { .. } | Io::Unsent { .. } | Io::Over => Ask::Nothing,
-                };
-                assert!(
-                    is_lawful(ask, self.scene.level),
-                    "{ask:?} at {:?}",
-                    self.scene.level
-                );
-                let looks = matches!(ask, Ask::Read(_) | Ask::Nothing);
+                let mut asks = nothing.asks;
+                if let Io::Sent(ops) = tenure.io() {
+                    assert!(ops.len() <= AT_ONCE, "{ops:?}");
+                    for (ask, (op, answer)) in asks.iter_mut().zip(ops) {
+                        if answer.is_none() {
+                            *ask = frame.ask(op, now);
+                        }
+                    }
+                }
+                let level = self.scene.level;
+                for ask in asks {
+                    assert!(is_lawful(ask, level), "{ask:?} at {level:?}");
+                }
+                let looks = asks
+                    .iter()
+                    .all(|ask| matches!(ask, Ask::Read(_) | Ask::Nothing));
+                let fence = tenure.fence().unwrap_or(0);
                 Info {
-                    ask,
+                    asks,
                     works: tenure.works(now),
+                    fence: u8::try_from(fence).expect("small numbers"),
                     may_release: tenure.may_release(),
                     may_revive: tenure.may_revive(now),
                     may_resume: tenure.stood(),
@@ -497,8 +543,10 @@ impl Locals {
                 let overdue = original
                     .wakes()
                     .is_some_and(|at| at + Duration::from_secs(30) < now.wall + TICK_SPAN);
+                let mut asks = nothing.asks;
+                asks[0] = ask;
                 Info {
-                    ask,
+                    asks,
                     works,
                     may_release: ask == Ask::Nothing && !original.ended(),
                     may_resume: due,
@@ -517,9 +565,9 @@ impl Locals {
 /// observations are not part of a state while clocks are correct.
 fn is_late_write(event: Event) -> bool {
     match event {
-        Event::Told(Got::Lock(thing, _))
-        | Event::Deaf(Got::Lock(thing, _))
-        | Event::Stuck(Got::Lock(thing, _)) => thing.expires <= 0 && thing.modified > -60,
+        Event::Told(_, Got::Lock(thing, _))
+        | Event::Deaf(_, Got::Lock(thing, _))
+        | Event::Stuck(_, Got::Lock(thing, _)) => thing.expires <= 0 && thing.modified > -60,
         _ => false,
     }
 }
@@ -618,6 +666,7 @@ impl Frame<'_> {
             }
             StoreOp::Delete(key) => Ask::Delete(self.cell(key), Condition::None),
             StoreOp::WaitUntil(until) => Ask::Wait(now.boot >= *until),
+            StoreOp::Together(_) => unreachable!("its parts are asked one by one"),
         }
     }
 

@@ -7,8 +7,9 @@
 //!   [`HoldProcedure`](tenure_store::internal::HoldProcedure): the code that ships. An original is
 //!   the simulation in [`original`](crate::support::original).
 //! - One step is one request that takes effect atomically. Between two steps of a process, other
-//!   processes may take steps and time may advance. A holder may be released whenever it is idle,
-//!   and revived whenever it has lapsed.
+//!   processes may take steps and time may advance. Requests that a process sends together take
+//!   effect one by one, in any order, with anything between them. A holder may be released whenever
+//!   it is idle, and revived whenever it has lapsed.
 //! - A process may pause for any time before its request takes effect, which is not counted. It may
 //!   also pause before it reads a result and between a result and its next request (`stands`).
 //! - A crash is a process that never continues: every prefix of a run is explored, and the process
@@ -225,6 +226,50 @@ fn two_processes_and_their_fencing_numbers() {
     holds(Scenario {
         name: in_full("E S, 3 advances, fences", "E S, 2 advances, fences"),
         players: &[E, S],
+        ..fences
+    });
+}
+
+/// P38, K39 (fencing number per acquisition): the number of a hold is above those of all
+/// conflicting holds that began before, although it is requested together with the last look.
+#[test]
+fn fencing_numbers_grow_with_conflicting_holds() {
+    let fences = Scenario {
+        fence: Fence::Interleaved,
+        settle: false,
+        judge: Judge::Fences,
+        ticks: Times::AtMost(in_full(2, 1)),
+        ..CALM
+    };
+    holds(Scenario {
+        name: in_full(
+            "E S, 2 advances, order of fences",
+            "E S, 1 advance, order of fences",
+        ),
+        players: &[E, S],
+        ..fences.clone()
+    });
+    holds(Scenario {
+        name: in_full(
+            "E E, 2 advances, order of fences",
+            "E E, 1 advance, order of fences",
+        ),
+        ..fences.clone()
+    });
+    holds(Scenario {
+        name: in_full(
+            "E S, settling, 2 advances, order of fences",
+            "E S, settling, 2 advances, order of fences",
+        ),
+        players: &[E, S],
+        settle: true,
+        ticks: Times::AtMost(2),
+        ..fences.clone()
+    });
+    holds(Scenario {
+        name: "E S S, no advance, order of fences",
+        players: &[E, S, S],
+        ticks: Times::AtMost(0),
         ..fences
     });
 }

@@ -51,6 +51,9 @@ pub(crate) enum Judge {
     Tenure,
     /// Two conflicting processes hold, at least one of them Tenure.
     WithTenure,
+    /// A process begins to hold with a fencing number that is not above those of all conflicting
+    /// holds that began before.
+    Fences,
     /// Any two conflicting processes hold.
     Everybody,
     /// A process has seen that it lost the lock, another one holds it, and both work.
@@ -148,9 +151,11 @@ impl Scenario {
     }
 
     pub(crate) fn modulus(&self) -> Modulus {
-        match self.fence {
-            Fence::AtOnce => 1,
-            Fence::Interleaved => 4,
+        match (self.fence, self.judge) {
+            (Fence::AtOnce, _) => 1,
+            // More than are taken within the bounds of such a scenario.
+            (Fence::Interleaved, Judge::Fences) => 9,
+            (Fence::Interleaved, _) => 4,
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::canon::Table;
-use super::local::{Event, Id, Info, Locals};
+use super::local::{AT_ONCE, Event, Id, Info, Locals};
 use super::scenario::{Fence, Judge, Player, Scenario, TICK, Times};
 use super::store::{Ask, Cell, Condition, Got, Listed, SLOTS, Store};
 use crate::support::LockMode;
@@ -42,11 +42,11 @@ pub(crate) enum Request {
     Lost,
 }
 
-/// An action. The second number of `Go` is the order of a list.
+/// An action. The numbers of `Go` are the process, which of its requests, and the order of a list.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Action {
-    Go(u8, u8, Pause),
-    Lose(u8, Request),
+    Go(u8, u8, u8, Pause),
+    Lose(u8, u8, Request),
     Resume(u8),
     Release(u8),
     Revive(u8),
@@ -191,7 +191,9 @@ impl Model {
             if info.may_revive {
                 actions.push(Action::Revive(slot));
             }
-            self.requests(model_state, slot, &info, actions);
+            for leaf in 0..AT_ONCE as u8 {
+                self.requests(model_state, slot, leaf, &info, actions);
+            }
         }
         if !self.may_tick(model_state) {
             return;
@@ -220,7 +222,11 @@ impl Model {
     fn is_paused(&self, model_state: &ModelState, later: &ModelState, slot: u8) -> bool {
         let info = self.info(model_state, slot);
         let lapses = info.works && !self.info(later, slot).works;
-        lapses || !matches!(info.ask, Ask::Wait(_) | Ask::Nothing)
+        lapses
+            || info
+                .asks
+                .iter()
+                .any(|ask| !matches!(ask, Ask::Wait(_) | Ask::Nothing))
     }
 
     fn is_not_its_turn(&self, model_state: &ModelState, slot: u8) -> bool {
@@ -237,42 +243,46 @@ impl Model {
         &mut self,
         model_state: &ModelState,
         slot: u8,
+        leaf: u8,
         info: &Info,
         actions: &mut Vec<Action>,
     ) {
-        match info.ask {
+        let ask = info.asks[usize::from(leaf)];
+        match ask {
             Ask::Nothing | Ask::Wait(false) => return,
             Ask::Wait(true) => {
-                actions.push(Action::Go(slot, 0, Pause::No));
+                actions.push(Action::Go(slot, leaf, 0, Pause::No));
                 return;
             }
             Ask::Read(_) | Ask::List | Ask::Write(..) | Ask::Delete(..) => {}
         }
-        if model_state.late >> slot & 1 == 1 && !self.may_be_late(slot, info.ask) {
+        if model_state.late >> slot & 1 == 1 && !self.may_be_late(slot, ask) {
             return;
         }
-        let is_read = matches!(info.ask, Ask::Read(_));
+        let is_read = matches!(ask, Ask::Read(_));
         if model_state.losses > 0 && (self.is_tenure(slot) || is_read) {
-            actions.push(Action::Lose(slot, Request::Lost));
-            if matches!(info.ask, Ask::Write(..) | Ask::Delete(..)) {
-                actions.push(Action::Lose(slot, Request::Applied));
+            actions.push(Action::Lose(slot, leaf, Request::Lost));
+            if matches!(ask, Ask::Write(..) | Ask::Delete(..)) {
+                actions.push(Action::Lose(slot, leaf, Request::Applied));
             }
         }
-        let orders = match (info.ask, self.store(model_state).sharers().len()) {
+        let orders = match (ask, self.store(model_state).sharers().len()) {
             (Ask::List, count) => orders(count),
             _ => 1,
         };
         for order in 0..orders {
-            actions.push(Action::Go(slot, order, Pause::No));
+            actions.push(Action::Go(slot, leaf, order, Pause::No));
             let stands = self.scene.stands == Times::Any || model_state.stands > 0;
-            if stands && self.is_tenure(slot) && self.may_tick(model_state) {
-                let got = self.effect(model_state, slot, order).0;
-                let (deaf, stuck) = self.pauses(model_state.locals[usize::from(slot)], got);
+            // The results of requests that were sent together are read together.
+            let is_read_now = info.is_last_ask();
+            if stands && is_read_now && self.is_tenure(slot) && self.may_tick(model_state) {
+                let got = self.effect(model_state, slot, leaf, order).0;
+                let (deaf, stuck) = self.pauses(model_state.locals[usize::from(slot)], leaf, got);
                 if deaf {
-                    actions.push(Action::Go(slot, order, Pause::BeforeAnswer));
+                    actions.push(Action::Go(slot, leaf, order, Pause::BeforeAnswer));
                 }
                 if stuck {
-                    actions.push(Action::Go(slot, order, Pause::BeforeNext));
+                    actions.push(Action::Go(slot, leaf, order, Pause::BeforeNext));
                 }
             }
         }
@@ -289,14 +299,14 @@ impl Model {
     }
 
     /// Returns which pauses lead to another state than no pause, by running the procedure.
-    fn pauses(&mut self, id: Id, got: Got) -> (bool, bool) {
+    fn pauses(&mut self, id: Id, leaf: u8, got: Got) -> (bool, bool) {
         if let Some(known) = self.pauses.get(&(id, got)) {
             return *known;
         }
         let locals = &mut self.locals;
-        let mut at_once = locals.step(id, Event::Told(got));
-        let mut deaf = locals.step(id, Event::Deaf(got));
-        let mut stuck = locals.step(id, Event::Stuck(got));
+        let mut at_once = locals.step(id, Event::Told(leaf, got));
+        let mut deaf = locals.step(id, Event::Deaf(leaf, got));
+        let mut stuck = locals.step(id, Event::Stuck(leaf, got));
         let (mut deaf_differs, mut stuck_differs) = (false, false);
         for _ in 0..=self.scene.limit() / TICK {
             at_once = locals.step(at_once, Event::Tick);
@@ -311,9 +321,9 @@ impl Model {
     }
 
     /// Returns the result of a request and the store after it.
-    fn effect(&self, model_state: &ModelState, slot: u8, order: u8) -> (Got, Store) {
+    fn effect(&self, model_state: &ModelState, slot: u8, leaf: u8, order: u8) -> (Got, Store) {
         let mut store = *self.store(model_state);
-        let got = match self.info(model_state, slot).ask {
+        let got = match self.info(model_state, slot).asks[usize::from(leaf)] {
             Ask::Wait(_) => Got::Waited,
             Ask::List => Got::Listed(listed(&store.sharers(), order)),
             Ask::Read(cell) => store.read(cell, |owner| {
@@ -342,12 +352,12 @@ impl Model {
     ) -> (ModelState, Option<String>) {
         let mut next = *model_state;
         match action {
-            Action::Go(slot, order, pause) => {
-                let (got, store) = self.effect(model_state, slot, order);
+            Action::Go(slot, leaf, order, pause) => {
+                let (got, store) = self.effect(model_state, slot, leaf, order);
                 let event = match pause {
-                    Pause::No => Event::Told(got),
-                    Pause::BeforeAnswer => Event::Deaf(got),
-                    Pause::BeforeNext => Event::Stuck(got),
+                    Pause::No => Event::Told(leaf, got),
+                    Pause::BeforeAnswer => Event::Deaf(leaf, got),
+                    Pause::BeforeNext => Event::Stuck(leaf, got),
                 };
                 if pause != Pause::No && self.scene.stands != Times::Any {
                     next.stands -= 1;
@@ -355,13 +365,13 @@ impl Model {
                 next.store = self.number(store);
                 self.happen(&mut next, slot, event);
             }
-            Action::Lose(slot, request) => {
+            Action::Lose(slot, leaf, request) => {
                 next.losses -= 1;
                 if request == Request::Applied {
-                    let store = self.effect(model_state, slot, 0).1;
+                    let store = self.effect(model_state, slot, leaf, 0).1;
                     next.store = self.number(store);
                 }
-                self.happen(&mut next, slot, Event::Told(Got::Failed));
+                self.happen(&mut next, slot, Event::Told(leaf, Got::Failed));
             }
             Action::Resume(slot) => self.happen(&mut next, slot, Event::Resume),
             Action::Release(slot) => self.happen(&mut next, slot, Event::Release),
@@ -398,10 +408,18 @@ impl Model {
         let was = *self.locals.info(*local);
         *local = self.locals.step(*local, event);
         let is = *self.locals.info(*local);
+        let ask = match event {
+            Event::Told(leaf, _) | Event::Deaf(leaf, _) | Event::Stuck(leaf, _) => {
+                was.asks[usize::from(leaf)]
+            }
+            Event::Resume | Event::Release | Event::Revive | Event::Die | Event::Tick => {
+                Ask::Nothing
+            }
+        };
         // A read starts a new sequence; reads of an original within a sequence do not count. A
         // conditional write counts as a read.
         let looked = matches!(
-            was.ask,
+            ask,
             Ask::Read(Cell::Exclusive | Cell::Shared(_))
                 | Ask::Write(
                     Cell::Exclusive | Cell::Shared(_),
@@ -412,10 +430,24 @@ impl Model {
         if looked || !is.minds_lateness {
             model_state.late &= !(1 << slot);
         }
-        if self.scene.fence == Fence::AtOnce && is_about_fence(is.ask) {
-            let (got, store) = self.effect(model_state, slot, 0);
+        if self.scene.judge == Judge::Fences && !was.works && is.works {
+            let mut store = *self.store(model_state);
+            let others = self.slots().filter(|other| {
+                let pair = [self.mode(slot), self.mode(*other)];
+                *other != slot && pair.contains(&LockMode::Exclusive)
+            });
+            let highest = others.map(|other| store.held_with[usize::from(other)]);
+            let grows = highest.max().unwrap_or(0) < is.fence;
+            store.held_with[usize::from(slot)] = if grows { is.fence } else { u8::MAX };
             model_state.store = self.number(store);
-            self.happen(model_state, slot, Event::Told(got));
+        }
+        if self.scene.fence == Fence::AtOnce
+            && let Some(leaf) = is.asks.iter().position(|ask| is_about_fence(*ask))
+        {
+            let leaf = leaf as u8;
+            let (got, store) = self.effect(model_state, slot, leaf, 0);
+            model_state.store = self.number(store);
+            self.happen(model_state, slot, Event::Told(leaf, got));
         }
     }
 
@@ -446,6 +478,15 @@ impl Model {
             Judge::WithTenure => {
                 pair(&|one, two| self.is_tenure(one) || self.is_tenure(two)).map(say)
             }
+            Judge::Fences => {
+                let slot = self
+                    .slots()
+                    .find(|slot| self.store(after).held_with[usize::from(*slot)] == u8::MAX)?;
+                let (name, fence) = (self.name(slot), self.info(after, slot).fence);
+                Some(format!(
+                    "{name} holds with {fence}, not above an earlier hold"
+                ))
+            }
             Judge::Everybody => pair(&|_, _| true).map(say),
             Judge::KnowsBetter => {
                 let knows = |slot| self.info(after, slot).knows_better;
@@ -456,10 +497,11 @@ impl Model {
                 })
             }
             Judge::Overwrites | Judge::Deletes => {
-                let Action::Go(slot, _, Pause::No) = action else {
+                let Action::Go(slot, leaf, _, Pause::No) = action else {
                     return None;
                 };
-                let (cell, verb) = match (self.info(before, slot).ask, self.scene.judge) {
+                let ask = self.info(before, slot).asks[usize::from(leaf)];
+                let (cell, verb) = match (ask, self.scene.judge) {
                     (Ask::Write(cell, ..), Judge::Overwrites) => (cell, "overwrites"),
                     (Ask::Delete(cell, _), Judge::Deletes) => (cell, "deletes"),
                     _ => return None,
@@ -489,19 +531,22 @@ impl Model {
 
     /// Describes an action in one line.
     pub(crate) fn tell(&self, model_state: &ModelState, action: Action) -> String {
-        let asks = |slot| ToldOutcome(self.info(model_state, slot).ask);
+        let asks =
+            |slot, leaf: u8| ToldOutcome(self.info(model_state, slot).asks[usize::from(leaf)]);
         match action {
-            Action::Go(slot, _, Pause::No) => format!("{}: {}", self.name(slot), asks(slot)),
-            Action::Go(slot, _, Pause::BeforeAnswer) => {
-                let (name, ask) = (self.name(slot), asks(slot));
+            Action::Go(slot, leaf, _, Pause::No) => {
+                format!("{}: {}", self.name(slot), asks(slot, leaf))
+            }
+            Action::Go(slot, leaf, _, Pause::BeforeAnswer) => {
+                let (name, ask) = (self.name(slot), asks(slot, leaf));
                 format!("{name}: {ask}, then stands before it reads the answer")
             }
-            Action::Go(slot, _, Pause::BeforeNext) => {
-                let (name, ask) = (self.name(slot), asks(slot));
+            Action::Go(slot, leaf, _, Pause::BeforeNext) => {
+                let (name, ask) = (self.name(slot), asks(slot, leaf));
                 format!("{name}: {ask}, then stands before its next request")
             }
-            Action::Lose(slot, request) => {
-                let (name, ask) = (self.name(slot), asks(slot));
+            Action::Lose(slot, leaf, request) => {
+                let (name, ask) = (self.name(slot), asks(slot, leaf));
                 format!("{name}: {ask}; the answer is lost, the request {request:?}")
             }
             Action::Resume(slot) => format!("{} goes on", self.name(slot)),

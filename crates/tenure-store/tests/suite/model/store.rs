@@ -102,6 +102,9 @@ pub(crate) struct Store {
     pub(crate) shared: [Option<Thing>; SLOTS],
     /// The last fencing number; 0 if there is none.
     fence: u8,
+    /// Not part of the store, but of the history: the number with which each process held last, for
+    /// [`Judge::Fences`](super::scenario::Judge::Fences).
+    pub(crate) held_with: [u8; SLOTS],
 }
 
 /// Number after which fencing numbers wrap.
@@ -157,6 +160,7 @@ impl Store {
         };
         for (old, new) in slots.iter().enumerate() {
             store.shared[usize::from(*new)] = self.shared[old].map(moved);
+            store.held_with[usize::from(*new)] = self.held_with[old];
         }
         store
     }

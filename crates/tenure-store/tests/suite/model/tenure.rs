@@ -1,4 +1,4 @@
-//! A Tenure process of the model: the shipped procedures and the state of their one request.
+//! A Tenure process of the model: the shipped procedures and the state of their requests.
 
 use tenure_store::HolderBlock;
 use tenure_store::internal::LockTerms;
@@ -14,8 +14,9 @@ use crate::support::LockMode;
 /// The state of the process between two requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Io {
-    /// Created and perhaps under way; not applied.
-    Sent(StoreOp),
+    /// Created and perhaps under way. Requests that are sent together take effect one by one, in
+    /// any order; each is here with its result, once it was applied.
+    Sent(Vec<(StoreOp, Option<OpResult>)>),
     /// Applied; the process pauses before it reads the result.
     Answered { answer: OpResult, ticked: bool },
     /// The process pauses before it sends its next request.
@@ -114,7 +115,7 @@ impl Tenure {
     pub(crate) fn rests(&self) -> bool {
         matches!(
             (&self.stage, &self.io),
-            (Stage::Holding(_), Io::Sent(StoreOp::WaitUntil(_)))
+            (Stage::Holding(_), Io::Sent(ops)) if matches!(ops[..], [(StoreOp::WaitUntil(_), None)])
         )
     }
 
@@ -134,6 +135,16 @@ impl Tenure {
         hold.tick(now);
         hold.revive();
         self.take(OpResult::Waited, now).go_on(now);
+    }
+
+    /// Stores the result of one request. Returns the results of all when this was the last one.
+    pub(crate) fn give(&mut self, leaf: u8, answer: OpResult) -> Option<OpResult> {
+        let Io::Sent(ops) = &mut self.io else {
+            unreachable!("only a request that was sent is answered")
+        };
+        ops[usize::from(leaf)].1 = Some(answer);
+        let all: Option<Vec<OpResult>> = ops.iter().map(|(_, answer)| answer.clone()).collect();
+        all.map(OpResult::together)
     }
 
     /// Stores the result, which stays unread.
@@ -182,6 +193,9 @@ impl Tenure {
     pub(crate) fn memory(&self) -> Memory {
         match (&self.stage, &self.io) {
             (_, Io::Answered { .. }) => Memory::Unread,
+            (_, Io::Sent(ops)) if ops.iter().any(|(_, answer)| has_dates(answer.as_ref())) => {
+                Memory::Unread
+            }
             (Stage::Holding(hold), _) => match (hold.status(), self.released) {
                 (HoldStatus::Held, false) => Memory::Normal,
                 (HoldStatus::Lapsed { .. }, false) => Memory::Lapsed,
@@ -204,11 +218,23 @@ impl Tenure {
 
     /// Sends the next request.
     pub(crate) fn go_on(&mut self, now: Now) {
-        self.io = match &mut self.stage {
-            Stage::Acquiring(acquire) => Io::Sent(acquire.next(now)),
-            Stage::Holding(hold) => Io::Sent(hold.next(now)),
-            Stage::Ended => Io::Over,
+        let op = match &mut self.stage {
+            Stage::Acquiring(acquire) => acquire.next(now),
+            Stage::Holding(hold) => hold.next(now),
+            Stage::Ended => {
+                self.io = Io::Over;
+                return;
+            }
         };
+        self.io = Io::Sent(op.into_parts().into_iter().map(|op| (op, None)).collect());
+    }
+
+    /// Returns its fencing number while it holds.
+    pub(crate) fn fence(&self) -> Option<u64> {
+        match &self.stage {
+            Stage::Holding(hold) => hold.fence(),
+            Stage::Acquiring(_) | Stage::Ended => None,
+        }
     }
 
     /// Continues after a pause.
@@ -225,5 +251,17 @@ impl Tenure {
             Io::Answered { ticked, .. } | Io::Unsent { ticked } => *ticked = true,
             Io::Sent(_) | Io::Over => {}
         }
+    }
+}
+
+/// Returns `true` if the result contains times.
+fn has_dates(answer: Option<&OpResult>) -> bool {
+    match answer {
+        Some(OpResult::Found(object)) => object.modified.is_some(),
+        Some(OpResult::Written(version)) => version
+            .e_tag
+            .as_ref()
+            .is_some_and(|tag| !tag.starts_with('f')),
+        _ => false,
     }
 }

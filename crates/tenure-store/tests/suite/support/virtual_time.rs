@@ -34,6 +34,8 @@ pub(crate) struct Time {
     store: Objects,
     passed: Mutex<Duration>,
     store_ahead: Mutex<SignedDuration>,
+    /// How long a round of requests takes, and how many there were.
+    round_trip: Mutex<(Duration, usize)>,
 }
 
 impl Time {
@@ -52,6 +54,7 @@ impl Time {
             store,
             passed,
             store_ahead: ahead,
+            round_trip: Mutex::default(),
         };
         time.begin_again(store_ahead);
         time
@@ -79,6 +82,26 @@ impl Time {
 
     pub(crate) fn pass(&self, span: Duration) {
         self.set(self.passed() + span);
+    }
+
+    /// Lets every round of requests take this long, and returns the number of rounds so far.
+    pub(crate) fn set_round_trip(&self, span: Duration) -> usize {
+        let mut round_trip = self.round_trip.lock().expect("no panic while time is set");
+        round_trip.0 = span;
+        std::mem::take(&mut round_trip.1)
+    }
+
+    /// Performs requests that are sent together: one round.
+    async fn perform(&self, op: StoreOp) -> OpResult {
+        let parts = op.into_parts().into_iter().map(|op| self.store.perform(op));
+        let answers = futures_util::future::join_all(parts).await;
+        let span = {
+            let mut round_trip = self.round_trip.lock().expect("no panic while time is set");
+            round_trip.1 += 1;
+            round_trip.0
+        };
+        self.pass(span);
+        OpResult::together(answers)
     }
 
     fn set(&self, moment: Duration) {
@@ -192,7 +215,7 @@ impl<'a> Process<'a> {
                     self.time.pass_until(self.moment(boot));
                     OpResult::Waited
                 }
-                op => self.time.store.perform(op).await,
+                op => self.time.perform(op).await,
             };
             match hold.answer(answer, self.now()) {
                 ProcedureStep::Going => {}
@@ -221,7 +244,7 @@ impl<'a> Process<'a> {
                     self.time.pass_until(self.moment(boot));
                     OpResult::Waited
                 }
-                op => self.time.store.perform(op).await,
+                op => self.time.perform(op).await,
             };
             let ProcedureStep::Going = hold.answer(answer, self.now()) else {
                 panic!("the end was not requested");
@@ -237,7 +260,7 @@ impl<'a> Process<'a> {
                     self.time.pass_until(self.moment(boot));
                     OpResult::Waited
                 }
-                op => self.time.store.perform(op).await,
+                op => self.time.perform(op).await,
             };
             if let ProcedureStep::Done(end) = steps.answer(answer, self.now()) {
                 return end;

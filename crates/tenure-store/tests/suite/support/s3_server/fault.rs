@@ -26,6 +26,10 @@ pub(crate) enum Fault {
     StatusAfterApplying(u16),
     /// Not applied; answered with this status.
     Refuse(u16),
+    /// Not applied; answered by a proxy in front of the store: this status and a page of its own.
+    Proxy(u16),
+    /// Applied; the status and the headers arrive, and the connection is cut in the body.
+    CutBody,
     /// Delayed, then applied and answered.
     Delay(Duration),
     /// Applied, then answered after a delay.
@@ -142,6 +146,7 @@ pub(super) enum Before {
     BeOvertaken,
     ForgetCondition,
     Refuse(u16),
+    Proxy(u16),
     Cut,
 }
 
@@ -151,6 +156,7 @@ pub(super) enum After {
     Wait(Duration),
     Status(u16),
     Cut,
+    CutBody,
     CutFirst(Gate),
 }
 
@@ -161,6 +167,8 @@ impl Fault {
             Fault::LoseRequest => (Before::Cut, After::Cut),
             Fault::StatusAfterApplying(status) => (Before::Nothing, After::Status(status)),
             Fault::Refuse(status) => (Before::Refuse(status), After::Answer),
+            Fault::Proxy(status) => (Before::Proxy(status), After::Answer),
+            Fault::CutBody => (Before::Nothing, After::CutBody),
             Fault::Delay(time) => (Before::Wait(time), After::Answer),
             Fault::DelayAnswer(time) => (Before::Nothing, After::Wait(time)),
             Fault::Reorder => (Before::BeOvertaken, After::Answer),

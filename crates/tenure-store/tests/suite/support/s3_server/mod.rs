@@ -26,6 +26,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::{Request, State};
+use axum::http::{HeaderValue, header};
 use axum::response::Response;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -264,6 +265,10 @@ async fn carry_out(inside: Inside, mut call: HttpRequest) -> Response {
             inside.note(&call, Some(status));
             return HttpResponse::error(status).into_response(inside.clock.now_ms());
         }
+        Before::Proxy(status) => {
+            inside.note(&call, Some(status));
+            return HttpResponse::of_proxy(status);
+        }
         Before::Cut => {
             inside.note(&call, None);
             return cut();
@@ -285,6 +290,7 @@ async fn carry_out(inside: Inside, mut call: HttpRequest) -> Response {
             return HttpResponse::error(status).into_response(inside.clock.now_ms());
         }
         After::Cut | After::CutFirst(_) => return cut(),
+        After::CutBody => return cut_body(answer.into_response(inside.clock.now_ms())),
     }
     answer.into_response(inside.clock.now_ms())
 }
@@ -320,4 +326,18 @@ fn cut() -> Response {
     let mut response = Response::new(Body::empty());
     response.extensions_mut().insert(Cut);
     response
+}
+
+/// Sends the head of the response and closes the connection before its body.
+fn cut_body(response: Response) -> Response {
+    let (mut parts, _) = response.into_parts();
+    parts
+        .headers
+        .insert(header::CONTENT_LENGTH, HeaderValue::from_static("4096"));
+    let start = Ok(Bytes::from_static(b"<"));
+    let end = Err(std::io::Error::other("cut on demand"));
+    Response::from_parts(
+        parts,
+        Body::from_stream(futures_util::stream::iter([start, end])),
+    )
 }

@@ -250,6 +250,15 @@ impl HttpResponse {
         }
     }
 
+    /// The page of a proxy that has no backend: no date and no code of the store.
+    pub(super) fn of_proxy(status: u16) -> Response {
+        Response::builder()
+            .status(StatusCode::from_u16(status).expect("statuses of this server are legal"))
+            .header(header::CONTENT_TYPE, "text/plain")
+            .body(Body::from(format!("{status} page not found\n")))
+            .expect("headers of this server are legal")
+    }
+
     pub(super) fn stored(object: &Object) -> HttpResponse {
         HttpResponse {
             version: Some((object.etag.clone(), object.generation)),
