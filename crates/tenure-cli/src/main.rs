@@ -6,6 +6,7 @@ mod commands;
 mod duration;
 mod interrupt;
 mod lock_table;
+mod message;
 mod options;
 mod output;
 mod parent_shell;

@@ -98,6 +98,9 @@ pub(crate) struct ProtocolOptions {
     strict: bool,
 }
 
+/// Shorter than the default of every protocol of lock files.
+const HEARTBEAT: Duration = Duration::from_secs(5);
+
 const FILES: &str = "Lock files";
 const ONE: &str = "Exclusive locks and repositories";
 const REPOSITORIES: &str = "Repositories";
@@ -168,6 +171,14 @@ impl ProtocolOptions {
         build(places, self.tuning()?)
     }
 
+    /// Returns the interval of heartbeats, for a supervisor that has to write them.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        let by_age = |stale: Duration| (stale / 3).clamp(Duration::from_millis(100), HEARTBEAT);
+        self.heartbeat
+            .or(self.stale.map(by_age))
+            .unwrap_or(HEARTBEAT)
+    }
+
     /// Refuses an option that none of the addresses supports, instead of ignoring it silently
     /// (C20).
     fn check(&self, places: &[Address]) -> Result<(), CommandFailure> {
@@ -189,6 +200,11 @@ impl ProtocolOptions {
             (self.tenure_only, "--tenure-only"),
             (self.strict, "--strict"),
         ];
+        if self.seal && self.inspect_options.key_file.is_none() {
+            return Err(CommandFailure::usage(
+                "--seal needs the data key: add --key-file FILE or set TENURE_KEY_FILE",
+            ));
+        }
         let for_both = [(self.settle.is_some(), "--settle")];
         let file = places.iter().any(Address::is_file);
         let exclusive = places

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use tenure_files::{Class, Decision};
 
+use crate::message;
+
 /// Invalid arguments; nothing was changed.
 pub(crate) const USAGE: u8 = 2;
 /// Another owner holds the lock.
@@ -126,18 +128,20 @@ impl OutputFormat {
 
     /// Returns the exit code; prints an error in this format.
     pub(crate) fn end(self, result: Result<u8, CommandFailure>) -> ExitCode {
-        match result {
-            Ok(code) => ExitCode::from(code),
+        let code = match result {
+            Ok(code) => code,
             Err(failed) => {
                 match self {
-                    OutputFormat::Text => eprintln!("tenure: {}", failed.text),
+                    OutputFormat::Text => message::say(&failed.text),
                     OutputFormat::Json => {
                         let _ = line(&failed.json().to_string());
                     }
                 }
-                ExitCode::from(failed.code)
+                failed.code
             }
-        }
+        };
+        message::flush();
+        ExitCode::from(code)
     }
 }
 
@@ -162,16 +166,6 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CommandFailure> 
 /// Returns whether the stream is a terminal.
 pub(crate) fn is_terminal(stream: impl std::io::IsTerminal) -> bool {
     stream.is_terminal()
-}
-
-/// Returns the exit code for the end of a child (C2).
-pub(crate) fn child_code(status: std::process::ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(FAILED)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 mod channel;
 mod process_tree;
 mod schedule;
+mod signal_queue;
 mod spawn;
 pub(crate) mod supervisor;
 mod syscalls;
@@ -17,5 +18,6 @@ pub(crate) use channel::{
 };
 pub(crate) use process_tree::ProcessEnd;
 pub(crate) use schedule::ChildLease;
+pub(crate) use signal_queue::SignalQueue;
 pub(crate) use syscalls::have_memory_ready;
 pub(crate) use task::{Descriptor, OnDeath, OnLost, SupervisorTask};

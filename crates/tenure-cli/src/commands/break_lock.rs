@@ -9,6 +9,7 @@ use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState};
 use tenure_files::internal::block_on;
 use tenure_files::sidecar;
 
+use crate::message;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
@@ -181,15 +182,16 @@ fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), CommandFail
 }
 
 fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), CommandFailure> {
-    eprintln!("this removes the lock of {place}:");
+    message::print(format!("this removes the lock of {place}:\n"));
     for hold in victims {
-        eprintln!("  {}", describe(hold));
+        message::print(format!("  {}\n", describe(hold)));
     }
     ask("remove it? [y/N] ")
 }
 
 fn ask(question: &str) -> Result<(), CommandFailure> {
-    eprint!("{question}");
+    message::print(question);
+    message::flush();
     let mut answer = String::new();
     std::io::stdin().lock().read_line(&mut answer)?;
     match answer.trim() {

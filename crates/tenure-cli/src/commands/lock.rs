@@ -11,10 +11,11 @@ use tenure::{Address, Hold, Mode, Tenure, blocking};
 use tenure_files::internal::block_on;
 
 use crate::duration;
-use crate::interrupt::{self, Interrupts};
+use crate::interrupt;
 use crate::options::{InspectOptions, ProtocolOptions, WaitOptions};
 use crate::output::{self, CommandFailure, OutputFormat};
 use crate::parent_shell;
+use crate::run::SignalQueue;
 
 /// Acquire a lock that stays held when this command ends.
 ///
@@ -98,16 +99,24 @@ impl LockCommand {
         if self.fence {
             lock = lock.fenced();
         }
-        // A waiter for a lock file may simply be killed. On other backends a signal must first
-        // withdraw the request.
+        let signals = Arc::new(SignalQueue::open()?);
         let guard = match place.is_file() {
-            true => Ok(lock.blocking().acquire().map(blocking::Guard::into_async)),
-            false => Interrupts::catch()?.unless(lock.acquire()),
+            true => {
+                let guard = lock.cancelled_by(signals.cancel()).blocking().acquire();
+                Ok(guard.map(blocking::Guard::into_async))
+            }
+            false => interrupt::unless(&signals, lock.acquire())?,
         };
         shown.over();
-        let guard = match guard {
-            Ok(guard) => guard.map_err(|error| self.not_had(error))?,
-            Err(signal) => interrupt::die_of(signal, &tenure, std::slice::from_ref(&place)),
+        let places = std::slice::from_ref(&place);
+        let guard = match (guard, signals.next()) {
+            (Ok(guard), None) => guard.map_err(|error| self.not_had(error))?,
+            // Dropping the guard releases the lock.
+            (Ok(guard), Some(signal)) => {
+                drop(guard);
+                interrupt::die_of(signal.number, &tenure, places)
+            }
+            (Err(signal), _) => interrupt::die_of(signal, &tenure, places),
         };
         let hold = block_on(guard.into_hold())?;
         let json = json!({

@@ -7,6 +7,7 @@ use tenure::{Address, LockState, Tenure};
 use tenure_files::internal::block_on;
 
 use crate::lock_table;
+use crate::message;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
@@ -43,7 +44,7 @@ impl Ls {
         match OutputFormat::of(self.json) {
             OutputFormat::Json => output::line(&output::to_json(&states)?),
             OutputFormat::Text if states.is_empty() => {
-                eprintln!("tenure: no lock is held here");
+                message::say("no lock is held here");
                 Ok(())
             }
             OutputFormat::Text => output::line(&lock_table::layout(&lock_table::rows(&states))),

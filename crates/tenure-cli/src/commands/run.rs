@@ -14,14 +14,15 @@ use tenure_files::internal as files;
 use tenure_files::internal::block_on;
 
 use crate::duration;
-use crate::interrupt::{self, Interrupts};
+use crate::interrupt;
+use crate::message;
 use crate::options::{self, ProtocolOptions};
 use crate::output::{CommandFailure, FAILED, LOST, OutputFormat};
 use crate::progress::WaitProgress;
 use crate::run::wrapper::{self, ChildStart, LockNotice, RunOutcome, Terminal};
 use crate::run::{
     Channel, ChildEndCause, ChildLease, Descriptor, MOST_DESCRIPTORS, OnAsk, OnDeath, OnLost,
-    ProcessEnd, SupervisorTask, VariableValue, Variables,
+    ProcessEnd, SignalQueue, SupervisorTask, VariableValue, Variables,
 };
 
 /// Hold a lock while a command runs.
@@ -150,20 +151,13 @@ impl RunCommand {
             .ok_or_else(|| CommandFailure::usage("no command was given"))?;
         let task = self.task(&terminal)?;
         terminal.manage();
-        // A waiter for a lock file leaves nothing behind when a signal kills it. Other waiters must
-        // withdraw first.
-        let mut interrupts = match places.iter().all(Address::is_file) {
-            true => None,
-            false => Some(Interrupts::catch()?),
-        };
+        let signals = Arc::new(SignalQueue::open()?);
         // A short command needs no heartbeat thread. With several locks, the first may be held for
         // long before the last is acquired, so its heartbeat must run.
         let mut rest = (places.len() == 1).then(files::rest);
         let waiting = Arc::new(WaitProgress::new());
-        let taken = take(
-            self.wanted(&tenure, &places, &waiting)?,
-            interrupts.as_mut(),
-        );
+        let wanted = self.wanted(&tenure, &places, &waiting)?;
+        let taken = take(wanted, &places, &signals)?;
         waiting.over();
         let guards = match taken {
             Ok(Ok(guards)) => guards,
@@ -187,15 +181,29 @@ impl RunCommand {
                 .filter_map(|guard| guard.file().map(AsFd::as_fd))
                 .collect(),
         };
-        let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome =
-            wrapper::supervise(supervisor, start, &inbox, &mut terminal, early, &mut rest)?;
+        let outcome = wrapper::supervise(
+            supervisor,
+            start,
+            &signals,
+            &inbox,
+            &mut terminal,
+            &mut rest,
+        )?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(supervisor);
         // Ends the pause only now, after the release: otherwise the heartbeat thread would start
         // for nothing.
         drop(rest);
-        Ok(code(&outcome, lost, program))
+        let code = code(&outcome, lost, program)?;
+        // A key that killed the command was meant for the whole job. A shell script stops only if
+        // the process that it waits for dies of the signal, too.
+        if let RunOutcome::Ran(ProcessEnd::Killed(signal), ChildEndCause::Itself) = outcome
+            && terminal.sent(signal)
+            && !lost
+        {
+            interrupt::die(signal);
+        }
+        Ok(code)
     }
 
     /// Returns the task for the supervisor.
@@ -219,7 +227,9 @@ impl RunCommand {
                 false => Descriptor::Inherited,
             },
             terminal: terminal.foreground(),
-            tells_child: terminal.is_there(),
+            tells_child: terminal.is_lent(),
+            joins: terminal.group_to_join(),
+            heartbeat: self.protocol.heartbeat(),
         })
     }
 
@@ -287,26 +297,36 @@ impl RunCommand {
     }
 }
 
-/// Acquires the locks on this thread. Returns the signal if one arrives first.
+/// Acquires the locks on this thread. If a signal arrives first, withdraws the request, releases
+/// what is held, and returns the signal.
 fn take(
     lock: LockAll,
-    interrupts: Option<&mut Interrupts>,
-) -> Result<Result<Vec<Guard>, Error>, i32> {
-    match interrupts {
-        Some(interrupts) => {
-            let guards = interrupts.unless(lock.acquire())?;
-            Ok(guards.map(tenure::Guards::into_vec))
+    places: &[Address],
+    signals: &Arc<SignalQueue>,
+) -> io::Result<Result<Result<Vec<Guard>, Error>, i32>> {
+    let taken = if places.iter().all(Address::is_file) {
+        // No thread: C7 (fast start).
+        let guards = lock.cancelled_by(signals.cancel()).blocking().acquire();
+        guards.map(|guards| {
+            guards
+                .into_iter()
+                .map(blocking::Guard::into_async)
+                .collect()
+        })
+    } else {
+        match interrupt::unless(signals, lock.acquire())? {
+            Ok(guards) => guards.map(tenure::Guards::into_vec),
+            Err(signal) => return Ok(Err(signal)),
         }
-        None => {
-            let guards = lock.blocking().acquire();
-            Ok(guards.map(|guards| {
-                guards
-                    .into_iter()
-                    .map(blocking::Guard::into_async)
-                    .collect()
-            }))
-        }
+    };
+    // A signal may have arrived together with the lock. The command is not started then.
+    let Some(signal) = signals.next() else {
+        return Ok(Ok(taken));
+    };
+    for guard in taken.into_iter().flatten().rev() {
+        let _ = block_on(guard.release());
     }
+    Ok(Err(signal.number))
 }
 
 fn notice(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<LockNotice> {
@@ -340,7 +360,7 @@ fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
         match block_on(guard.release()) {
             Ok(()) => {}
             Err(Error::Lost(_)) => lost = true,
-            Err(error) => eprintln!("tenure: {error}"),
+            Err(error) => message::say(error),
         }
     }
     lost
@@ -438,28 +458,35 @@ fn left_over(locks: usize) -> Vec<(OsString, VariableValue)> {
 }
 
 /// Returns the exit code: C2 (exit codes), C14 (lost before the end).
-fn code(outcome: &RunOutcome, lost: bool, program: &OsStr) -> u8 {
+pub(super) fn code(
+    outcome: &RunOutcome,
+    lost: bool,
+    program: &OsStr,
+) -> Result<u8, CommandFailure> {
     match outcome {
-        RunOutcome::LostBefore(how) => {
-            eprintln!("tenure: {how}; the command was not started");
-            LOST
-        }
-        RunOutcome::Ran(_, ChildEndCause::Lost) => LOST,
-        RunOutcome::Ran(..) if lost => LOST,
-        RunOutcome::Ran(_, ChildEndCause::GaveWay) => 121,
-        RunOutcome::Ran(end, ChildEndCause::Itself) => end.exit_code(),
-        RunOutcome::NotStarted(errno) => {
-            let error = std::io::Error::from_raw_os_error(*errno);
-            eprintln!("tenure: cannot run {}: {error}", program.display());
-            match error.kind() {
-                std::io::ErrorKind::NotFound => 127,
-                std::io::ErrorKind::OutOfMemory => FAILED,
-                _ => 126,
-            }
-        }
-        RunOutcome::SupervisorGone => {
-            eprintln!("tenure: the supervisor process was killed, so the command was killed, too");
-            ProcessEnd::Killed(libc::SIGKILL).exit_code()
-        }
+        RunOutcome::LostBefore(how) => Err(CommandFailure::new(
+            LOST,
+            format!("{how}; the command was not started"),
+        )),
+        RunOutcome::Ran(_, ChildEndCause::Lost) => Ok(LOST),
+        RunOutcome::Ran(..) if lost => Ok(LOST),
+        RunOutcome::Ran(_, ChildEndCause::GaveWay) => Ok(121),
+        RunOutcome::Ran(end, ChildEndCause::Itself) => Ok(end.exit_code()),
+        RunOutcome::NotStarted(errno) => Err(not_started(*errno, program)),
+        RunOutcome::SupervisorGone => Err(CommandFailure::new(
+            ProcessEnd::Killed(libc::SIGKILL).exit_code(),
+            "the supervisor process was killed, so the command was killed, too",
+        )),
     }
+}
+
+/// Returns the failure of a command that could not be started (C2).
+fn not_started(errno: i32, program: &OsStr) -> CommandFailure {
+    let error = io::Error::from_raw_os_error(errno);
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        io::ErrorKind::OutOfMemory => FAILED,
+        _ => 126,
+    };
+    CommandFailure::new(code, format!("cannot run {}: {error}", program.display()))
 }

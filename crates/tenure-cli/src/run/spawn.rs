@@ -22,6 +22,10 @@ use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP};
 /// shared memory.
 pub(super) const HANDLED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGCHLD];
 
+/// Signals whose dispositions the child gets back as they were when `tenure` started. The Rust
+/// runtime ignores SIGPIPE from the start.
+pub(super) const RESTORED: [c_int; 6] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, libc::SIGTTOU];
+
 /// Stack of the child, without the copy of the arguments. The search along `PATH` has the largest
 /// frame.
 const STACK_BYTES: usize = 64 << 10;
@@ -61,6 +65,10 @@ impl Program {
 pub(super) struct BeforeExec {
     /// Kills the child when this parent dies: C4 (keeper and process group).
     pub(super) dies_with: Option<Pid>,
+    /// The group that the child joins; otherwise it leads its own.
+    pub(super) joins: Option<Pid>,
+    /// Signals that were ignored when `tenure` started, as a bit set. The child ignores them, too.
+    pub(super) ignored: u64,
     /// Makes the child's group the foreground group of the terminal on this descriptor: C19 (job
     /// control on terminals).
     pub(super) terminal: Option<c_int>,
@@ -74,7 +82,7 @@ struct ChildSetup {
     error: c_int,
 }
 
-/// Starts a child as the leader of a new process group. Returns after `exec`, or with the reason
+/// Starts a child in its process group. Returns after `exec`, or with the reason
 /// why it failed.
 pub(super) fn spawn(program: &Program, steps: BeforeExec) -> io::Result<Pid> {
     let words = pointers(&program.words);
@@ -150,7 +158,8 @@ unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
     // SAFETY: the caller's contract.
     unsafe {
         let errno = || *libc::__errno_location();
-        if libc::setpgid(0, 0) != 0 {
+        let group = steps.joins.map_or(0, |group| group.as_raw_nonzero().get());
+        if libc::setpgid(0, group) != 0 {
             return Err(errno());
         }
         if let Some(parent) = steps.dies_with {
@@ -169,7 +178,11 @@ unsafe fn prepare(steps: BeforeExec) -> Result<(), c_int> {
         }
         // The Rust runtime ignores SIGPIPE, and `exec` would pass that on.
         for signal in HANDLED.into_iter().chain([libc::SIGTTOU, libc::SIGPIPE]) {
-            libc::signal(signal, libc::SIG_DFL);
+            let disposition = match steps.ignored & 1 << signal {
+                0 => libc::SIG_DFL,
+                _ => libc::SIG_IGN,
+            };
+            libc::signal(signal, disposition);
         }
         let mut none = MaybeUninit::uninit();
         libc::sigemptyset(none.as_mut_ptr());

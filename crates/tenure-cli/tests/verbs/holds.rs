@@ -163,3 +163,25 @@ fn a_fence_is_checked_from_outside() {
         check(&format!("--owner {owner} f")) == Some(120)
     });
 }
+
+/// C13 (holds for scripts): in a shell inside a shell, the hold follows the inner one.
+#[test]
+fn a_hold_follows_the_inner_shell() {
+    let place = RunFixture::new();
+    fs::write(place.file("inner"), "\"$T\" lock f > /dev/null; :\n").unwrap();
+    // Both shells have the same command line.
+    let outer = "bash < inner\n\"$T\" run -n f -- true; echo code=$?\n";
+    fs::write(place.file("outer"), outer).unwrap();
+    let output = std::process::Command::new("bash")
+        .stdin(fs::File::open(place.file("outer")).unwrap())
+        .current_dir(place.path())
+        .env("T", super::shell::TENURE)
+        .env_remove("TENURE_URL")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "code=0\n",
+        "{output:?}"
+    );
+}

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::shell::{Holder, RunFixture, TENURE};
+use super::shell::{Holder, RunFixture, TENURE, is_alive};
 
 fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(TENURE)
@@ -263,4 +263,80 @@ fn a_repository_is_shared() {
         place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
         Some(0)
     );
+}
+
+/// X20 (the gate file): a cycle keeps its gate as long as its command lives, even if tenure is
+/// killed.
+#[test]
+fn a_cycle_keeps_the_gate_until_its_command_ends() {
+    for name in ["TERM", "KILL"] {
+        let place = RunFixture::new();
+        fs::create_dir(place.file("db")).unwrap();
+        let script = "echo $$ > pids; echo held; exec sleep 1000";
+        let cycle = place.tenure("check", &["exclusive:db", "--", "sh", "-c", script]);
+        let cycle = Holder::start(cycle);
+        let child = place.pids("pids")[0];
+        cycle.signal(name);
+        let ended = cycle.end();
+        assert!(
+            ended.code == Some(143) || ended.signal == Some(9),
+            "{ended:?}"
+        );
+        assert_eq!(
+            place.code(&["exclusive:db", "--", "true"]),
+            Some(0),
+            "{name}"
+        );
+        assert!(!is_alive(child), "{name}");
+    }
+}
+
+/// C2: the code of a cycle is its command's.
+#[test]
+fn a_cycle_ends_with_the_code_of_its_command() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    for (command, code) in [("exit 7", 7), ("kill -TERM $$", 143)] {
+        let arguments = ["exclusive:db", "--", "sh", "-c", command];
+        let status = place.tenure("check", &arguments).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{command}");
+    }
+    let missing = place
+        .tenure("check", &["exclusive:db", "--", "./missing"])
+        .output();
+    assert_eq!(missing.unwrap().status.code(), Some(127));
+}
+
+/// X23 (check removes dead locks): a dry run says what it would do, and a directory that is not
+/// there is a failure.
+#[test]
+fn a_check_says_what_is_so() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let record = format!(
+        "{{\"holder\": \"vc\", \"pid\": 4194303, \"hostname\": \"{}\", \"started_at\": \"2026-03-07T09:00:00Z\"}}\n",
+        host.trim()
+    );
+    fs::write(place.file("db/.exclusive-lock"), record).unwrap();
+    let (code, text) = tenure(&place, &["check", "--dry-run", "exclusive:db"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("would remove stale lock (vc)"), "{text}");
+    assert!(place.file("db/.exclusive-lock").exists());
+    let (code, text) = tenure(&place, &["check", "exclusive:db"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("Removed stale lock (vc)"), "{text}");
+    for arguments in [
+        &["check", "exclusive:typo"][..],
+        &["check", "exclusive:typo", "--", "touch", "ran"],
+    ] {
+        let output = place
+            .tenure(arguments[0], &arguments[1..])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        assert!(text.contains("no such directory"), "{text}");
+    }
+    assert!(!place.file("ran").exists());
 }
