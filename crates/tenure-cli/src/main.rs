@@ -7,6 +7,7 @@ mod duration;
 mod interrupt;
 mod lock_table;
 mod message;
+mod nesting;
 mod options;
 mod output;
 mod parent_shell;

@@ -71,6 +71,9 @@ pub(crate) struct ProtocolOptions {
     /// Make the record readable for the current user only (exclusive:).
     #[arg(long, help_heading = ONE)]
     private: bool,
+    /// Name of the tool, stored in the record (exclusive:) [default: --purpose, or the command's name].
+    #[arg(long, value_name = "TEXT", help_heading = ONE)]
+    holder: Option<String>,
     /// Version of the tool, stored in the record (exclusive:).
     #[arg(long, value_name = "TEXT", help_heading = ONE)]
     holder_version: Option<String>,
@@ -84,6 +87,9 @@ pub(crate) struct ProtocolOptions {
     /// Do not wait for running cycles of the server (exclusive:).
     #[arg(long, conflicts_with = "quiesce", help_heading = ONE)]
     no_quiesce: bool,
+    /// Name of the work, stored in the record [default: --purpose, or the command's name].
+    #[arg(long, value_name = "TEXT", help_heading = REPOSITORIES)]
+    operation: Option<String>,
     /// Write encrypted records (needs --key-file).
     #[arg(long, help_heading = REPOSITORIES)]
     seal: bool,
@@ -166,9 +172,33 @@ fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
 impl ProtocolOptions {
     /// Returns the library with these options.
     pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
+        self.tenure_for(places, None)
+    }
+
+    /// Returns the library with these options. `name` is the default of `--holder` and
+    /// `--operation`: X18 (holder name and version), P41 (repository addresses and verbs).
+    pub(crate) fn tenure_for(
+        &self,
+        places: &[Address],
+        name: Option<String>,
+    ) -> Result<Tenure, CommandFailure> {
         self.inspect_options.check(places)?;
         self.check(places)?;
-        build(places, self.tuning()?)
+        for (option, text) in [("--holder", &self.holder), ("--operation", &self.operation)] {
+            if text.as_ref().is_some_and(String::is_empty) {
+                return Err(CommandFailure::usage(format!(
+                    "{option} must not be empty: other programs show it to their users"
+                )));
+            }
+        }
+        let mut tuning = self.tuning()?;
+        if tuning.exclusive.holder.is_none() {
+            tuning.exclusive.holder.clone_from(&name);
+        }
+        if tuning.repository.operation.is_none() {
+            tuning.repository.operation = name;
+        }
+        build(places, tuning)
     }
 
     /// Returns the interval of heartbeats, for a supervisor that has to write them.
@@ -190,11 +220,13 @@ impl ProtocolOptions {
         ];
         let for_exclusive = [
             (self.private, "--private"),
+            (self.holder.is_some(), "--holder"),
             (self.holder_version.is_some(), "--holder-version"),
             (self.quiesce.is_some(), "--quiesce"),
             (self.no_quiesce, "--no-quiesce"),
         ];
         let for_repositories = [
+            (self.operation.is_some(), "--operation"),
             (self.seal, "--seal"),
             (self.require_cas, "--require-cas"),
             (self.tenure_only, "--tenure-only"),
@@ -242,6 +274,7 @@ impl ProtocolOptions {
             },
             exclusive: ExclusiveTuning {
                 private: self.private,
+                holder: self.holder.clone(),
                 holder_version: self.holder_version.clone(),
                 settle: self.settle.unwrap_or_default(),
                 quiesce: match (self.no_quiesce, self.quiesce) {
@@ -251,6 +284,7 @@ impl ProtocolOptions {
                 },
             },
             repository: RepositoryTuning {
+                operation: self.operation.clone(),
                 seal: if self.seal { Seal::Yes } else { Seal::No },
                 demand: match self.require_cas {
                     true => Demand::ConditionalWrites,

@@ -103,6 +103,8 @@ impl From<io::Error> for CommandFailure {
 pub(crate) enum OutputFormat {
     Text,
     Json,
+    /// Failures as JSON on standard error, because a command owns standard output.
+    JsonOnStderr,
 }
 
 impl OutputFormat {
@@ -122,7 +124,7 @@ impl OutputFormat {
     ) -> Result<(), CommandFailure> {
         match self {
             OutputFormat::Text => line(&text.to_string()),
-            OutputFormat::Json => line(&to_json(json)?),
+            OutputFormat::Json | OutputFormat::JsonOnStderr => line(&to_json(json)?),
         }
     }
 
@@ -135,6 +137,9 @@ impl OutputFormat {
                     OutputFormat::Text => message::say(&failed.text),
                     OutputFormat::Json => {
                         let _ = line(&failed.json().to_string());
+                    }
+                    OutputFormat::JsonOnStderr => {
+                        message::print(failed.json().to_string() + "\n");
                     }
                 }
                 failed.code
@@ -161,6 +166,18 @@ pub(crate) fn line(text: &str) -> Result<(), CommandFailure> {
 
 pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CommandFailure> {
     serde_json::to_string(value).map_err(|error| CommandFailure::own(error.to_string()))
+}
+
+/// Asks a question on standard error. Any answer but yes is a failure with the text `no`.
+pub(crate) fn ask(question: &str, no: &str) -> Result<(), CommandFailure> {
+    message::print(question);
+    message::flush();
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(CommandFailure::own(no)),
+    }
 }
 
 /// Returns whether the stream is a terminal.

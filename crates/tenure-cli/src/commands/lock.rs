@@ -56,7 +56,7 @@ pub(crate) struct LockCommand {
     /// Lock files: the lock ends with this process [default: the calling shell].
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Print JSON: hold, where, fence, ttl.
+    /// Print JSON: hold, where, fence, ttl_ms.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -123,7 +123,7 @@ impl LockCommand {
             "hold": hold.to_string(),
             "where": hold.place().to_string(),
             "fence": hold.fence(),
-            "ttl": hold.ttl().map(|ttl| ttl.as_secs_f64()),
+            "ttl_ms": hold.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
         });
         OutputFormat::of(self.json).answer(&hold, &json)
     }
@@ -169,7 +169,7 @@ impl RenewCommand {
         block_on(tenure.renew_hold(&hold))?;
         match OutputFormat::of(self.json) {
             OutputFormat::Text => Ok(()),
-            OutputFormat::Json => {
+            OutputFormat::Json | OutputFormat::JsonOnStderr => {
                 output::line(&json!({ "renewed": hold.place().to_string() }).to_string())
             }
         }
@@ -204,7 +204,7 @@ impl UnlockCommand {
         block_on(tenure.release_hold(&hold))?;
         match OutputFormat::of(self.json) {
             OutputFormat::Text => Ok(()),
-            OutputFormat::Json => {
+            OutputFormat::Json | OutputFormat::JsonOnStderr => {
                 output::line(&json!({ "released": hold.place().to_string() }).to_string())
             }
         }

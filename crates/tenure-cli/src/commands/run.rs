@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,9 @@ use tenure_files::internal::block_on;
 use crate::duration;
 use crate::interrupt;
 use crate::message;
+use crate::nesting;
 use crate::options::{self, ProtocolOptions};
-use crate::output::{CommandFailure, FAILED, LOST, OutputFormat};
+use crate::output::{CommandFailure, FAILED, HELD, LOST, OutputFormat};
 use crate::progress::WaitProgress;
 use crate::run::wrapper::{self, ChildStart, LockNotice, RunOutcome, Terminal};
 use crate::run::{
@@ -63,6 +65,9 @@ pub(crate) struct RunCommand {
     /// Exit with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
+    /// Print the reason why the command was not run as JSON on standard error, and no progress.
+    #[arg(long)]
+    json: bool,
     /// Print no message about a held lock, neither while waiting nor at the end; only set the exit code.
     #[arg(short, long)]
     quiet: bool,
@@ -128,8 +133,13 @@ enum OnAskOption {
 
 impl RunCommand {
     pub(crate) fn run(self, supervisor: io::Result<Channel>) -> ExitCode {
+        // The command owns standard output.
+        let form = match self.json {
+            true => OutputFormat::JsonOnStderr,
+            false => OutputFormat::Text,
+        };
         let held = supervisor.map_err(CommandFailure::from);
-        OutputFormat::Text.end(held.and_then(|supervisor| self.hold(&supervisor)))
+        form.end(held.and_then(|supervisor| self.hold(&supervisor)))
     }
 
     fn hold(&self, supervisor: &Channel) -> Result<u8, CommandFailure> {
@@ -138,12 +148,13 @@ impl RunCommand {
             .iter()
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?;
-        let tenure = self.protocol.tenure(&places)?;
+        let tenure = self.protocol.tenure_for(&places, self.default_name())?;
         if places.len() > MOST_DESCRIPTORS {
             return Err(CommandFailure::usage(format!(
                 "at most {MOST_DESCRIPTORS} locks at once"
             )));
         }
+        self.refuse_own(&places)?;
         let mut terminal = Terminal::find();
         let program = self
             .command
@@ -206,6 +217,37 @@ impl RunCommand {
         Ok(code)
     }
 
+    /// Returns the name of the work for records that need one: the purpose, or the base name of the
+    /// command.
+    fn default_name(&self) -> Option<String> {
+        let base = || {
+            let program = Path::new(self.command.first()?);
+            Some(program.file_name()?.to_string_lossy().into_owned())
+        };
+        let purpose = self.purpose.clone().filter(|purpose| !purpose.is_empty());
+        purpose.or_else(base)
+    }
+
+    /// Refuses a lock that an outer run holds: the wait would end only with this process.
+    fn refuse_own(&self, places: &[Address]) -> Result<(), CommandFailure> {
+        let outer = nesting::outer_holds();
+        for place in places {
+            let own = outer.iter().find(|hold| hold.blocks(place, self.mode()));
+            if let Some(own) = own {
+                let code = self.busy_code.unwrap_or(HELD);
+                return Err(CommandFailure::new(
+                    code,
+                    format!(
+                        "{place}: this command already runs under that lock (tenure run, pid {}), so it would wait for \
+                         itself; run the command without tenure, or use another lock",
+                        own.pid
+                    ),
+                ));
+            }
+        }
+        Ok(())
+    }
+
     /// Returns the task for the supervisor.
     fn task(&self, terminal: &Terminal) -> Result<SupervisorTask, CommandFailure> {
         let words = u32::try_from(self.command.len());
@@ -256,7 +298,7 @@ impl RunCommand {
         if self.fence {
             lock = lock.fenced();
         }
-        if !self.quiet && !matches!(self.waiting.wait_limit(), tenure::Wait::No) {
+        if !self.quiet && !self.json && !matches!(self.waiting.wait_limit(), tenure::Wait::No) {
             let waiting = Arc::clone(waiting);
             lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
@@ -375,7 +417,11 @@ fn named<'a>(texts: &[&'a String], places: &[Address]) -> Vec<(&'a str, Address)
 /// Returns the environment of the child, C3 (environment of the child): plain names for the first
 /// lock, numbered names for the others. Removes the variables of an outer run.
 fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
-    let mut variables: Variables = vec![("TENURE_HELD".into(), VariableValue::Text("1".into()))];
+    let (name, holds) = nesting::variable(guards.iter().map(|guard| (guard.place(), guard.mode())));
+    let mut variables: Variables = vec![
+        ("TENURE_HELD".into(), VariableValue::Text("1".into())),
+        (name, VariableValue::Text(holds)),
+    ];
     for (number, guard) in guards.iter().enumerate() {
         let suffix = if number == 0 {
             String::new()

@@ -202,9 +202,9 @@ fn hanging_up_ends_the_command() {
 fn a_pager_in_a_pipeline_reads_the_keys() {
     let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
-    // The pager asks for a key before it reads on, and the pipe is full meanwhile.
+    // The pager asks for a key when the command runs, and the pipe is full meanwhile.
     terminal.line(
-        "$T run f -- seq 100000 | sh -c 'echo pa''ging; read x < /dev/tty; tail -n 1; echo got-$x'",
+        "$T run f -- seq 100000 | sh -c 'read one; echo pa''ging; read x < /dev/tty; tail -n 1; echo got-$x'",
     );
     terminal.expect("paging");
     terminal.line("word");

@@ -83,7 +83,7 @@ fn a_hold_that_is_over_is_refused() {
     assert_eq!(codes[2..], ["75", "2"]);
 }
 
-/// C13: `--json` has hold, where, fence and ttl.
+/// C13: `--json` has hold, where, fence and ttl_ms.
 #[test]
 fn a_hold_as_json() {
     let place = RunFixture::new();
@@ -91,7 +91,7 @@ fn a_hold_as_json() {
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["fence"], 1);
-    assert!(json["ttl"].is_null());
+    assert!(json["ttl_ms"].is_null());
     assert!(json["where"].as_str().unwrap().ends_with("/f"));
     let hold = json["hold"].as_str().unwrap();
     assert_eq!(sh(&place, &format!("$T unlock '{hold}'")).0, Some(0));
