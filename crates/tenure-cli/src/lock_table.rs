@@ -11,11 +11,14 @@ pub(crate) const HEADINGS: [&str; 6] = ["WHERE", "MODE", "HELD BY", "SINCE", "LE
 pub(crate) fn rows(states: &[LockState]) -> Vec<[String; 6]> {
     let mut rows = Vec::new();
     for state in states {
-        for holder in &state.holders {
-            rows.push(row(state, holder));
+        if !state.not_a_record {
+            rows.extend(state.holders.iter().map(|holder| row(state, holder)));
         }
-        if state.holders.is_empty() {
-            let note = state.notes.first().cloned().unwrap_or_default();
+        if state.holders.is_empty() || state.not_a_record {
+            let note = match state.not_a_record {
+                true => "not a lock record".to_owned(),
+                false => state.notes.first().cloned().unwrap_or_default(),
+            };
             let waiting = waiting(state);
             rows.push([
                 state.place.to_string(),

@@ -6,6 +6,8 @@ mod commands;
 mod duration;
 mod interrupt;
 mod lock_table;
+mod message;
+mod nesting;
 mod options;
 mod output;
 mod parent_shell;

@@ -75,6 +75,9 @@ pub(crate) struct ProtocolOptions {
     /// Make the record readable for the current user only (exclusive:).
     #[arg(long, help_heading = ONE)]
     private: bool,
+    /// Name of the tool, stored in the record (exclusive:) [default: --purpose, or the command's name].
+    #[arg(long, value_name = "TEXT", help_heading = ONE)]
+    holder: Option<String>,
     /// Version of the tool, stored in the record (exclusive:).
     #[arg(long, value_name = "TEXT", help_heading = ONE)]
     holder_version: Option<String>,
@@ -88,6 +91,9 @@ pub(crate) struct ProtocolOptions {
     /// Do not wait for running cycles of the server (exclusive:).
     #[arg(long, conflicts_with = "quiesce", help_heading = ONE)]
     no_quiesce: bool,
+    /// Name of the work, stored in the record [default: --purpose, or the command's name].
+    #[arg(long, value_name = "TEXT", help_heading = REPOSITORIES)]
+    operation: Option<String>,
     /// Write encrypted records (needs --key-file).
     #[arg(long, help_heading = REPOSITORIES)]
     seal: bool,
@@ -104,6 +110,9 @@ pub(crate) struct ProtocolOptions {
     #[arg(long, help_heading = REPOSITORIES)]
     strict: bool,
 }
+
+/// Shorter than the default of every protocol of lock files.
+const HEARTBEAT: Duration = Duration::from_secs(5);
 
 const FILES: &str = "Lock files";
 const ONE: &str = "Exclusive locks and repositories";
@@ -178,9 +187,41 @@ fn build(places: &[Address], tuning: Tuning) -> Result<Tenure, CommandFailure> {
 impl ProtocolOptions {
     /// Returns the library with these options.
     pub(crate) fn tenure(&self, places: &[Address]) -> Result<Tenure, CommandFailure> {
+        self.tenure_for(places, None)
+    }
+
+    /// Returns the library with these options. `name` is the default of `--holder` and
+    /// `--operation`: X18 (holder name and version), P41 (repository addresses and verbs).
+    pub(crate) fn tenure_for(
+        &self,
+        places: &[Address],
+        name: Option<String>,
+    ) -> Result<Tenure, CommandFailure> {
         self.inspect_options.check(places)?;
         self.check(places)?;
-        build(places, self.tuning()?)
+        for (option, text) in [("--holder", &self.holder), ("--operation", &self.operation)] {
+            if text.as_ref().is_some_and(String::is_empty) {
+                return Err(CommandFailure::usage(format!(
+                    "{option} must not be empty: other programs show it to their users"
+                )));
+            }
+        }
+        let mut tuning = self.tuning()?;
+        if tuning.exclusive.holder.is_none() {
+            tuning.exclusive.holder.clone_from(&name);
+        }
+        if tuning.repository.operation.is_none() {
+            tuning.repository.operation = name;
+        }
+        build(places, tuning)
+    }
+
+    /// Returns the interval of heartbeats, for a supervisor that has to write them.
+    pub(crate) fn heartbeat(&self) -> Duration {
+        let by_age = |stale: Duration| (stale / 3).clamp(Duration::from_millis(100), HEARTBEAT);
+        self.heartbeat
+            .or(self.stale.map(by_age))
+            .unwrap_or(HEARTBEAT)
     }
 
     /// Refuses an option that none of the addresses supports, instead of ignoring it silently
@@ -195,17 +236,24 @@ impl ProtocolOptions {
         ];
         let for_exclusive = [
             (self.private, "--private"),
+            (self.holder.is_some(), "--holder"),
             (self.holder_version.is_some(), "--holder-version"),
             (self.quiesce.is_some(), "--quiesce"),
             (self.no_quiesce, "--no-quiesce"),
         ];
         let for_repositories = [
+            (self.operation.is_some(), "--operation"),
             (self.seal, "--seal"),
             (self.require_sealed, "--require-sealed"),
             (self.require_cas, "--require-cas"),
             (self.tenure_only, "--tenure-only"),
             (self.strict, "--strict"),
         ];
+        if self.seal && self.inspect_options.key_file.is_none() {
+            return Err(CommandFailure::usage(
+                "--seal needs the data key: add --key-file FILE or set TENURE_KEY_FILE",
+            ));
+        }
         let for_both = [(self.settle.is_some(), "--settle")];
         let file = places.iter().any(Address::is_file);
         let exclusive = places
@@ -244,6 +292,7 @@ impl ProtocolOptions {
             },
             exclusive: ExclusiveTuning {
                 private: self.private,
+                holder: self.holder.clone(),
                 holder_version: self.holder_version.clone(),
                 settle: self.settle.unwrap_or_default(),
                 quiesce: match (self.no_quiesce, self.quiesce) {
@@ -253,6 +302,7 @@ impl ProtocolOptions {
                 },
             },
             repository: RepositoryTuning {
+                operation: self.operation.clone(),
                 seal: if self.seal { Seal::Yes } else { Seal::No },
                 require_sealed: self.require_sealed,
                 demand: match self.require_cas {

@@ -7,6 +7,8 @@ use std::process::ExitCode;
 use serde::Serialize;
 use tenure_files::{Class, Decision};
 
+use crate::message;
+
 /// Invalid arguments; nothing was changed.
 pub(crate) const USAGE: u8 = 2;
 /// Another owner holds the lock.
@@ -101,6 +103,8 @@ impl From<io::Error> for CommandFailure {
 pub(crate) enum OutputFormat {
     Text,
     Json,
+    /// Failures as JSON on standard error, because a command owns standard output.
+    JsonOnStderr,
 }
 
 impl OutputFormat {
@@ -120,24 +124,29 @@ impl OutputFormat {
     ) -> Result<(), CommandFailure> {
         match self {
             OutputFormat::Text => line(&text.to_string()),
-            OutputFormat::Json => line(&to_json(json)?),
+            OutputFormat::Json | OutputFormat::JsonOnStderr => line(&to_json(json)?),
         }
     }
 
     /// Returns the exit code; prints an error in this format.
     pub(crate) fn end(self, result: Result<u8, CommandFailure>) -> ExitCode {
-        match result {
-            Ok(code) => ExitCode::from(code),
+        let code = match result {
+            Ok(code) => code,
             Err(failed) => {
                 match self {
-                    OutputFormat::Text => eprintln!("tenure: {}", failed.text),
+                    OutputFormat::Text => message::say(&failed.text),
                     OutputFormat::Json => {
                         let _ = line(&failed.json().to_string());
                     }
+                    OutputFormat::JsonOnStderr => {
+                        message::print(failed.json().to_string() + "\n");
+                    }
                 }
-                ExitCode::from(failed.code)
+                failed.code
             }
-        }
+        };
+        message::flush();
+        ExitCode::from(code)
     }
 }
 
@@ -159,19 +168,21 @@ pub(crate) fn to_json(value: &impl Serialize) -> Result<String, CommandFailure> 
     serde_json::to_string(value).map_err(|error| CommandFailure::own(error.to_string()))
 }
 
+/// Asks a question on standard error. Any answer but yes is a failure with the text `no`.
+pub(crate) fn ask(question: &str, no: &str) -> Result<(), CommandFailure> {
+    message::print(question);
+    message::flush();
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    match answer.trim() {
+        "y" | "Y" | "yes" => Ok(()),
+        _ => Err(CommandFailure::own(no)),
+    }
+}
+
 /// Returns whether the stream is a terminal.
 pub(crate) fn is_terminal(stream: impl std::io::IsTerminal) -> bool {
     stream.is_terminal()
-}
-
-/// Returns the exit code for the end of a child (C2).
-pub(crate) fn child_code(status: std::process::ExitStatus) -> u8 {
-    use std::os::unix::process::ExitStatusExt;
-    let code = status
-        .code()
-        .or_else(|| status.signal().map(|signal| 128 + signal));
-    code.and_then(|code| u8::try_from(code).ok())
-        .unwrap_or(FAILED)
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Progress line of a waiting command: C9 (progress while waiting). On a terminal it is updated in
 //! place; in a log there is one line per minute.
 
-use std::io::Write;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use tenure::Busy;
+
+use crate::message;
 
 /// Interval of lines in a log.
 const LOG_EVERY: Duration = Duration::from_secs(60);
@@ -49,15 +50,15 @@ impl WaitProgress {
         match self.sink {
             ProgressSink::Terminal(width) => {
                 if is_first {
-                    eprintln!("tenure: waiting: {busy}");
+                    message::say(format_args!("waiting: {busy}"));
                 }
                 let line = clip(&line(busy, waited), width - 1);
-                let _ = write!(std::io::stderr(), "\r\x1b[K{line}");
+                message::print(format!("\r\x1b[K{line}"));
                 *last = Some(now);
             }
             ProgressSink::Log => {
                 if last.is_none_or(|last| now.duration_since(last) >= LOG_EVERY) {
-                    eprintln!("tenure: waiting for {} s: {busy}", waited.as_secs());
+                    message::say(format_args!("waiting for {} s: {busy}", waited.as_secs()));
                     *last = Some(now);
                 }
             }
@@ -71,8 +72,9 @@ impl WaitProgress {
             .lock()
             .unwrap_or_else(|poisoned| poisoned.into_inner());
         if let (ProgressSink::Terminal(_), Some(_)) = (&self.sink, *last) {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
+            message::print("\r\x1b[K");
         }
+        message::flush_in_between();
     }
 }
 

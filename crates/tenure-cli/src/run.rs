@@ -6,6 +6,7 @@
 mod channel;
 mod process_tree;
 mod schedule;
+mod signal_queue;
 mod spawn;
 pub(crate) mod supervisor;
 mod syscalls;
@@ -17,4 +18,5 @@ pub(crate) use channel::{
 };
 pub(crate) use process_tree::ProcessEnd;
 pub(crate) use schedule::ChildLease;
+pub(crate) use signal_queue::SignalQueue;
 pub(crate) use task::{Descriptor, OnDeath, OnLost, SupervisorTask};

@@ -516,6 +516,21 @@ async fn a_backup_is_restored_into_a_cluster_of_another_size() {
             .starts_with("saved 9 groups")
     );
 
+    // A second backup does not overwrite the first, and says so as JSON, too.
+    let before = std::fs::read(&file).unwrap();
+    let url = format!("http://{}", cluster.nodes[2].as_ref().unwrap().grpc);
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["cluster", "backup", "--json", name])
+        .env("TENURE_URL", url)
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    let refused: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(refused["code"], 125);
+    let message = refused["error"]["message"].as_str().unwrap();
+    assert!(message.contains("does not overwrite"), "{message}");
+    assert_eq!(std::fs::read(&file).unwrap(), before);
+
     let mut restored = Cluster::new(8);
     let directory = restored.directory(0);
     let to = directory.to_str().unwrap();

@@ -444,6 +444,31 @@ impl FileHolding {
     }
 }
 
+/// Writes the next heartbeat of a record through an inherited descriptor (K38 (inherit the locked
+/// descriptor)): for a process that outlives the one that acquired the lock.
+///
+/// A record with another token is another holder's, and is left alone. So is one without a
+/// heartbeat.
+pub fn beat_inherited(record: impl AsFd, token: &[u8]) -> rustix::io::Result<()> {
+    let bytes = read_at_most(&record, INHERITED_LIMIT)?;
+    let (Some(at), Some(_)) = (record_layout::beat_at(&bytes), find(&bytes, token)) else {
+        return Ok(());
+    };
+    let digits = std::str::from_utf8(&bytes[at..at + BEAT_DIGITS]);
+    let Some(beat) = digits.ok().and_then(|digits| digits.parse::<u64>().ok()) else {
+        return Ok(());
+    };
+    let beat = (beat + 1) % 10_u64.pow(BEAT_DIGITS as u32);
+    pwrite_exactly(
+        record,
+        format!("{beat:0BEAT_DIGITS$}").as_bytes(),
+        at as u64,
+    )
+}
+
+/// Longer than any record that Tenure writes.
+const INHERITED_LIMIT: usize = 1 << 20;
+
 impl AsFd for FileHolding {
     /// Returns the locked descriptor, for a child process that keeps the lock (K38 (inherit the
     /// locked descriptor)).

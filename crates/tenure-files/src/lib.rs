@@ -63,6 +63,7 @@ pub mod internal {
     pub use crate::error::printable;
     pub use crate::future::{block_on, run};
     pub use crate::heartbeat::{HeartbeatPause, rest};
+    pub use crate::hold::beat_inherited;
     pub use crate::identity::{FENCE_ROOM, Here, host_name};
     pub use crate::leftovers::leftovers;
     pub use crate::liveness::{verdict, verdict_without_lock};

@@ -56,6 +56,12 @@ impl Cancel {
         )?)))
     }
 
+    /// Creates a handle that is cancelled as soon as `fd` is readable, for example a `signalfd`.
+    /// [`cancel`](Cancel::cancel) has no effect on it.
+    pub fn when_readable(fd: Arc<OwnedFd>) -> Cancel {
+        Cancel(fd)
+    }
+
     /// Cancels all waits that use this handle, current and future.
     pub fn cancel(&self) {
         signal(&self.0);

@@ -1,4 +1,5 @@
-//! Audit log: one line for each call that acts on a hold of another owner, whatever its result.
+//! Audit log: one line for each call that acts on a hold of another owner, whatever its result. A
+//! change of a namespace's policy ends all holds in it, so it is one of them.
 
 use std::net::SocketAddr;
 
@@ -23,6 +24,8 @@ pub(crate) struct AuditRecord {
     pub(crate) action: &'static str,
     pub(crate) victim: String,
     pub(crate) hold: Option<NamedHold>,
+    /// The namespace whose policy changes.
+    pub(crate) namespace: Option<String>,
     /// The client's address.
     pub(crate) peer: Option<SocketAddr>,
     result: &'static str,
@@ -44,6 +47,21 @@ impl AuditRecord {
             audit: Audit::No,
             action,
             victim,
+            hold: None,
+            namespace: None,
+            peer: None,
+            result: "CANCELLED",
+        }
+    }
+
+    /// Creates the record of a call that changes the policy of a namespace. Every owner in it loses
+    /// its holds.
+    pub(crate) fn of_policy(action: &'static str, namespace: String) -> AuditRecord {
+        AuditRecord {
+            namespace: Some(namespace),
+            audit: Audit::No,
+            action,
+            victim: String::new(),
             hold: None,
             peer: None,
             result: "CANCELLED",
@@ -68,6 +86,7 @@ impl Drop for AuditRecord {
                     target: "audit",
                     action = self.action,
                     path = hold.map(|hold| hold.path.as_str()),
+                    namespace = self.namespace.as_deref(),
                     victim = self.victim,
                     fence = hold.map(|hold| hold.fence),
                     actor = hold.map(|hold| hold.actor.as_str()),

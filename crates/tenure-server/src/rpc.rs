@@ -274,11 +274,11 @@ macro_rules! rpcs {
 rpcs! {
     Acquire Lock "/v1/acquire" Writes Short No
         AcquireRequest acquire::acquire => AcquireResponse acquire::acquired, in session as Acquire;
-    SetNamespacePolicy Policy "/v1/setNamespacePolicy" Writes Short No
+    SetNamespacePolicy Policy "/v1/setNamespacePolicy" Writes Short Warn
         SetNamespacePolicyRequest policy::set => SetNamespacePolicyResponse done;
     GetNamespacePolicy Observe "/v1/getNamespacePolicy" Reads Short No
         GetNamespacePolicyRequest policy::get => GetNamespacePolicyResponse policy::got;
-    DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short No
+    DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short Warn
         DeleteNamespacePolicyRequest policy::delete => DeleteNamespacePolicyResponse done;
     AcquireStream Lock;
     Release Lock "/v1/release" Writes Short No
@@ -387,7 +387,7 @@ mod tests {
             let verb = unary.rpc.row().verb;
             let looks = matches!(verb, Verb::Observe | Verb::Status);
             assert_eq!(looks, unary.effect == Effect::Reads, "{:?}", unary.rpc);
-            let acts_on_others = matches!(verb, Verb::Ask | Verb::Break);
+            let acts_on_others = matches!(verb, Verb::Ask | Verb::Break | Verb::Policy);
             assert_eq!(acts_on_others, unary.audit != Audit::No, "{:?}", unary.rpc);
         }
         assert_eq!(Rpc::AcquireStream.row().verb, Verb::Lock);
@@ -400,6 +400,11 @@ mod tests {
     #[test]
     fn an_audited_row_makes_a_record() {
         let asked = [
+            (
+                Rpc::SetNamespacePolicy,
+                r#"{"namespace": "t:/a", "algorithm": "semaphore"}"#,
+            ),
+            (Rpc::DeleteNamespacePolicy, r#"{"namespace": "t:/a"}"#),
             (Rpc::ForceRelease, r#"{"victimId": "amy"}"#),
             (Rpc::RequestRevoke, r#"{"ownerId": "amy"}"#),
             (
@@ -414,7 +419,11 @@ mod tests {
             let unary = rpc.row().unary.as_ref().unwrap();
             let asked = (unary.parse_json)(body.as_bytes()).unwrap().unwrap();
             let record = asked.facts.audit.unwrap();
-            assert_eq!((record.audit, record.victim.as_str()), (unary.audit, "amy"));
+            assert_eq!(record.audit, unary.audit);
+            match &record.namespace {
+                Some(namespace) => assert_eq!(namespace, "t:/a"),
+                None => assert_eq!(record.victim, "amy"),
+            }
         }
     }
 

@@ -207,15 +207,41 @@ impl FromStr for Address {
                 _ => {}
             }
         }
-        if let Ok(path) = Path::parse(text) {
-            let nodes = Vec::new();
-            return Ok(Address::Daemon { nodes, path });
-        }
         if text.is_empty() {
             return Err(input(text, "is empty: name a file or another address"));
         }
-        Ok(Address::Sidecar(text.into()))
+        match Path::parse(text) {
+            Ok(path) => {
+                let nodes = Vec::new();
+                Ok(Address::Daemon { nodes, path })
+            }
+            Err(invalid) if looks_like_an_address(text) => Err(near_miss(text, &invalid)),
+            Err(_) => Ok(Address::Sidecar(text.into())),
+        }
     }
+}
+
+/// Returns whether the text begins like `word:`. A mistyped address of a shared lock must never
+/// become a file on one machine.
+fn looks_like_an_address(text: &str) -> bool {
+    let first = text.split('/').next().unwrap_or_default();
+    first.contains(':')
+}
+
+fn near_miss(text: &str, invalid: &tenure_core::value::Invalid) -> Error {
+    let advice = match text.split(':').next() {
+        Some(store @ ("s3" | "gs" | "az")) => {
+            format!("for a bucket write {store}://BUCKET/PREFIX; ")
+        }
+        Some("tenure") => "for a daemon write tenure://HOST:PORT/HANDLER:/PATH; ".to_owned(),
+        _ => String::new(),
+    };
+    input(
+        text,
+        format!(
+            "is not a valid address: {invalid}; {advice}for a file of that name write ./{text}"
+        ),
+    )
 }
 
 /// Parses `host:port[,host:port…]/handler:/path`.
@@ -385,7 +411,8 @@ mod tests {
             ("state.json", "sidecar sidecar:state.json"),
             ("./tenant:/acme", "sidecar sidecar:./tenant:/acme"),
             ("./s3://x", "sidecar sidecar:./s3://x"),
-            ("a:b", "sidecar sidecar:a:b"),
+            ("./a:b", "sidecar sidecar:./a:b"),
+            ("d/a:b", "sidecar sidecar:d/a:b"),
             ("sidecar:a#b", "sidecar sidecar:a#b"),
             ("exclusive:.beads", "exclusive exclusive:.beads"),
             ("upload:up/7", "upload upload:up#7"),
@@ -435,6 +462,60 @@ mod tests {
             );
             assert!(error.to_string().contains(text), "{error}");
         }
+    }
+
+    /// C18: a text that begins like `word:` and is no address is refused with the reason and the
+    /// way to name a file.
+    #[test]
+    fn a_near_miss_is_not_a_file() {
+        for text in [
+            "tenant:acme",
+            "tenant:/acme//x",
+            "tenant:/acme/../x",
+            "tenant:/acme/./x",
+            "tenant:/acme/",
+            "tenant:",
+            "tenant:acme/x",
+            "s3:bucket/x",
+            "s3:/bucket//x",
+            "gs:bucket",
+            "az:container/x",
+            "b2:bucket/x",
+            "local:dir",
+            "sftp:host",
+            "ftp:x",
+            "http:x",
+            "tenure:host",
+            "tenure:50051",
+            "localhost:50051",
+            "127.0.0.1:50051",
+            "Sidecar:x",
+            "EXCLUSIVE:db",
+            "uploads:up",
+            "repository:dir",
+            "memory:x",
+            "file:x",
+            "file:a//b",
+            ":/x",
+            ":",
+            "a:b",
+            "a:b:c",
+            "c:\\x",
+            "10:30.log",
+        ] {
+            let Err(error) = text.parse::<Address>() else {
+                panic!("{text} was taken for an address");
+            };
+            let error = error.to_string();
+            assert!(error.contains(&format!("write ./{text}")), "{error}");
+        }
+        let error = "s3:bucket/x".parse::<Address>().unwrap_err().to_string();
+        assert!(error.contains("s3://BUCKET/PREFIX"), "{error}");
+        let error = "tenant:/acme//x"
+            .parse::<Address>()
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("empty segments"), "{error}");
     }
 
     /// C6: in a tree, a path comes before its descendants.

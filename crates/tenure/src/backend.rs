@@ -217,7 +217,7 @@ pub(crate) async fn acquire_together(
 pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     if request.place.is_file() {
         request.check()?;
-        return files::acquire(&request, None);
+        return files::acquire(&request, request.cancel.as_ref());
     }
     tenure_files::internal::block_on(acquire(tenure, request))
 }

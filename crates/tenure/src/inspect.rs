@@ -34,6 +34,10 @@ pub struct LockState {
     /// Further notes for people.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+    /// The lock's name is taken by a file that is no lock record, such as `Cargo.lock`. It blocks
+    /// the lock, but it belongs to another program and must not be broken.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub not_a_record: bool,
 }
 
 impl LockState {
@@ -47,6 +51,7 @@ impl LockState {
             rule: None,
             deadlock: Vec::new(),
             notes: Vec::new(),
+            not_a_record: false,
         }
     }
 }
@@ -54,6 +59,13 @@ impl LockState {
 impl fmt::Display for LockState {
     /// Formats the state as `tenure why` prints it.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.not_a_record {
+            write!(f, "{} cannot be locked", self.place)?;
+            return self
+                .notes
+                .iter()
+                .try_for_each(|note| write!(f, "\n  {}", tenure_files::internal::printable(note)));
+        }
         match (self.free, self.holders.is_empty()) {
             (true, true) => write!(f, "{} is free", self.place)?,
             (true, false) => write!(f, "{} is free: its last holder is dead", self.place)?,

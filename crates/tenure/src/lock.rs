@@ -134,6 +134,13 @@ macro_rules! setters {
                 self.each(|request| request.follows = Some(pid))
             }
 
+            /// Lets a handle cancel a blocking wait for lock files. Futures are cancelled by
+            /// dropping them.
+            #[doc(hidden)]
+            pub fn cancelled_by(self, cancel: tenure_files::Cancel) -> Self {
+                self.each(|request| request.cancel = Some(cancel.clone()))
+            }
+
             /// Sets a callback that reports the blocker and the queue position while the request
             /// waits.
             pub fn on_wait(self, tell: impl Fn(&Busy) + Send + Sync + 'static) -> Self {

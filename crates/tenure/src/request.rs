@@ -9,6 +9,7 @@ use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::tuning::Tuning;
 use crate::values::{Holder, Mode, Wait};
+use tenure_files::Cancel;
 
 /// A callback for waiting requests: gets the blocker and the queue position.
 pub(crate) type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
@@ -31,6 +32,8 @@ pub(crate) struct Request {
     pub(crate) owner: Option<String>,
     pub(crate) needs: Vec<Need>,
     pub(crate) on_wait: Option<OnWait>,
+    /// Cancels a blocking wait for a lock file.
+    pub(crate) cancel: Option<Cancel>,
     pub(crate) tuning: Arc<Tuning>,
 }
 
@@ -49,6 +52,7 @@ impl Request {
             owner: None,
             needs: Vec::new(),
             on_wait: None,
+            cancel: None,
             tuning,
         }
     }

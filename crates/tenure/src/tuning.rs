@@ -71,6 +71,9 @@ pub enum Durability {
 pub struct ExclusiveTuning {
     /// Makes the record readable by its owner only: X6 (block and file mode).
     pub private: bool,
+    /// The name of the tool, for the record: X18 (holder name and version). Default: the purpose,
+    /// or the name of the program.
+    pub holder: Option<String>,
     /// The version of the tool, for the record.
     pub holder_version: Option<String>,
     /// The time to wait before the lock counts as held, for servers without a gate file: X19
@@ -98,6 +101,9 @@ pub enum Quiesce {
 pub struct RepositoryTuning {
     /// The data key of the repository, to read sealed records (C12).
     pub key: Option<tenure_store::DataKey>,
+    /// The operation, for the record: P41 (repository addresses and verbs). Default: the purpose,
+    /// or the name of the program.
+    pub operation: Option<String>,
     /// Whether to seal new records.
     pub seal: tenure_store::Seal,
     /// Only records that are sealed with the data key for their own name count as records; implies

@@ -1,6 +1,5 @@
 //! `tenure break`: removes a lock of another holder.
 
-use std::io::BufRead;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,6 +8,7 @@ use tenure::{Address, Blocker, Force, HoldId, HolderLiveness, LockState};
 use tenure_files::internal::block_on;
 use tenure_files::sidecar;
 
+use crate::message;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
@@ -37,6 +37,9 @@ pub(crate) struct BreakCommand {
     /// Lock files: remove the guard file that an interrupted clean-up left beside the lock, not the lock.
     #[arg(long, conflicts_with_all = ["id", "all"])]
     guard: bool,
+    /// With --force: remove the file even if it is not a lock record, such as Cargo.lock.
+    #[arg(long, requires = "force")]
+    not_a_record: bool,
     /// The reason, for the audit log.
     #[arg(long, value_name = "TEXT", default_value = "")]
     reason: String,
@@ -68,6 +71,9 @@ impl BreakCommand {
             return self.remove_guard(&place);
         }
         let state = block_on(tenure.inspect(&place))?;
+        if state.not_a_record && !self.not_a_record {
+            return Err(CommandFailure::own(format!("not removed: {state}")));
+        }
         let victims = self.victims(&state)?;
         if !self.force {
             refuse_living(&place, &victims)?;
@@ -87,9 +93,14 @@ impl BreakCommand {
             .map_or_else(String::new, |fence| format!("; the fence is now {fence}"));
         let text = match broken.victims.as_slice() {
             [] => format!("removed the lock of {place}{fence}"),
+            [one] => format!("removed the lock of {place}, {}{fence}", describe(one)),
             several => {
                 let whom: Vec<String> = several.iter().map(describe).collect();
-                format!("removed the lock of {place}, {}{fence}", whom.join("; "))
+                let count = several.len();
+                format!(
+                    "removed {count} locks of {place}{fence}:\n  {}",
+                    whom.join("\n  ")
+                )
             }
         };
         let json = json!({ "place": place, "broken": broken.victims, "fence": broken.fence });
@@ -105,9 +116,10 @@ impl BreakCommand {
             ));
         };
         if !self.force {
-            ask(
+            output::ask(
                 "this removes the guard beside the lock. Another program may be cleaning up the lock now; \
                  remove the guard only if none is. Remove it? [y/N] ",
+                NOTHING,
             )?;
         }
         let was_there = sidecar::break_guard(&sidecar::Options::new(file))?;
@@ -157,6 +169,8 @@ impl BreakCommand {
     }
 }
 
+const NOTHING: &str = "nothing was removed";
+
 fn describe(hold: &Blocker) -> String {
     match &hold.id {
         Some(id) => format!("{hold} [{id}]"),
@@ -181,19 +195,9 @@ fn refuse_living(place: &Address, victims: &[Blocker]) -> Result<(), CommandFail
 }
 
 fn confirm(place: &Address, victims: &[Blocker]) -> Result<(), CommandFailure> {
-    eprintln!("this removes the lock of {place}:");
+    message::print(format!("this removes the lock of {place}:\n"));
     for hold in victims {
-        eprintln!("  {}", describe(hold));
+        message::print(format!("  {}\n", describe(hold)));
     }
-    ask("remove it? [y/N] ")
-}
-
-fn ask(question: &str) -> Result<(), CommandFailure> {
-    eprint!("{question}");
-    let mut answer = String::new();
-    std::io::stdin().lock().read_line(&mut answer)?;
-    match answer.trim() {
-        "y" | "Y" | "yes" => Ok(()),
-        _ => Err(CommandFailure::own("nothing was removed")),
-    }
+    output::ask("remove it? [y/N] ", NOTHING)
 }

@@ -4,12 +4,15 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use serde_json::json;
 use tenure_wire::cluster::cluster_client::ClusterClient;
 use tenure_wire::cluster::{DrainRequest, Node, RemoveRequest, StatusRequest, StatusResponse};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
+
+use crate::output::{CommandFailure, OutputFormat};
 
 mod backup;
 mod offline;
@@ -76,6 +79,9 @@ pub(crate) struct DrainCommand {
     /// Wait until the node has no replica.
     #[arg(long)]
     wait: bool,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Remove a stopped or drained node from the cluster permanently.
@@ -87,46 +93,65 @@ pub(crate) struct RemoveCommand {
     node: String,
     #[command(flatten)]
     daemon: DaemonAddress,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// What a command did, for people and for programs.
+struct ClusterReport {
+    text: String,
+    json: serde_json::Value,
+    /// The exit code: 0, or 1 for a cluster that needs attention.
+    code: u8,
+}
+
+impl ClusterReport {
+    fn done(text: impl Into<String>, json: serde_json::Value) -> ClusterReport {
+        ClusterReport {
+            text: text.into(),
+            json,
+            code: 0,
+        }
+    }
 }
 
 impl ClusterCommand {
     pub(crate) fn run(self) -> ExitCode {
-        let done = match self {
-            ClusterCommand::Status(verb) => verb.run(),
-            ClusterCommand::Drain(verb) => verb.run(),
-            ClusterCommand::Remove(verb) => verb.run(),
-            ClusterCommand::Backup(verb) => verb.run(),
-            ClusterCommand::Restore(verb) => verb.run(),
-            ClusterCommand::Recover(verb) => verb.run(),
-            ClusterCommand::Rejoin(verb) => verb.run(),
-            ClusterCommand::Init(verb) => verb.run(),
-            ClusterCommand::Keep(verb) => verb.run(),
+        let (json, done) = match self {
+            ClusterCommand::Status(verb) => (verb.json, verb.run()),
+            ClusterCommand::Drain(verb) => (verb.json, verb.run()),
+            ClusterCommand::Remove(verb) => (verb.json, verb.run()),
+            ClusterCommand::Backup(verb) => (verb.json, verb.run()),
+            ClusterCommand::Restore(verb) => (verb.json, verb.run()),
+            ClusterCommand::Recover(verb) => (verb.json, verb.run()),
+            ClusterCommand::Rejoin(verb) => (verb.json, verb.run()),
+            ClusterCommand::Init(verb) => (verb.json, verb.run()),
+            ClusterCommand::Keep(verb) => (verb.json, verb.run()),
         };
-        done.unwrap_or_else(|why| {
-            eprintln!("error: {why}");
-            ExitCode::from(125)
-        })
+        let form = OutputFormat::of(json);
+        let printed = done.map_err(CommandFailure::own).and_then(|report| {
+            form.answer(report.text, &report.json)?;
+            Ok(report.code)
+        });
+        form.end(printed)
     }
 }
 
 impl StatusCommand {
-    fn run(self) -> Result<ExitCode, String> {
+    fn run(self) -> Result<ClusterReport, String> {
         let status = block_on(async { self.daemon.client().await?.status().await })?;
-        if self.json {
-            println!("{}", status_view::json(&status));
-        } else {
-            print!("{}", status_view::words(&status, self.groups));
-        }
-        Ok(if status.healthy {
-            ExitCode::SUCCESS
-        } else {
-            ExitCode::from(1)
+        let words = status_view::words(&status, self.groups);
+        Ok(ClusterReport {
+            text: words.trim_end_matches('\n').to_owned(),
+            json: status_view::json(&status),
+            code: if status.healthy { 0 } else { 1 },
         })
     }
 }
 
 impl DrainCommand {
-    fn run(self) -> Result<ExitCode, String> {
+    fn run(self) -> Result<ClusterReport, String> {
         block_on(async {
             let mut client = self.daemon.client().await?;
             let node = client.find(&self.node).await?;
@@ -138,19 +163,30 @@ impl DrainCommand {
             if self.wait && !self.undo {
                 client.until_empty(&self.node).await?;
             }
-            Ok(ExitCode::SUCCESS)
+            let name = &self.node;
+            let text = match (self.undo, self.wait) {
+                (true, _) => format!("{name} may have replicas again"),
+                (false, true) => format!("{name} has no replica any more"),
+                (false, false) => {
+                    format!("{name} is being drained; tenure cluster status shows the progress")
+                }
+            };
+            let json =
+                json!({ "node": name, "draining": !self.undo, "empty": self.wait && !self.undo });
+            Ok(ClusterReport::done(text, json))
         })
     }
 }
 
 impl RemoveCommand {
-    fn run(self) -> Result<ExitCode, String> {
+    fn run(self) -> Result<ClusterReport, String> {
         block_on(async {
             let mut client = self.daemon.client().await?;
             let node = client.find(&self.node).await?.number;
             let request = RemoveRequest { node };
             client.inner.remove(request).await.map_err(said)?;
-            Ok(ExitCode::SUCCESS)
+            let text = format!("removed {}", self.node);
+            Ok(ClusterReport::done(text, json!({ "removed": self.node })))
         })
     }
 }

@@ -11,10 +11,11 @@ use tenure::{Address, Hold, Mode, Tenure, blocking};
 use tenure_files::internal::block_on;
 
 use crate::duration;
-use crate::interrupt::{self, Interrupts};
+use crate::interrupt;
 use crate::options::{InspectOptions, ProtocolOptions, WaitOptions};
 use crate::output::{self, CommandFailure, OutputFormat};
 use crate::parent_shell;
+use crate::run::SignalQueue;
 
 /// Acquire a lock that stays held when this command ends.
 ///
@@ -55,7 +56,7 @@ pub(crate) struct LockCommand {
     /// Lock files: the lock ends with this process [default: the calling shell].
     #[arg(long, value_name = "PID")]
     pid: Option<u32>,
-    /// Print JSON: hold, where, fence, ttl.
+    /// Print JSON: hold, where, fence, ttl_ms.
     #[arg(long)]
     json: bool,
     #[command(flatten)]
@@ -98,23 +99,31 @@ impl LockCommand {
         if self.fence {
             lock = lock.fenced();
         }
-        // A waiter for a lock file may simply be killed. On other backends a signal must first
-        // withdraw the request.
+        let signals = Arc::new(SignalQueue::open()?);
         let guard = match place.is_file() {
-            true => Ok(lock.blocking().acquire().map(blocking::Guard::into_async)),
-            false => Interrupts::catch()?.unless(lock.acquire()),
+            true => {
+                let guard = lock.cancelled_by(signals.cancel()).blocking().acquire();
+                Ok(guard.map(blocking::Guard::into_async))
+            }
+            false => interrupt::unless(&signals, lock.acquire())?,
         };
         shown.over();
-        let guard = match guard {
-            Ok(guard) => guard.map_err(|error| self.not_had(error))?,
-            Err(signal) => interrupt::die_of(signal, &tenure, std::slice::from_ref(&place)),
+        let places = std::slice::from_ref(&place);
+        let guard = match (guard, signals.next()) {
+            (Ok(guard), None) => guard.map_err(|error| self.not_had(error))?,
+            // Dropping the guard releases the lock.
+            (Ok(guard), Some(signal)) => {
+                drop(guard);
+                interrupt::die_of(signal.number, &tenure, places)
+            }
+            (Err(signal), _) => interrupt::die_of(signal, &tenure, places),
         };
         let hold = block_on(guard.into_hold())?;
         let json = json!({
             "hold": hold.to_string(),
             "where": hold.place().to_string(),
             "fence": hold.fence(),
-            "ttl": hold.ttl().map(|ttl| ttl.as_secs_f64()),
+            "ttl_ms": hold.ttl().map(|ttl| u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX)),
         });
         OutputFormat::of(self.json).answer(&hold, &json)
     }
@@ -164,7 +173,7 @@ impl RenewCommand {
                 output::line(&format!("the fence is now {number}"))
             }
             (OutputFormat::Text, _) => Ok(()),
-            (OutputFormat::Json, _) => {
+            (OutputFormat::Json | OutputFormat::JsonOnStderr, _) => {
                 let json = json!({ "renewed": hold.place().to_string(), "fence": fence });
                 output::line(&json.to_string())
             }
@@ -200,7 +209,7 @@ impl UnlockCommand {
         block_on(tenure.release_hold(&hold))?;
         match OutputFormat::of(self.json) {
             OutputFormat::Text => Ok(()),
-            OutputFormat::Json => {
+            OutputFormat::Json | OutputFormat::JsonOnStderr => {
                 output::line(&json!({ "released": hold.place().to_string() }).to_string())
             }
         }

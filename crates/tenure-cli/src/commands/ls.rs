@@ -7,6 +7,7 @@ use tenure::{Address, LockState, Tenure};
 use tenure_files::internal::block_on;
 
 use crate::lock_table;
+use crate::message;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
 
@@ -23,6 +24,9 @@ use crate::output::{self, CommandFailure, OutputFormat};
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Ls {
+    /// Also list files named *.lock that are not lock records, such as Cargo.lock.
+    #[arg(long)]
+    all: bool,
     /// Print JSON: a list of addresses with holders and waiters.
     #[arg(long)]
     json: bool,
@@ -39,11 +43,17 @@ impl Ls {
     }
 
     fn list(&self) -> Result<(), CommandFailure> {
-        let states = ListScope::new(self.place.as_deref(), &self.inspect_options)?.list()?;
+        let scope = ListScope::new(self.place.as_deref(), &self.inspect_options)?;
+        let mut states = scope.list_everything()?;
+        if !self.all {
+            states.retain(|state| !state.not_a_record);
+        }
         match OutputFormat::of(self.json) {
-            OutputFormat::Json => output::line(&output::to_json(&states)?),
+            OutputFormat::Json | OutputFormat::JsonOnStderr => {
+                output::line(&output::to_json(&states)?)
+            }
             OutputFormat::Text if states.is_empty() => {
-                eprintln!("tenure: no lock is held here");
+                message::say("no lock is held here");
                 Ok(())
             }
             OutputFormat::Text => output::line(&lock_table::layout(&lock_table::rows(&states))),
@@ -70,7 +80,14 @@ impl ListScope {
         Ok(ListScope { place, tenure })
     }
 
+    /// Returns the locks, without other files.
     pub(crate) fn list(&self) -> Result<Vec<LockState>, CommandFailure> {
+        let mut states = self.list_everything()?;
+        states.retain(|state| !state.not_a_record);
+        Ok(states)
+    }
+
+    fn list_everything(&self) -> Result<Vec<LockState>, CommandFailure> {
         if let Some(place) = &self.place {
             return Ok(block_on(self.tenure.list(place))?);
         }

@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::io;
 use std::num::NonZeroU32;
 use std::os::fd::AsFd;
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,14 +15,16 @@ use tenure_files::internal as files;
 use tenure_files::internal::block_on;
 
 use crate::duration;
-use crate::interrupt::{self, Interrupts};
+use crate::interrupt;
+use crate::message;
+use crate::nesting;
 use crate::options::{self, ProtocolOptions};
-use crate::output::{CommandFailure, FAILED, LOST, OutputFormat};
+use crate::output::{CommandFailure, FAILED, HELD, LOST, OutputFormat};
 use crate::progress::WaitProgress;
 use crate::run::wrapper::{self, ChildStart, LockNotice, RunOutcome, Terminal};
 use crate::run::{
     Channel, ChildEndCause, ChildLease, Descriptor, MOST_DESCRIPTORS, OnAsk, OnDeath, OnLost,
-    ProcessEnd, SupervisorTask, VariableValue, Variables,
+    ProcessEnd, SignalQueue, SupervisorTask, VariableValue, Variables,
 };
 
 /// Hold a lock while a command runs.
@@ -62,6 +65,9 @@ pub(crate) struct RunCommand {
     /// Exit with this code instead of 75 or 124.
     #[arg(short = 'E', value_name = "CODE")]
     busy_code: Option<u8>,
+    /// Print the reason why the command was not run as JSON on standard error, and no progress.
+    #[arg(long)]
+    json: bool,
     /// Print no message about a held lock, neither while waiting nor at the end; only set the exit code.
     #[arg(short, long)]
     quiet: bool,
@@ -127,8 +133,13 @@ enum OnAskOption {
 
 impl RunCommand {
     pub(crate) fn run(self, supervisor: io::Result<Channel>) -> ExitCode {
+        // The command owns standard output.
+        let form = match self.json {
+            true => OutputFormat::JsonOnStderr,
+            false => OutputFormat::Text,
+        };
         let held = supervisor.map_err(CommandFailure::from);
-        OutputFormat::Text.end(held.and_then(|supervisor| self.hold(&supervisor)))
+        form.end(held.and_then(|supervisor| self.hold(&supervisor)))
     }
 
     fn hold(&self, supervisor: &Channel) -> Result<u8, CommandFailure> {
@@ -137,12 +148,13 @@ impl RunCommand {
             .iter()
             .map(|text| text.parse())
             .collect::<Result<_, _>>()?;
-        let tenure = self.protocol.tenure(&places)?;
+        let tenure = self.protocol.tenure_for(&places, self.default_name())?;
         if places.len() > MOST_DESCRIPTORS {
             return Err(CommandFailure::usage(format!(
                 "at most {MOST_DESCRIPTORS} locks at once"
             )));
         }
+        self.refuse_own(&places)?;
         let mut terminal = Terminal::find();
         let program = self
             .command
@@ -150,20 +162,13 @@ impl RunCommand {
             .ok_or_else(|| CommandFailure::usage("no command was given"))?;
         let task = self.task(&terminal)?;
         terminal.manage();
-        // A waiter for a lock file leaves nothing behind when a signal kills it. Other waiters must
-        // withdraw first.
-        let mut interrupts = match places.iter().all(Address::is_file) {
-            true => None,
-            false => Some(Interrupts::catch()?),
-        };
+        let signals = Arc::new(SignalQueue::open()?);
         // A short command needs no heartbeat thread. With several locks, the first may be held for
         // long before the last is acquired, so its heartbeat must run.
         let mut rest = (places.len() == 1).then(files::rest);
         let waiting = Arc::new(WaitProgress::new());
-        let taken = take(
-            self.wanted(&tenure, &places, &waiting)?,
-            interrupts.as_mut(),
-        );
+        let wanted = self.wanted(&tenure, &places, &waiting)?;
+        let taken = take(wanted, &places, &signals)?;
         waiting.over();
         let guards = match taken {
             Ok(Ok(guards)) => guards,
@@ -187,15 +192,60 @@ impl RunCommand {
                 .filter_map(|guard| guard.file().map(AsFd::as_fd))
                 .collect(),
         };
-        let early = || interrupts.as_mut().and_then(Interrupts::pending);
-        let outcome =
-            wrapper::supervise(supervisor, start, &inbox, &mut terminal, early, &mut rest)?;
+        let outcome = wrapper::supervise(
+            supervisor,
+            start,
+            &signals,
+            &inbox,
+            &mut terminal,
+            &mut rest,
+        )?;
         let lost = give_back(guards, &outcome);
         wrapper::finish(supervisor);
         // Ends the pause only now, after the release: otherwise the heartbeat thread would start
         // for nothing.
         drop(rest);
-        Ok(code(&outcome, lost, program))
+        let code = code(&outcome, lost, program)?;
+        // A key that killed the command was meant for the whole job. A shell script stops only if
+        // the process that it waits for dies of the signal, too.
+        if let RunOutcome::Ran(ProcessEnd::Killed(signal), ChildEndCause::Itself) = outcome
+            && terminal.sent(signal)
+            && !lost
+        {
+            interrupt::die(signal);
+        }
+        Ok(code)
+    }
+
+    /// Returns the name of the work for records that need one: the purpose, or the base name of the
+    /// command.
+    fn default_name(&self) -> Option<String> {
+        let base = || {
+            let program = Path::new(self.command.first()?);
+            Some(program.file_name()?.to_string_lossy().into_owned())
+        };
+        let purpose = self.purpose.clone().filter(|purpose| !purpose.is_empty());
+        purpose.or_else(base)
+    }
+
+    /// Refuses a lock that an outer run holds: the wait would end only with this process.
+    fn refuse_own(&self, places: &[Address]) -> Result<(), CommandFailure> {
+        let outer = nesting::outer_holds();
+        for place in places {
+            let own = outer.iter().find(|hold| hold.blocks(place, self.mode()));
+            if let Some(own) = own {
+                let code = self.busy_code.unwrap_or(HELD);
+                return Err(CommandFailure::new(
+                    code,
+                    format!(
+                        "{place}: this command already runs under that lock (tenure run, pid {}), so it would wait for \
+                         itself; run the command without tenure, or use another lock",
+                        own.pid
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 
     /// Returns the task for the supervisor.
@@ -219,7 +269,9 @@ impl RunCommand {
                 false => Descriptor::Inherited,
             },
             terminal: terminal.foreground(),
-            tells_child: terminal.is_there(),
+            tells_child: terminal.is_lent(),
+            joins: terminal.group_to_join(),
+            heartbeat: self.protocol.heartbeat(),
         })
     }
 
@@ -246,7 +298,7 @@ impl RunCommand {
         if self.fence {
             lock = lock.fenced();
         }
-        if !self.quiet && !matches!(self.waiting.wait_limit(), tenure::Wait::No) {
+        if !self.quiet && !self.json && !matches!(self.waiting.wait_limit(), tenure::Wait::No) {
             let waiting = Arc::clone(waiting);
             lock = lock.on_wait(move |busy| waiting.tell(busy));
         }
@@ -287,26 +339,36 @@ impl RunCommand {
     }
 }
 
-/// Acquires the locks on this thread. Returns the signal if one arrives first.
+/// Acquires the locks on this thread. If a signal arrives first, withdraws the request, releases
+/// what is held, and returns the signal.
 fn take(
     lock: LockAll,
-    interrupts: Option<&mut Interrupts>,
-) -> Result<Result<Vec<Guard>, Error>, i32> {
-    match interrupts {
-        Some(interrupts) => {
-            let guards = interrupts.unless(lock.acquire())?;
-            Ok(guards.map(tenure::Guards::into_vec))
+    places: &[Address],
+    signals: &Arc<SignalQueue>,
+) -> io::Result<Result<Result<Vec<Guard>, Error>, i32>> {
+    let taken = if places.iter().all(Address::is_file) {
+        // No thread: C7 (fast start).
+        let guards = lock.cancelled_by(signals.cancel()).blocking().acquire();
+        guards.map(|guards| {
+            guards
+                .into_iter()
+                .map(blocking::Guard::into_async)
+                .collect()
+        })
+    } else {
+        match interrupt::unless(signals, lock.acquire())? {
+            Ok(guards) => guards.map(tenure::Guards::into_vec),
+            Err(signal) => return Ok(Err(signal)),
         }
-        None => {
-            let guards = lock.blocking().acquire();
-            Ok(guards.map(|guards| {
-                guards
-                    .into_iter()
-                    .map(blocking::Guard::into_async)
-                    .collect()
-            }))
-        }
+    };
+    // A signal may have arrived together with the lock. The command is not started then.
+    let Some(signal) = signals.next() else {
+        return Ok(Ok(taken));
+    };
+    for guard in taken.into_iter().flatten().rev() {
+        let _ = block_on(guard.release());
     }
+    Ok(Err(signal.number))
 }
 
 fn notice(number: usize, event: &HoldEvent, on_ask: OnAsk) -> Option<LockNotice> {
@@ -340,7 +402,7 @@ fn give_back(guards: Vec<Guard>, outcome: &RunOutcome) -> bool {
         match block_on(guard.release()) {
             Ok(()) => {}
             Err(Error::Lost(_)) => lost = true,
-            Err(error) => eprintln!("tenure: {error}"),
+            Err(error) => message::say(error),
         }
     }
     lost
@@ -355,7 +417,11 @@ fn named<'a>(texts: &[&'a String], places: &[Address]) -> Vec<(&'a str, Address)
 /// Returns the environment of the child, C3 (environment of the child): plain names for the first
 /// lock, numbered names for the others. Removes the variables of an outer run.
 fn variables(guards: &[Guard], named: &[(&str, Address)]) -> Variables {
-    let mut variables: Variables = vec![("TENURE_HELD".into(), VariableValue::Text("1".into()))];
+    let (name, holds) = nesting::variable(guards.iter().map(|guard| (guard.place(), guard.mode())));
+    let mut variables: Variables = vec![
+        ("TENURE_HELD".into(), VariableValue::Text("1".into())),
+        (name, VariableValue::Text(holds)),
+    ];
     for (number, guard) in guards.iter().enumerate() {
         let suffix = if number == 0 {
             String::new()
@@ -438,28 +504,35 @@ fn left_over(locks: usize) -> Vec<(OsString, VariableValue)> {
 }
 
 /// Returns the exit code: C2 (exit codes), C14 (lost before the end).
-fn code(outcome: &RunOutcome, lost: bool, program: &OsStr) -> u8 {
+pub(super) fn code(
+    outcome: &RunOutcome,
+    lost: bool,
+    program: &OsStr,
+) -> Result<u8, CommandFailure> {
     match outcome {
-        RunOutcome::LostBefore(how) => {
-            eprintln!("tenure: {how}; the command was not started");
-            LOST
-        }
-        RunOutcome::Ran(_, ChildEndCause::Lost) => LOST,
-        RunOutcome::Ran(..) if lost => LOST,
-        RunOutcome::Ran(_, ChildEndCause::GaveWay) => 121,
-        RunOutcome::Ran(end, ChildEndCause::Itself) => end.exit_code(),
-        RunOutcome::NotStarted(errno) => {
-            let error = std::io::Error::from_raw_os_error(*errno);
-            eprintln!("tenure: cannot run {}: {error}", program.display());
-            match error.kind() {
-                std::io::ErrorKind::NotFound => 127,
-                std::io::ErrorKind::OutOfMemory => FAILED,
-                _ => 126,
-            }
-        }
-        RunOutcome::SupervisorGone => {
-            eprintln!("tenure: the supervisor process was killed, so the command was killed, too");
-            ProcessEnd::Killed(libc::SIGKILL).exit_code()
-        }
+        RunOutcome::LostBefore(how) => Err(CommandFailure::new(
+            LOST,
+            format!("{how}; the command was not started"),
+        )),
+        RunOutcome::Ran(_, ChildEndCause::Lost) => Ok(LOST),
+        RunOutcome::Ran(..) if lost => Ok(LOST),
+        RunOutcome::Ran(_, ChildEndCause::GaveWay) => Ok(121),
+        RunOutcome::Ran(end, ChildEndCause::Itself) => Ok(end.exit_code()),
+        RunOutcome::NotStarted(errno) => Err(not_started(*errno, program)),
+        RunOutcome::SupervisorGone => Err(CommandFailure::new(
+            ProcessEnd::Killed(libc::SIGKILL).exit_code(),
+            "the supervisor process was killed, so the command was killed, too",
+        )),
     }
+}
+
+/// Returns the failure of a command that could not be started (C2).
+fn not_started(errno: i32, program: &OsStr) -> CommandFailure {
+    let error = io::Error::from_raw_os_error(errno);
+    let code = match error.kind() {
+        io::ErrorKind::NotFound => 127,
+        io::ErrorKind::OutOfMemory => FAILED,
+        _ => 126,
+    };
+    CommandFailure::new(code, format!("cannot run {}: {error}", program.display()))
 }

@@ -21,8 +21,11 @@ use crate::output::{CommandFailure, HELD, OutputFormat};
 #[command(verbatim_doc_comment)]
 pub(crate) struct Try {
     /// Check for a shared lock.
-    #[arg(short, long)]
+    #[arg(short, long, conflicts_with = "exclusive")]
     shared: bool,
+    /// Check for an exclusive lock. This is the default.
+    #[arg(short = 'x', long)]
+    exclusive: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,

@@ -43,7 +43,9 @@ impl WatchCommand {
         while let Some(change) = block_on(changes.next()) {
             let change = change?;
             match OutputFormat::of(self.json) {
-                OutputFormat::Json => output::line(&output::to_json(&change)?)?,
+                OutputFormat::Json | OutputFormat::JsonOnStderr => {
+                    output::line(&output::to_json(&change)?)?
+                }
                 OutputFormat::Text => output::line(&sentence(&change))?,
             }
         }

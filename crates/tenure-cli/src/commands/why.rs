@@ -56,6 +56,9 @@ fn sentences(state: &LockState) -> String {
 
 fn next_steps(state: &LockState) -> Vec<String> {
     let place = &state.place;
+    if state.not_a_record {
+        return Vec::new();
+    }
     if state.free {
         return vec![format!("acquire it: tenure run {place} -- COMMAND")];
     }

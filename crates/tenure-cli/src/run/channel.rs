@@ -78,8 +78,6 @@ pub(crate) enum SupervisorReport {
     Failed(i32),
     /// The child was stopped by this signal: C19 (job control on terminals).
     Stopped(i32),
-    /// The supervisor has begun to end the tree.
-    Ending(ChildEndCause),
     /// The run has ended: how the child ended, and why.
     Over(ProcessEnd, ChildEndCause),
 }
@@ -122,11 +120,25 @@ impl Channel {
         self.send_with(message, &[])
     }
 
+    /// Sends a message, or drops it if the receiver has too many unread ones.
+    pub(crate) fn try_send(&self, message: &impl ChannelMessage) {
+        let _ = self.send_flagged(message, &[], SendFlags::DONTWAIT);
+    }
+
     /// Sends a message with descriptors.
     pub(crate) fn send_with(
         &self,
         message: &impl ChannelMessage,
         fds: &[BorrowedFd<'_>],
+    ) -> io::Result<()> {
+        self.send_flagged(message, fds, SendFlags::empty())
+    }
+
+    fn send_flagged(
+        &self,
+        message: &impl ChannelMessage,
+        fds: &[BorrowedFd<'_>],
+        flags: SendFlags,
     ) -> io::Result<()> {
         let mut bytes = Vec::new();
         message.put(&mut bytes);
@@ -139,7 +151,7 @@ impl Channel {
         }
         loop {
             // A dead peer must be an error here, not SIGPIPE.
-            let flags = SendFlags::NOSIGNAL;
+            let flags = flags | SendFlags::NOSIGNAL;
             match sendmsg(&self.socket, &[IoSlice::new(&bytes)], &mut ancillary, flags) {
                 Ok(_) => return Ok(()),
                 Err(Errno::INTR) => {}
@@ -160,8 +172,9 @@ impl Channel {
                 RecvFlags::PEEK | RecvFlags::TRUNC,
             ) {
                 Ok((_, length)) => return Ok(length),
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => return Ok(0),
+                // The other process ended with unread messages. The kernel reports that once,
+                // before the messages that it sent: they are still in the queue.
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(errno) => return Err(errno.into()),
             }
         }
@@ -181,8 +194,7 @@ impl Channel {
                 RecvFlags::CMSG_CLOEXEC,
             ) {
                 Ok(received) => break received.bytes,
-                Err(Errno::INTR) => {}
-                Err(Errno::CONNRESET) => break 0,
+                Err(Errno::INTR | Errno::CONNRESET) => {}
                 Err(errno) => return Err(errno.into()),
             }
         };
@@ -279,7 +291,6 @@ impl ChannelMessage for SupervisorReport {
             SupervisorReport::Started(pid) => put_number(out, b'p', i64::from(*pid)),
             SupervisorReport::Failed(errno) => put_number(out, b'f', i64::from(*errno)),
             SupervisorReport::Stopped(signal) => put_number(out, b't', i64::from(*signal)),
-            SupervisorReport::Ending(cause) => put_number(out, b'e', cause.number()),
             SupervisorReport::Over(end, cause) => {
                 let (kind, value) = match end {
                     ProcessEnd::Exited(code) => (0, *code),
@@ -301,7 +312,6 @@ impl ChannelMessage for SupervisorReport {
             b'p' => SupervisorReport::Started(u32::try_from(number).ok()?),
             b'f' => SupervisorReport::Failed(i32::try_from(number).ok()?),
             b't' => SupervisorReport::Stopped(i32::try_from(number).ok()?),
-            b'e' => SupervisorReport::Ending(ChildEndCause::from_number(number)?),
             b'o' => {
                 let value = i32::try_from(number & 0xffff_ffff).ok()?;
                 let end = if number >> 32 & 1 == 0 {
@@ -393,6 +403,7 @@ fn take_variables(mut bytes: &[u8]) -> Option<Variables> {
 mod tests {
     use super::*;
     use crate::run::task::{Descriptor, OnDeath, OnLost};
+    use rustix::process::Pid;
 
     fn task(terminal: Option<i32>) -> SupervisorTask {
         SupervisorTask {
@@ -403,6 +414,8 @@ mod tests {
             descriptor: Descriptor::Inherited,
             terminal,
             tells_child: terminal.is_some(),
+            joins: terminal.and_then(Pid::from_raw),
+            heartbeat: Duration::from_secs(5),
         }
     }
 
@@ -442,7 +455,6 @@ mod tests {
             SupervisorReport::Started(4711),
             SupervisorReport::Failed(2),
             SupervisorReport::Stopped(20),
-            SupervisorReport::Ending(ChildEndCause::Lost),
             SupervisorReport::Over(ProcessEnd::Killed(9), ChildEndCause::GaveWay),
             SupervisorReport::Over(ProcessEnd::Exited(255), ChildEndCause::Itself),
         ] {
@@ -454,6 +466,19 @@ mod tests {
         }
         drop(wrapper);
         assert!(supervisor.receive::<SupervisorCommand>().unwrap().is_none());
+    }
+
+    /// A report that was sent before the supervisor ended is read, though the supervisor left a
+    /// message of the wrapper unread.
+    #[test]
+    fn the_last_report_survives_unread_messages() {
+        let (wrapper, supervisor) = Channel::pair().unwrap();
+        wrapper.send(&SupervisorCommand::Continue).unwrap();
+        supervisor.send(&SupervisorReport::Failed(2)).unwrap();
+        drop(supervisor);
+        let (report, _) = wrapper.receive::<SupervisorReport>().unwrap().unwrap();
+        assert_eq!(report, SupervisorReport::Failed(2));
+        assert!(wrapper.receive::<SupervisorReport>().unwrap().is_none());
     }
 
     /// K38: one descriptor per lock file, in order.

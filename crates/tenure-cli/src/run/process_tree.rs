@@ -66,20 +66,75 @@ pub(crate) fn reap() -> Reaped {
     }
 }
 
-/// Returns whether a process group is empty. A zombie counts until it is reaped.
-pub(crate) fn group_is_gone(group: Pid) -> bool {
-    test_kill_process_group(group) == Err(Errno::SRCH)
+/// The process group of the child.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ChildGroup {
+    /// The child leads its own group.
+    Own(Pid),
+    /// The child is in the group of `tenure`, beside other commands of a pipeline or a script: C19
+    /// (job control on terminals). Only our descendants are members for us.
+    Shared(Pid),
 }
 
-/// Sends a signal to a process group. An empty group is no error.
-pub(crate) fn signal_group(group: Pid, signal: Signal) {
-    let _ = kill_process_group(group, signal);
+impl ChildGroup {
+    /// Returns whether no member is left. A zombie counts until it is reaped.
+    pub(crate) fn is_gone(self) -> bool {
+        match self {
+            ChildGroup::Own(group) => test_kill_process_group(group) == Err(Errno::SRCH),
+            ChildGroup::Shared(group) => !descendants().into_iter().any(|pid| is_in(pid, group)),
+        }
+    }
+
+    /// Sends a signal to all members. An empty group is no error.
+    pub(crate) fn signal(self, signal: Signal) {
+        match self {
+            ChildGroup::Own(group) => {
+                let _ = kill_process_group(group, signal);
+            }
+            ChildGroup::Shared(group) => {
+                for pid in descendants().into_iter().filter(|pid| is_in(*pid, group)) {
+                    let _ = kill_process(pid, signal);
+                }
+            }
+        }
+    }
 }
 
 /// Sends a signal to all descendants of this process. A descendant that has ended is no error.
 ///
-/// Parents come before their children, so that a killed parent cannot fork more.
-pub(crate) fn signal_tree(signal: Signal) {
+/// Parents come before their children, so that a killed parent cannot fork more. Returns the
+/// processes that this user may not signal, such as those of `sudo`.
+///
+/// Without `/proc` the descendants cannot be listed. Then the signal goes to the child's own group,
+/// which does not contain processes that left it by `setsid`.
+pub(crate) fn signal_tree(child: Option<ChildGroup>, signal: Signal) -> Vec<Pid> {
+    if let Some(own @ ChildGroup::Own(_)) = child
+        // KILL may be sent twice; other signals may not, because a process may count them.
+        && (signal == Signal::KILL || !proc_is_ours())
+    {
+        own.signal(signal);
+    }
+    let refused = |pid: &Pid| kill_process(*pid, signal) == Err(Errno::PERM);
+    descendants().into_iter().filter(refused).collect()
+}
+
+/// Returns whether `/proc` shows the processes of our PID namespace under our numbers.
+pub(crate) fn proc_is_ours() -> bool {
+    let own = fs::read_link("/proc/self").ok();
+    own.as_deref().and_then(|own| parse(own.to_str()?)) == Some(getpid())
+}
+
+/// Returns the name of a process for messages.
+pub(crate) fn name_of(pid: Pid) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm"))
+        .map_or_else(|_| "unknown".to_owned(), |name| name.trim_end().to_owned())
+}
+
+/// Returns all descendants, parents before their children; none if `/proc` does not show them.
+fn descendants() -> Vec<Pid> {
+    if !proc_is_ours() {
+        return Vec::new();
+    }
     let mut pids = vec![getpid()];
     let mut at = 0;
     while at < pids.len() {
@@ -87,9 +142,12 @@ pub(crate) fn signal_tree(signal: Signal) {
         pids.extend(children);
         at += 1;
     }
-    for pid in &pids[1..] {
-        let _ = kill_process(*pid, signal);
-    }
+    pids.remove(0);
+    pids
+}
+
+fn is_in(pid: Pid, group: Pid) -> bool {
+    stat_field(pid, 2).and_then(|text| parse(&text)) == Some(group)
 }
 
 /// Returns the children of a process from the kernel's list, or by a scan of `/proc` if the kernel
@@ -120,12 +178,19 @@ fn scan_for_children_of(parent: Pid) -> Vec<Pid> {
         .collect()
 }
 
-/// Reads field 4 of `stat`, counted after the last `)`, because the name may contain any character:
-/// K7 (parse the process stat file).
 fn parent_of(pid: Pid) -> Option<Pid> {
+    parse(&stat_field(pid, 1)?)
+}
+
+/// Reads a field of `stat`, counted after the last `)`, because the name may contain any
+/// character: K7 (parse the process stat file). The state is 0, the parent 1, the group 2.
+fn stat_field(pid: Pid, number: usize) -> Option<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, fields) = stat.rsplit_once(')')?;
-    parse(fields.split_ascii_whitespace().nth(1)?)
+    fields
+        .split_ascii_whitespace()
+        .nth(number)
+        .map(ToOwned::to_owned)
 }
 
 fn parse(text: &str) -> Option<Pid> {

@@ -1,4 +1,5 @@
-//! System calls without a safe wrapper: fork, ignoring a signal. Process creation is in `spawn.rs`.
+//! System calls without a safe wrapper: fork, signal dispositions. Process creation is in
+//! `spawn.rs`.
 
 #![allow(
     unsafe_code,
@@ -27,10 +28,28 @@ pub(crate) fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Ignores SIGTTOU, so that this process may change the foreground group from the background.
+/// Returns which of the signals are ignored, as a bit set with the signal's number as the bit.
+pub(crate) fn ignored_signals(signals: &[i32]) -> u64 {
+    let mut ignored = 0;
+    for signal in signals {
+        let mut action = std::mem::MaybeUninit::uninit();
+        // SAFETY: only queries the disposition, which the call writes on success.
+        let is_ignored = unsafe {
+            libc::sigaction(*signal, std::ptr::null(), action.as_mut_ptr()) == 0
+                && action.assume_init().sa_sigaction == libc::SIG_IGN
+        };
+        if is_ignored {
+            ignored |= 1 << signal;
+        }
+    }
+    ignored
+}
+
+/// Ignores SIGTTOU, so that this process may change the foreground group and print messages from the
+/// background.
 ///
-/// Only `tcsetpgrp` needs this: C19 (job control on terminals). The child gets the default
-/// disposition back.
+/// `tcsetpgrp` needs this: C19 (job control on terminals). A message on a terminal with `stty
+/// tostop` would stop the process. The child gets its own disposition back.
 pub(crate) fn ignore_background_output_signal() {
     // SAFETY: ignoring a signal runs no code.
     unsafe { libc::signal(libc::SIGTTOU, libc::SIG_IGN) };

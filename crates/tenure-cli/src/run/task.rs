@@ -3,6 +3,8 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
+use rustix::process::Pid;
+
 /// The parameters of one run, sent with `Start`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SupervisorTask {
@@ -17,6 +19,11 @@ pub(crate) struct SupervisorTask {
     pub(crate) terminal: Option<i32>,
     /// Whether to report the child's pid. Only needed with a terminal.
     pub(crate) tells_child: bool,
+    /// The group of `tenure`, if the child joins it (C19). Otherwise it leads its own.
+    pub(crate) joins: Option<Pid>,
+    /// The interval of heartbeats that the supervisor writes after the death of `tenure`: C4
+    /// (keeper and process group).
+    pub(crate) heartbeat: Duration,
 }
 
 /// What happens to the child when the lock is lost.
@@ -44,7 +51,7 @@ pub(crate) enum Descriptor {
 }
 
 /// Encoded length.
-const LENGTH: usize = 4 + 1 + 8 + 1 + 1 + 4 + 1;
+const LENGTH: usize = 4 + 1 + 8 + 1 + 1 + 4 + 1 + 4 + 8;
 
 impl SupervisorTask {
     /// Returns the command, program first.
@@ -68,6 +75,10 @@ impl SupervisorTask {
         out.push(u8::from(self.descriptor == Descriptor::Kept));
         out.extend_from_slice(&self.terminal.unwrap_or(-1).to_le_bytes());
         out.push(u8::from(self.tells_child));
+        let joins = self.joins.map_or(0, |group| group.as_raw_nonzero().get());
+        out.extend_from_slice(&joins.to_le_bytes());
+        let heartbeat = u64::try_from(self.heartbeat.as_nanos()).unwrap_or(u64::MAX);
+        out.extend_from_slice(&heartbeat.to_le_bytes());
     }
 
     /// Decodes a task. Returns it with the remaining bytes.
@@ -88,6 +99,8 @@ impl SupervisorTask {
             },
             terminal: (terminal >= 0).then_some(terminal),
             tells_child: task[19] != 0,
+            joins: Pid::from_raw(i32::from_le_bytes(task[20..24].try_into().ok()?)),
+            heartbeat: Duration::from_nanos(u64::from_le_bytes(task[24..32].try_into().ok()?)),
         };
         Some((task, rest))
     }

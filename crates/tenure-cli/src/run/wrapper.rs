@@ -5,26 +5,26 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{Mode, OFlags};
 use rustix::process::{Pid, Signal, getpgrp, getpid, kill_process};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
-use signal_hook::consts::{
-    SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU, SIGUSR1, SIGUSR2,
-};
-use signal_hook::iterator::backend::SignalDelivery;
-use signal_hook::iterator::exfiltrator::SignalOnly;
+use signal_hook::consts::{SIGCONT, SIGTSTP, SIGTTIN, SIGTTOU};
 use tenure_files::internal::HeartbeatPause;
 
 use super::channel::{
     Channel, ChildEndCause, OnAsk, SupervisorCommand, SupervisorReport, Variables,
 };
-use super::process_tree::ProcessEnd;
+use super::process_tree::{self, ChildGroup, ProcessEnd};
 use super::schedule::ChildLease;
+use super::signal_queue::{ReceivedSignal, SignalQueue};
 use super::supervisor;
 use super::syscalls;
 use super::task::SupervisorTask;
+use crate::message;
 
 /// A command that ends within this time (20 ms) never starts the heartbeat thread of lock files.
 const SHORT: Timespec = Timespec {
@@ -123,84 +123,127 @@ impl HeldLeases {
 
 /// Starts the child under held locks and returns when it has ended.
 ///
-/// `early` returns a signal that arrived before the handlers of this function were installed. The
-/// supervisor waits for [`finish`] afterwards, when the locks are released. `rest` delays the
+/// The supervisor waits for [`finish`] afterwards, when the locks are released. `rest` delays the
 /// heartbeat of lock files until the command has run for a moment.
+///
+/// # Errors
+///
+/// Whatever fails, the tree of the child has ended when this returns: the caller releases the locks.
 pub(crate) fn supervise(
     channel: &Channel,
     start: ChildStart<'_>,
+    signals: &SignalQueue,
     inbox: &NoticeReceiver,
     terminal: &mut Terminal,
-    early: impl FnOnce() -> Option<i32>,
     rest: &mut Option<HeartbeatPause>,
 ) -> io::Result<RunOutcome> {
-    let (read, write) = UnixStream::pair()?;
-    let mut signals = SignalDelivery::with_pipe(
-        read,
-        write,
-        SignalOnly,
-        [SIGTERM, SIGINT, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGCONT],
-    )?;
-    let mut leases = HeldLeases::default();
-    // The supervisor must know the deadline before the child exists.
-    while let Ok(notice) = inbox.notice.try_recv() {
-        match notice {
-            LockNotice::Lost(how) => return Ok(RunOutcome::LostBefore(how)),
-            other => channel.send(&order(other, &mut leases))?,
-        }
-    }
-    channel.send_with(
-        &SupervisorCommand::Start(start.task, start.variables),
-        &start.descriptors,
-    )?;
-    if let Some(signal) = early() {
-        channel.send(&SupervisorCommand::Signal(signal))?;
-    }
-    let mut child = None;
-    let outcome = loop {
-        let longest = rest.as_ref().map(|_| &SHORT);
-        let ready = wait(channel, signals.get_read().as_fd(), inbox, longest)?;
-        if ready.signals {
-            for signal in signals.pending() {
-                if signal == SIGCONT {
-                    terminal.lend(child);
-                } else {
-                    let _ = channel.send(&SupervisorCommand::Signal(signal));
-                }
-            }
-        }
-        if ready.inbox {
-            let _ = drain(&inbox.wake);
-            while let Ok(notice) = inbox.notice.try_recv() {
-                let _ = channel.send(&order(notice, &mut leases));
-            }
-        }
-        // Other events, or the short time is over: start the heartbeat.
-        if !ready.channel {
-            *rest = None;
-            continue;
-        }
-        match channel.receive::<SupervisorReport>()? {
-            Some((SupervisorReport::Started(pid), _)) => child = to_pid(pid),
-            Some((SupervisorReport::Failed(errno), _)) => break RunOutcome::NotStarted(errno),
-            Some((SupervisorReport::Stopped(signal), _)) => {
-                *rest = None;
-                if terminal.stop_with_child(signal, child, leases.first()) {
-                    channel.send(&SupervisorCommand::Continue)?;
-                }
-            }
-            Some((SupervisorReport::Ending(_), _)) => {}
-            Some((SupervisorReport::Over(end, cause), _)) => break RunOutcome::Ran(end, cause),
-            None => {
-                // The supervisor was killed. Its orphans are now our children, because we are a
-                // subreaper.
-                supervisor::kill_all();
-                break RunOutcome::SupervisorGone;
-            }
-        }
+    let mut events = EventLoop {
+        channel,
+        signals,
+        inbox,
+        leases: HeldLeases::default(),
+        child: None,
+        joins: start.task.joins,
     };
+    let ran = catch_unwind(AssertUnwindSafe(|| events.run(start, terminal, rest)));
+    let outcome = ran.unwrap_or_else(|_| Err(io::Error::other("a fault in tenure")));
+    if matches!(outcome, Err(_) | Ok(RunOutcome::SupervisorGone)) {
+        // If the supervisor was killed, its orphans are now our children, because we are a
+        // subreaper.
+        supervisor::kill_all(events.group());
+    }
     terminal.take_back();
-    Ok(outcome)
+    outcome
+}
+
+/// The sources of events while the child runs, and what is known of the child.
+struct EventLoop<'a> {
+    channel: &'a Channel,
+    signals: &'a SignalQueue,
+    inbox: &'a NoticeReceiver,
+    leases: HeldLeases,
+    child: Option<Pid>,
+    joins: Option<Pid>,
+}
+
+impl EventLoop<'_> {
+    fn group(&self) -> Option<ChildGroup> {
+        let own = self.child.map(ChildGroup::Own);
+        self.joins.map(ChildGroup::Shared).or(own)
+    }
+
+    fn run(
+        &mut self,
+        start: ChildStart<'_>,
+        terminal: &mut Terminal,
+        rest: &mut Option<HeartbeatPause>,
+    ) -> io::Result<RunOutcome> {
+        self.signals.add(SIGCONT)?;
+        if terminal.is_shared() {
+            self.signals.add(SIGTSTP)?;
+        }
+        // The supervisor must know the deadline before the child exists.
+        while let Ok(notice) = self.inbox.notice.try_recv() {
+            match notice {
+                LockNotice::Lost(how) => return Ok(RunOutcome::LostBefore(how)),
+                other => self.channel.send(&order(other, &mut self.leases))?,
+            }
+        }
+        self.channel.send_with(
+            &SupervisorCommand::Start(start.task, start.variables),
+            &start.descriptors,
+        )?;
+        loop {
+            let longest = rest.as_ref().map(|_| &SHORT);
+            let ready = wait(self.channel, self.signals.as_fd(), self.inbox, longest)?;
+            if ready.signals {
+                while let Some(signal) = self.signals.next() {
+                    self.forward(signal, terminal);
+                }
+            }
+            if ready.inbox {
+                let _ = drain(&self.inbox.wake);
+                while let Ok(notice) = self.inbox.notice.try_recv() {
+                    let _ = self.channel.send(&order(notice, &mut self.leases));
+                }
+            }
+            // Other events, or the short time is over: start the heartbeat.
+            if !ready.channel {
+                *rest = None;
+                continue;
+            }
+            match self.channel.receive::<SupervisorReport>()? {
+                Some((SupervisorReport::Started(pid), _)) => self.child = to_pid(pid),
+                Some((SupervisorReport::Failed(errno), _)) => {
+                    return Ok(RunOutcome::NotStarted(errno));
+                }
+                Some((SupervisorReport::Stopped(signal), _)) => {
+                    *rest = None;
+                    if terminal.stop_with_child(signal, self.child, self.leases.first()) {
+                        let _ = self.channel.send(&SupervisorCommand::Continue);
+                    }
+                }
+                Some((SupervisorReport::Over(end, cause), _)) => {
+                    return Ok(RunOutcome::Ran(end, cause));
+                }
+                None => return Ok(RunOutcome::SupervisorGone),
+            }
+        }
+    }
+
+    fn forward(&self, signal: ReceivedSignal, terminal: &mut Terminal) {
+        match signal.number {
+            SIGCONT => terminal.lend(self.child),
+            SIGTSTP => terminal.stop(SIGTSTP, self.leases.first()),
+            // The child is in our group, so it has the signal already.
+            number if signal.from_terminal && terminal.is_shared() => {
+                terminal.last_key = Some(number);
+            }
+            number => {
+                let _ = self.channel.send(&SupervisorCommand::Signal(number));
+            }
+        }
+    }
 }
 
 /// Converts a lock event into a command for the supervisor.
@@ -268,45 +311,78 @@ fn to_pid(number: u32) -> Option<Pid> {
     Pid::from_raw(i32::try_from(number).ok()?)
 }
 
-/// The terminal that `tenure` was started from, if there is one: C19 (job control on terminals).
+/// The controlling terminal of `tenure`, and how the child shares it: C19 (job control on
+/// terminals).
 pub(crate) struct Terminal {
-    fd: Option<i32>,
+    control: JobControl,
     /// Whether this process gave the terminal to the child's group. A terminal that the shell took
     /// back must not be taken.
     lent: bool,
+    /// The last signal that came from the terminal while the child was in our group.
+    last_key: Option<i32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum JobControl {
+    /// There is no terminal.
+    None,
+    /// `tenure` alone is a job of an interactive shell. The child's own group gets the terminal,
+    /// which is standard input.
+    Lend,
+    /// Other commands are in our group (a pipeline, a script), or the command's input or output is
+    /// redirected. The child joins our group, as it would without `tenure`: then `less` and a
+    /// password prompt on `/dev/tty` can read the terminal, and its keys reach all of the group.
+    Share,
 }
 
 impl Terminal {
-    /// Looks for the controlling terminal among the standard descriptors.
     pub(crate) fn find() -> Terminal {
-        let standard = [
-            (0, rustix::stdio::stdin()),
-            (1, rustix::stdio::stdout()),
-            (2, rustix::stdio::stderr()),
-        ];
-        let found = standard
-            .into_iter()
-            .find(|(_, fd)| isatty(fd) && tcgetpgrp(fd).is_ok());
+        let leads = getpgrp() == getpid();
+        let (stdin, stdout) = (rustix::stdio::stdin(), rustix::stdio::stdout());
+        let control = if leads && tcgetpgrp(stdin).is_ok() && isatty(stdout) {
+            JobControl::Lend
+        } else if has_controlling_terminal() && process_tree::proc_is_ours() {
+            JobControl::Share
+        } else {
+            JobControl::None
+        };
         Terminal {
-            fd: found.map(|(number, _)| number),
+            control,
             lent: false,
+            last_key: None,
         }
     }
 
-    /// Returns whether there is a terminal.
-    pub(crate) fn is_there(&self) -> bool {
-        self.fd.is_some()
+    /// Returns whether the child's group gets the terminal.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.control == JobControl::Lend
     }
 
-    /// Returns the terminal if this process is in its foreground group. Then the child gets it.
+    fn is_shared(&self) -> bool {
+        self.control == JobControl::Share
+    }
+
+    /// Returns the group that the child joins.
+    pub(crate) fn group_to_join(&self) -> Option<Pid> {
+        self.is_shared().then(getpgrp)
+    }
+
+    /// Returns the descriptor of the terminal if this process is in its foreground group and the
+    /// child gets it.
     pub(crate) fn foreground(&self) -> Option<i32> {
-        self.fd.filter(|fd| group_of(*fd) == Some(getpgrp()))
+        let stdin = rustix::stdio::stdin();
+        (self.is_lent() && tcgetpgrp(stdin) == Ok(getpgrp())).then_some(0)
+    }
+
+    /// Returns whether this signal came from the terminal while the child was in our group.
+    pub(crate) fn sent(&self, signal: i32) -> bool {
+        self.last_key == Some(signal)
     }
 
     /// Prepares for changes of the foreground group. Must be called after the supervisor was
     /// forked.
     pub(crate) fn manage(&mut self) {
-        if self.fd.is_some() {
+        if self.control != JobControl::None {
             syscalls::ignore_background_output_signal();
         }
         // The child takes the terminal when it starts, if we have it.
@@ -322,7 +398,8 @@ impl Terminal {
         child: Option<Pid>,
         lease: Option<ChildLease>,
     ) -> bool {
-        if self.fd.is_none() {
+        // In a shared group, the keys and the kernel stop `tenure` and the child alike.
+        if !self.is_lent() {
             return false;
         }
         // The child stopped because it is in the background, but we have the terminal: this follows
@@ -332,46 +409,45 @@ impl Terminal {
             return true;
         }
         self.take_back();
-        match lease.map(|lease| lease.safe_until.saturating_sub(tenure::Lease::now())) {
-            None => {
-                eprintln!("tenure: the command was stopped by signal {signal}; the lock stays held")
-            }
-            // A stopped process does not renew.
-            Some(left) => eprintln!(
-                "tenure: the command was stopped by signal {signal}; the lease expires in {} s; continue the command \
-                 (fg or bg) before that, or it is killed",
-                left.as_secs()
-            ),
-        }
-        let _ = kill_process(getpid(), Signal::STOP);
+        self.stop(signal, lease);
         // The shell's `fg` or `bg` has continued us.
         self.lend(child);
         true
     }
 
+    /// Stops this process. Returns after it was continued.
+    fn stop(&self, signal: i32, lease: Option<ChildLease>) {
+        match lease.map(|lease| lease.safe_until.saturating_sub(tenure::Lease::now())) {
+            None => message::say(format_args!(
+                "the command was stopped by signal {signal}; the lock stays held"
+            )),
+            // A stopped process does not renew.
+            Some(left) => message::say(format_args!(
+                "the command was stopped by signal {signal}; the lease expires in {} s; continue the command \
+                 (fg or bg) before that, or it is killed",
+                left.as_secs()
+            )),
+        }
+        message::flush_in_between();
+        let _ = kill_process(getpid(), Signal::STOP);
+    }
+
     /// Gives the terminal to the child's group, if this process has it.
     fn lend(&mut self, child: Option<Pid>) {
-        if let (Some(fd), Some(child)) = (self.foreground(), child) {
-            self.lent = tcsetpgrp(descriptor(fd), child).is_ok();
+        if let (Some(_), Some(child)) = (self.foreground(), child) {
+            self.lent = tcsetpgrp(rustix::stdio::stdin(), child).is_ok();
         }
     }
 
     fn take_back(&mut self) {
-        if let (Some(fd), true) = (self.fd, self.lent) {
-            let _ = tcsetpgrp(descriptor(fd), getpgrp());
+        if self.lent {
+            let _ = tcsetpgrp(rustix::stdio::stdin(), getpgrp());
             self.lent = false;
         }
     }
 }
 
-fn group_of(fd: i32) -> Option<Pid> {
-    tcgetpgrp(descriptor(fd)).ok()
-}
-
-fn descriptor(fd: i32) -> BorrowedFd<'static> {
-    match fd {
-        0 => rustix::stdio::stdin(),
-        1 => rustix::stdio::stdout(),
-        _ => rustix::stdio::stderr(),
-    }
+fn has_controlling_terminal() -> bool {
+    let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+    rustix::fs::open("/dev/tty", flags, Mode::empty()).is_ok()
 }

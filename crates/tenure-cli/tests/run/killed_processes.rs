@@ -177,3 +177,80 @@ fn killed_at_any_moment() {
         let _ = std::fs::remove_file(place.file("pids"));
     }
 }
+
+/// C4: with `--no-kill`, the supervisor writes the heartbeat after tenure's death, so that programs
+/// that go by the age of the file respect the lock.
+#[test]
+fn the_heartbeat_goes_on_after_tenures_death() {
+    let place = RunFixture::new();
+    place.fifo("go");
+    let options = ["--no-kill", "--heartbeat", "100ms"];
+    let holder = place.hold(&options, "echo held; read x < go");
+    holder.signal("KILL");
+    holder.reap();
+    let beat = || {
+        let record = std::fs::read_to_string(place.file("f.lock")).unwrap();
+        let record: serde_json::Value = serde_json::from_str(&record).unwrap();
+        record["tenure"]["beat"]
+            .as_str()
+            .unwrap()
+            .parse::<u64>()
+            .unwrap()
+    };
+    let before = beat();
+    eventually("three heartbeats", || beat() >= before + 3);
+    place.say("go");
+    assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
+}
+
+/// C4, K7 (parse the process stat file): without `/proc` the command's group is ended.
+#[test]
+fn a_loss_ends_the_group_without_proc() {
+    let place = RunFixture::new();
+    let script = "sh -c 'echo $$ >> pids; exec sleep 1000' & \
+                  while ! test -s pids; do sleep 0.01; done; echo held; wait";
+    // Needs root, or user namespaces for everyone.
+    let mut command = std::process::Command::new("unshare");
+    command
+        .args(["--mount", "--map-root-user", "sh", "-c"])
+        .arg("mount -t tmpfs none /proc && exec \"$@\"")
+        .args(["sh", super::shell::TENURE, "run", "--heartbeat", "100ms"])
+        .args(["f", "--", "sh", "-c", script])
+        .current_dir(place.path());
+    let holder = super::shell::Holder::start(command);
+    let member = place.pids("pids")[0];
+    std::fs::remove_file(place.file("f.lock")).unwrap();
+    let ended = holder.end();
+    assert_eq!(ended.code, Some(120), "{ended:?}");
+    assert!(!is_alive(member));
+}
+
+/// C4: a process of another user cannot be ended. Tenure names it, waits for it, and ends with the
+/// code of the loss. Needs root, to make a program that becomes another user.
+#[test]
+fn a_process_of_another_user_is_named() {
+    let place = RunFixture::new();
+    std::fs::create_dir(place.file("d")).unwrap();
+    let become_root = place.file("become-root");
+    std::fs::copy("/usr/bin/setpriv", &become_root).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+    std::fs::set_permissions(&become_root, mode).unwrap();
+    for (path, mode) in [(place.path().to_owned(), 0o755), (place.file("d"), 0o777)] {
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
+        std::fs::set_permissions(path, mode).unwrap();
+    }
+    place.fifo("go");
+    let script = "echo held; read x < ../go";
+    let mut command = std::process::Command::new("setpriv");
+    command
+        .args(["--reuid=65534", "--regid=65534", "--clear-groups"])
+        .args([super::shell::TENURE, "run", "--grace", "10ms", "f", "--"])
+        .arg(&become_root)
+        .args(["--reuid=0", "sh", "-c", script])
+        .current_dir(place.file("d"));
+    let mut holder = super::shell::Holder::start(command);
+    std::fs::remove_file(place.file("d/f.lock")).unwrap();
+    holder.expect_error("cannot end pid");
+    place.say("go");
+    assert_eq!(holder.end().code, Some(120));
+}

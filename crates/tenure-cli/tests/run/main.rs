@@ -8,10 +8,12 @@
 
 mod basics;
 mod exit_codes;
+mod interrupts;
 mod killed_processes;
 mod losses;
 mod pty;
 mod shell;
 mod signals;
+mod stderr;
 mod terminal;
 mod trees;

@@ -35,9 +35,17 @@ impl RunFixture {
 
     /// `tenure run` with these arguments.
     pub(crate) fn run(&self, arguments: &[&str]) -> Command {
-        let mut command = Command::new(TENURE);
+        self.tenure("run", arguments)
+    }
+
+    /// A verb of `tenure` with these arguments, in a session without a terminal and with the default
+    /// dispositions of signals: where the tests run in the background of a script, some signals are
+    /// ignored, and that would be inherited. Neither program forks, so the process is `tenure`.
+    pub(crate) fn tenure(&self, verb: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new("setsid");
         command
-            .arg("run")
+            .args(["env", "--default-signal=HUP,INT,QUIT,TERM,USR1,USR2"])
+            .args([TENURE, verb])
             .args(arguments)
             .current_dir(self.dir.path())
             .env_remove("TENURE_URL")

@@ -4,7 +4,7 @@
 //! The expected text is never part of the typed text, because the terminal echoes that.
 
 use super::pty::Terminal;
-use super::shell::{RunFixture, eventually, is_alive, state};
+use super::shell::{RunFixture, eventually, is_alive, signal, state};
 
 /// C19: the command's group is the foreground group, and the shell gets the terminal back.
 #[test]
@@ -194,5 +194,137 @@ fn hanging_up_ends_the_command() {
     let child = place.pids("pids")[0];
     drop(terminal);
     eventually("the command is gone", || !is_alive(child));
+    assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
+}
+
+/// C19: a pager in the same pipeline reads its keys from the terminal while the command runs.
+#[test]
+fn a_pager_in_a_pipeline_reads_the_keys() {
+    let place = RunFixture::new();
+    let mut terminal = Terminal::open(&place);
+    // The pager asks for a key when the command runs, and the pipe is full meanwhile.
+    terminal.line(
+        "$T run f -- seq 100000 | sh -c 'read one; echo pa''ging; read x < /dev/tty; tail -n 1; echo got-$x'",
+    );
+    terminal.expect("paging");
+    terminal.line("word");
+    terminal.expect("100000");
+    terminal.expect("got-word");
+    terminal.expect("ready> ");
+}
+
+/// C19: a password prompt works when the standard descriptors are redirected.
+#[test]
+fn a_prompt_on_the_terminal_works_behind_redirections() {
+    let place = RunFixture::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line(
+        "$T run f -- sh -c 'echo pass''word? > /dev/tty; read x < /dev/tty; echo got-$x' < /dev/null > log 2>&1",
+    );
+    terminal.expect("password?");
+    terminal.line("word");
+    terminal.expect("ready> ");
+    assert_eq!(
+        std::fs::read_to_string(place.file("log")).unwrap(),
+        "got-word\n"
+    );
+}
+
+/// C19: Ctrl-C ends a command with redirected descriptors, and a stopped one, too.
+#[test]
+fn control_c_works_behind_redirections() {
+    let place = RunFixture::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line(
+        "$T run f -- sh -c 'echo run''ning > /dev/tty; exec sleep 1000' < /dev/null > log 2>&1",
+    );
+    terminal.expect("running");
+    terminal.key(0x03);
+    terminal.expect("ready> ");
+    terminal.line("echo code=$?");
+    terminal.expect("code=130");
+    assert!(place.is_free());
+}
+
+/// C19: Ctrl-C reaches the command once, though tenure is in the same group.
+#[test]
+fn control_c_arrives_once() {
+    let place = RunFixture::new();
+    let mut terminal = Terminal::open(&place);
+    // The second INT would end it with 9. Both would arrive before the USR1 that follows.
+    let script = "trap 'exit 9' INT; echo a''gain > /dev/tty; trap 'exit 5' USR1; while :; do sleep 0.01; done";
+    std::fs::write(
+        place.file("twice"),
+        format!("trap \"{script}\" INT; echo run''ning > /dev/tty; while :; do sleep 0.01; done\n"),
+    )
+    .unwrap();
+    terminal.line(
+        "$T run f -- sh -c 'echo $PPID > pids; exec bash twice' < /dev/null > log; echo code=$?",
+    );
+    terminal.expect("running");
+    terminal.key(0x03);
+    terminal.expect("again");
+    let supervisor = place.pids("pids")[0];
+    signal("USR1", parent(supervisor));
+    terminal.expect("code=5");
+}
+
+/// The parent of a process.
+fn parent(pid: u32) -> u32 {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields = stat.rsplit_once(") ").unwrap().1;
+    fields.split(' ').nth(1).unwrap().parse().unwrap()
+}
+
+/// C19: Ctrl-C ends a script that runs tenure, as it does without tenure.
+#[test]
+fn control_c_ends_a_script() {
+    let place = RunFixture::new();
+    std::fs::write(
+        place.file("script"),
+        "for i in 1 2; do \"$T\" run f -- sh -c 'echo run''ning; exec sleep 1000'; echo af''ter; done\n",
+    )
+    .unwrap();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("bash script; echo code=$?");
+    terminal.expect("running");
+    terminal.key(0x03);
+    terminal.line("echo the''end");
+    let screen = terminal.expect("theend");
+    assert!(!screen.contains("after"), "{screen}");
+    assert!(place.is_free());
+}
+
+/// C19: Ctrl-Z and `fg` work in a pipeline.
+#[test]
+fn control_z_in_a_pipeline() {
+    let place = RunFixture::new();
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c 'echo run''ning > /dev/tty; read x; echo got-$x' | cat");
+    terminal.expect("running");
+    terminal.key(0x1a);
+    terminal.expect("Stopped");
+    terminal.expect("ready> ");
+    assert!(
+        !place.is_free(),
+        "the lock is held while the command is stopped"
+    );
+    fg(&mut terminal);
+    terminal.line("word");
+    terminal.expect("got-word");
+    terminal.expect("ready> ");
+}
+
+/// C4 (keeper and process group): in a pipeline, too, a background process of the command keeps the
+/// lock.
+#[test]
+fn the_group_keeps_the_lock_in_a_pipeline() {
+    let place = RunFixture::new();
+    place.fifo("go");
+    let mut terminal = Terminal::open(&place);
+    terminal.line("$T run f -- sh -c '(read x < go) & echo ba''ck; exit 0' < /dev/null | cat &");
+    terminal.expect("back");
+    assert!(!place.is_free(), "a process of the command still runs");
+    place.say("go");
     assert_eq!(place.code(&["-w", "60s", "f", "--", "true"]), Some(0));
 }

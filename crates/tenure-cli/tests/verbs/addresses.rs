@@ -14,7 +14,7 @@ fn a_file_is_what_looks_like_nothing_else() {
         ("plain", "plain.lock"),
         ("./s3:/x", "s3:/x.lock"),
         ("sidecar:a b", "a b.lock"),
-        ("a:b", "a:b.lock"),
+        ("./a:b", "a:b.lock"),
     ] {
         let script = format!("test -e '{lock}'");
         assert_eq!(
@@ -43,6 +43,37 @@ fn an_unknown_scheme_is_refused() {
         );
     }
     assert!(!place.file("ran").exists());
+}
+
+/// C18, C2: a mistyped address of a shared lock is refused, and makes no file and no directory.
+#[test]
+fn a_near_miss_makes_no_local_lock() {
+    let place = RunFixture::new();
+    for address in [
+        "tenant:acme",
+        "tenant:/acme//x",
+        "tenant:/acme/../x",
+        "s3:bucket/x",
+        "gs:bucket",
+        "ftp:x",
+        "localhost:50051",
+        "tenure:x",
+        "a:b",
+    ] {
+        for verb in [
+            "run", "lock", "try", "why", "ask", "break", "doctor", "ls", "watch",
+        ] {
+            let command: &[&str] = match verb {
+                "run" => &[address, "--", "touch", "ran"],
+                _ => &[address],
+            };
+            let output = place.tenure(verb, command).output().unwrap();
+            let text = String::from_utf8_lossy(&output.stderr);
+            assert_eq!(output.status.code(), Some(2), "{verb} {address}: {text}");
+            assert!(text.contains(&format!("write ./{address}")), "{text}");
+        }
+    }
+    assert_eq!(fs::read_dir(place.path()).unwrap().count(), 0);
 }
 
 /// C6: all or none: if one lock is held, the others are released.

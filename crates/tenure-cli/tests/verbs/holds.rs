@@ -83,7 +83,7 @@ fn a_hold_that_is_over_is_refused() {
     assert_eq!(codes[2..], ["75", "2"]);
 }
 
-/// C13: `--json` has hold, where, fence and ttl.
+/// C13: `--json` has hold, where, fence and ttl_ms.
 #[test]
 fn a_hold_as_json() {
     let place = RunFixture::new();
@@ -91,7 +91,7 @@ fn a_hold_as_json() {
     assert_eq!(code, Some(0));
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!(json["fence"], 1);
-    assert!(json["ttl"].is_null());
+    assert!(json["ttl_ms"].is_null());
     assert!(json["where"].as_str().unwrap().ends_with("/f"));
     let hold = json["hold"].as_str().unwrap();
     assert_eq!(sh(&place, &format!("$T unlock '{hold}'")).0, Some(0));
@@ -162,4 +162,26 @@ fn a_fence_is_checked_from_outside() {
     eventually("it is over", || {
         check(&format!("--owner {owner} f")) == Some(120)
     });
+}
+
+/// C13 (holds for scripts): in a shell inside a shell, the hold follows the inner one.
+#[test]
+fn a_hold_follows_the_inner_shell() {
+    let place = RunFixture::new();
+    fs::write(place.file("inner"), "\"$T\" lock f > /dev/null; :\n").unwrap();
+    // Both shells have the same command line.
+    let outer = "bash < inner\n\"$T\" run -n f -- true; echo code=$?\n";
+    fs::write(place.file("outer"), outer).unwrap();
+    let output = std::process::Command::new("bash")
+        .stdin(fs::File::open(place.file("outer")).unwrap())
+        .current_dir(place.path())
+        .env("T", super::shell::TENURE)
+        .env_remove("TENURE_URL")
+        .output()
+        .unwrap();
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout),
+        "code=0\n",
+        "{output:?}"
+    );
 }

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::{Command, Stdio};
 
-use super::shell::{Holder, RunFixture, TENURE};
+use super::shell::{Holder, RunFixture, TENURE, is_alive};
 
 fn tenure(place: &RunFixture, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(TENURE)
@@ -263,4 +263,194 @@ fn a_repository_is_shared() {
         place.code(&["-n", "--tenure-only", &repo, "--", "true"]),
         Some(0)
     );
+}
+
+/// X20 (the gate file): a cycle keeps its gate as long as its command lives, even if tenure is
+/// killed.
+#[test]
+fn a_cycle_keeps_the_gate_until_its_command_ends() {
+    for name in ["TERM", "KILL"] {
+        let place = RunFixture::new();
+        fs::create_dir(place.file("db")).unwrap();
+        let script = "echo $$ > pids; echo held; exec sleep 1000";
+        let cycle = place.tenure("check", &["exclusive:db", "--", "sh", "-c", script]);
+        let cycle = Holder::start(cycle);
+        let child = place.pids("pids")[0];
+        cycle.signal(name);
+        let ended = cycle.end();
+        assert!(
+            ended.code == Some(143) || ended.signal == Some(9),
+            "{ended:?}"
+        );
+        assert_eq!(
+            place.code(&["exclusive:db", "--", "true"]),
+            Some(0),
+            "{name}"
+        );
+        assert!(!is_alive(child), "{name}");
+    }
+}
+
+/// C2: the code of a cycle is its command's.
+#[test]
+fn a_cycle_ends_with_the_code_of_its_command() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    for (command, code) in [("exit 7", 7), ("kill -TERM $$", 143)] {
+        let arguments = ["exclusive:db", "--", "sh", "-c", command];
+        let status = place.tenure("check", &arguments).status().unwrap();
+        assert_eq!(status.code(), Some(code), "{command}");
+    }
+    let missing = place
+        .tenure("check", &["exclusive:db", "--", "./missing"])
+        .output();
+    assert_eq!(missing.unwrap().status.code(), Some(127));
+}
+
+/// X23 (check removes dead locks): a dry run says what it would do, and a directory that is not
+/// there is a failure.
+#[test]
+fn a_check_says_what_is_so() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap();
+    let record = format!(
+        "{{\"holder\": \"vc\", \"pid\": 4194303, \"hostname\": \"{}\", \"started_at\": \"2026-03-07T09:00:00Z\"}}\n",
+        host.trim()
+    );
+    fs::write(place.file("db/.exclusive-lock"), record).unwrap();
+    let (code, text) = tenure(&place, &["check", "--dry-run", "exclusive:db"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("would remove stale lock (vc)"), "{text}");
+    assert!(place.file("db/.exclusive-lock").exists());
+    let (code, text) = tenure(&place, &["check", "exclusive:db"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(text.contains("Removed stale lock (vc)"), "{text}");
+    for arguments in [
+        &["check", "exclusive:typo"][..],
+        &["check", "exclusive:typo", "--", "touch", "ran"],
+    ] {
+        let output = place
+            .tenure(arguments[0], &arguments[1..])
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{text}");
+        assert!(text.contains("no such directory"), "{text}");
+    }
+    assert!(!place.file("ran").exists());
+}
+
+/// C12: sealed records need a key; without one nothing is written in clear.
+#[test]
+fn a_seal_without_a_key_is_refused() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("repo")).unwrap();
+    let mut command = place.run(&["--seal", "--tenure-only", "repo:repo", "--", "touch", "ran"]);
+    let output = command.env_remove("TENURE_KEY_FILE").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{text}");
+    assert!(text.contains("--key-file"), "{text}");
+    assert!(!place.file("ran").exists());
+    assert_eq!(fs::read_dir(place.file("repo")).unwrap().count(), 0);
+}
+
+/// X18 (holder name and version), P41 (repository addresses and verbs): the names in records are
+/// those given, else the purpose, else the command's base name; an empty one is refused.
+#[test]
+fn records_name_the_holder_and_the_operation() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    fs::create_dir(place.file("repo")).unwrap();
+    for (options, wanted) in [
+        (&[][..], "grep"),
+        (&["--purpose", "nightly"], "nightly"),
+        (&["--holder", "vc", "--purpose", "nightly"], "vc"),
+    ] {
+        let record = format!("\"holder\": \"{wanted}\"");
+        let mut arguments = options.to_vec();
+        arguments.extend(["exclusive:db", "--", "/bin/grep", "-q"]);
+        arguments.extend([record.as_str(), "db/.exclusive-lock"]);
+        assert_eq!(place.code(&arguments), Some(0), "{options:?}");
+    }
+    for (options, wanted) in [
+        (&[][..], "grep"),
+        (&["--purpose", "nightly"], "nightly"),
+        (&["--operation", "prune"], "prune"),
+    ] {
+        let record = format!("\"operation\":\"{wanted}\"");
+        let mut arguments = options.to_vec();
+        arguments.extend(["--tenure-only", "repo:repo", "--", "/bin/grep", "-rq"]);
+        arguments.extend([record.as_str(), "repo"]);
+        assert_eq!(place.code(&arguments), Some(0), "{options:?}");
+    }
+    for arguments in [
+        &["--holder", "", "exclusive:db", "--", "true"][..],
+        &["--operation", "", "repo:repo", "--", "true"],
+        &["--operation", "x", "exclusive:db", "--", "true"],
+        &["--holder", "x", "f", "--", "true"],
+    ] {
+        assert_eq!(place.code(arguments), Some(2), "{arguments:?}");
+    }
+}
+
+/// X20 (the gate file): a tool that waited its whole time for a cycle ends with 124.
+#[test]
+fn a_cycle_that_does_not_end_times_out() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("db")).unwrap();
+    let script = "echo held; exec sleep 1000";
+    let cycle = Holder::start(place.tenure("check", &["exclusive:db", "--", "sh", "-c", script]));
+    let tool = [
+        "-q",
+        "--quiesce",
+        "100ms",
+        "exclusive:db",
+        "--",
+        "touch",
+        "ran",
+    ];
+    assert_eq!(place.code(&tool), Some(124));
+    assert!(!place.file("ran").exists());
+    assert!(!place.file("db/.exclusive-lock").exists());
+    cycle.signal("TERM");
+    cycle.end();
+}
+
+/// C16 (details of codes and break): `break --all` shows every hold that it removes.
+#[test]
+fn breaking_all_shows_what_it_removes() {
+    let place = RunFixture::new();
+    fs::create_dir(place.file("repo")).unwrap();
+    let script = "echo held; exec sleep 1000";
+    let hold = |purpose| {
+        let arguments = [
+            "-s",
+            "--tenure-only",
+            "--purpose",
+            purpose,
+            "repo:repo",
+            "--",
+            "sh",
+            "-c",
+            script,
+        ];
+        Holder::start(place.run(&arguments))
+    };
+    let holders = [hold("first-backup"), hold("second-backup")];
+    let output = place
+        .tenure("break", &["--force", "--all", "repo:repo"])
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(text.contains("removed 2 locks"), "{text}");
+    assert!(
+        text.contains("first-backup") && text.contains("second-backup"),
+        "{text}"
+    );
+    for holder in holders {
+        holder.signal("KILL");
+        holder.reap();
+    }
 }

@@ -13,6 +13,7 @@
 
 use std::ffi::OsStr;
 use std::fs::File;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use rustix::fs::{FlockOperation, Mode, OFlags, flock, openat};
 use rustix::io::Errno;
@@ -46,6 +47,12 @@ impl GateShare {
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(record::flock_failed(dir, OsStr::new(GATE_NAME), errno)),
         }
+    }
+}
+
+impl AsFd for GateShare {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.gate.as_fd()
     }
 }
 

@@ -2,6 +2,7 @@
 //! during it (X7 (answers of `should_skip`), X13 (reclaim and proceed), X20 (the gate file)).
 
 use std::ffi::OsStr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -33,7 +34,14 @@ pub struct ExclusiveServer {
 pub struct Cycle {
     /// The decision that allowed the cycle: `Proceed` or `Removed`.
     pub answer: CycleDecision,
-    _share: GateShare,
+    share: GateShare,
+}
+
+impl AsFd for Cycle {
+    /// Returns the descriptor of the gate, for a child process that keeps it.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.share.as_fd()
+    }
 }
 
 /// What to do with a dead lock.
@@ -90,10 +98,7 @@ impl ExclusiveServer {
         let share = self.enter_gate()?;
         match self.should_skip() {
             answer if answer.skips() => Err(answer),
-            answer => Ok(Cycle {
-                answer,
-                _share: share,
-            }),
+            answer => Ok(Cycle { answer, share }),
         }
     }
 

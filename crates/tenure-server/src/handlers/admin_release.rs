@@ -73,7 +73,7 @@ pub(crate) fn broken(outcome: Outcome<'_>) -> Result<v1::BreakResponse, Failure>
     }
 }
 
-fn audited(request: ClientRequest, record: AuditRecord) -> ValidCall {
+pub(super) fn audited(request: ClientRequest, record: AuditRecord) -> ValidCall {
     let facts = Facts {
         audit: Some(Box::new(record)),
         ..Default::default()

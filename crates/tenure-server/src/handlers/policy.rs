@@ -3,18 +3,22 @@
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
+use super::admin_release::audited;
 use super::mismatch;
+use crate::audit::AuditRecord;
 use crate::convert;
-use crate::rpc::Outcome;
+use crate::rpc::{Outcome, ValidCall};
 use crate::status::Failure;
 
 /// Parses a request to set the algorithm of a namespace.
-pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
-    Ok(ClientRequest::SetNamespacePolicy {
+pub(crate) fn set(request: v1::SetNamespacePolicyRequest) -> Result<ValidCall, Failure> {
+    let set = ClientRequest::SetNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         algorithm: convert::algorithm(request.algorithm)?,
         key: convert::key(&request.idempotency_key)?,
-    })
+    };
+    let record = AuditRecord::of_policy("set_namespace_policy", request.namespace);
+    Ok(audited(set, record))
 }
 
 /// Parses a request for the exact row of a namespace.
@@ -37,11 +41,13 @@ pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse
 }
 
 /// Parses a request to remove the row of a namespace.
-pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
-    Ok(ClientRequest::DeleteNamespacePolicy {
+pub(crate) fn delete(request: v1::DeleteNamespacePolicyRequest) -> Result<ValidCall, Failure> {
+    let delete = ClientRequest::DeleteNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         key: convert::key(&request.idempotency_key)?,
-    })
+    };
+    let record = AuditRecord::of_policy("delete_namespace_policy", request.namespace);
+    Ok(audited(delete, record))
 }
 
 /// Parses a request for one page of the rows of all explicit namespaces.

@@ -33,10 +33,12 @@ pub(super) fn acquire(
 
 /// Uses the purpose as the holder's name: X22 (exclusive address and verbs).
 fn tool(dir: &Path, request: &Request, cancel: Option<&Cancel>) -> Result<Tool, Error> {
-    let holder = request
-        .purpose()
-        .unwrap_or_else(|| request.holder.name.clone());
     let tuning = &request.tuning.exclusive;
+    let holder = tuning
+        .holder
+        .clone()
+        .or_else(|| request.purpose())
+        .unwrap_or_else(|| request.holder.name.clone());
     let mut tool = Tool::new(dir, &holder)?.settle(tuning.settle);
     if let Some(version) = &tuning.holder_version {
         tool = tool.version(version);

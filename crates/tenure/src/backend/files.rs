@@ -296,7 +296,8 @@ type ExistingLock = BTreeMap<String, Blocker>;
 
 /// Returns the live holds by address and id.
 pub(super) fn present(states: &[LockState]) -> ExistingLock {
-    let holders = states.iter().flat_map(|state| &state.holders);
+    let locks = states.iter().filter(|state| !state.not_a_record);
+    let holders = locks.flat_map(|state| &state.holders);
     holders
         .filter(|hold| hold.verdict.life != HolderLiveness::Dead)
         .map(|hold| {

@@ -56,7 +56,11 @@ pub(super) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
             Mode::Shared | Mode::SharedTree | Mode::Permit(_) => StoreMode::Shared,
         },
         operation: request
-            .purpose()
+            .tuning
+            .repository
+            .operation
+            .clone()
+            .or_else(|| request.purpose())
             .unwrap_or_else(|| request.holder.name.clone()),
         wait_limit: match request.wait {
             Wait::No => WaitLimit::None,

@@ -1,5 +1,6 @@
 //! Backend for sidecar locks (`state.json.lock` beside `state.json`), on `tenure_files::sidecar`.
 
+use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -99,6 +100,14 @@ pub(super) fn inspect(place: &Address, file: &Path, tuning: &Tuning) -> Result<L
         free,
         ..LockState::free(place)
     };
+    if seen.lock.is_some() && !is_record(&seen.lock_path) {
+        state.not_a_record = true;
+        state.notes.push(format!(
+            "{} exists and is not a lock record: it belongs to another program. To lock under another name, \
+             add --lock-path FILE",
+            seen.lock_path.display()
+        ));
+    }
     if let Some(lock) = seen.lock {
         let fence = lock.identity.and_then(|identity| identity.fence);
         state.holders.push(Blocker {
@@ -115,6 +124,37 @@ pub(super) fn inspect(place: &Address, file: &Path, tuning: &Tuning) -> Result<L
         Some(GuardState::Left) | None => {}
     }
     Ok(state)
+}
+
+/// Returns whether a file can be a lock record: a JSON object with a member that some generation of
+/// the protocol writes, or text that is still being written. Package managers use the same suffix
+/// for other files (`Cargo.lock`, `yarn.lock`, `flake.lock`).
+fn is_record(path: &Path) -> bool {
+    /// Enough for every record, and a limit for other files.
+    const LIMIT: u64 = 64 << 10;
+    const MEMBERS: [&str; 6] = [
+        "pid",
+        "createdAt",
+        "acquiredAt",
+        "tenure",
+        "host",
+        "hostname",
+    ];
+    let mut text = String::new();
+    let Ok(file) = std::fs::File::open(path) else {
+        // Removed meanwhile, or the lock of another user.
+        return true;
+    };
+    if file.take(LIMIT).read_to_string(&mut text).is_err() {
+        return false;
+    }
+    match serde_json::from_str::<serde_json::Value>(&text) {
+        Ok(serde_json::Value::Object(record)) => {
+            MEMBERS.iter().any(|member| record.contains_key(*member))
+        }
+        Ok(_) => false,
+        Err(error) => error.is_eof() && (text.is_empty() || text.starts_with('{')),
+    }
 }
 
 pub(super) fn break_lock(

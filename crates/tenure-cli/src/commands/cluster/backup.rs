@@ -4,14 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use serde_json::json;
 use tenure_server::offline::{ArchiveWriter, cluster_of, facts};
 use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
-use super::{AdminClient, DaemonAddress, block_on, said};
+use super::{AdminClient, ClusterReport, DaemonAddress, block_on, said};
 
 /// How long groups without a leader are retried.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -27,16 +29,32 @@ pub(crate) struct Backup {
     file: PathBuf,
     #[command(flatten)]
     daemon: DaemonAddress,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 impl Backup {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let count = block_on(self.write())?;
-        println!("saved {count} groups in {}", self.file.display());
-        Ok(ExitCode::SUCCESS)
+        let file = self.file.display().to_string();
+        let text = format!("saved {count} groups in {file}");
+        Ok(ClusterReport::done(
+            text,
+            json!({ "file": file, "groups": count }),
+        ))
     }
 
     async fn write(&self) -> Result<usize, String> {
+        let exists = || {
+            let file = self.file.display();
+            format!(
+                "{file} exists, and a backup does not overwrite a file: choose another name, or remove it first"
+            )
+        };
+        if self.file.symlink_metadata().is_ok() {
+            return Err(exists());
+        }
         let mut asked = self.daemon.client().await?;
         let status = asked.status().await?;
         let facts = facts(&status).ok_or(
@@ -76,8 +94,17 @@ impl Backup {
             .into_inner()
             .map_err(|error| failed(error.into_error()))?;
         file.sync_all().map_err(failed)?;
-        std::fs::rename(&partial, &self.file).map_err(failed)?;
-        Ok(count)
+        // The name may have been taken while the backup was written.
+        match renameat_with(CWD, &partial, CWD, &self.file, RenameFlags::NOREPLACE) {
+            Ok(()) => Ok(count),
+            Err(Errno::EXIST) => Err(exists()),
+            // This file system cannot rename in this way.
+            Err(Errno::INVAL | Errno::NOSYS) if self.file.symlink_metadata().is_err() => {
+                std::fs::rename(&partial, &self.file).map_err(failed)?;
+                Ok(count)
+            }
+            Err(errno) => Err(failed(errno.into())),
+        }
     }
 }
 

@@ -4,10 +4,12 @@
 use std::fs::File;
 use std::io::BufReader;
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 use clap::Args;
+use serde_json::json;
 use tenure_server::offline;
+
+use super::ClusterReport;
 
 /// Create the data directory of a new cluster from a backup.
 ///
@@ -28,6 +30,9 @@ pub(crate) struct Restore {
         default_value = "tenure-0"
     )]
     node_id: String,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Start a new cluster from the remaining nodes when a majority is permanently lost.
@@ -47,6 +52,9 @@ pub(crate) struct Recover {
     /// Confirm that the lost nodes will never run again.
     #[arg(long, required = true)]
     others_are_lost: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Move the data of a stopped node aside, so that it joins its cluster again with an empty directory.
@@ -55,6 +63,9 @@ pub(crate) struct Rejoin {
     /// The data directory.
     #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Create a new cluster on this node. Run it once, on one node.
@@ -76,6 +87,9 @@ pub(crate) struct Init {
     /// forgotten and can be granted again.
     #[arg(long)]
     forget_old_data: bool,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 /// Keep the cluster of this stopped node when two clusters have the same token.
@@ -87,37 +101,43 @@ pub(crate) struct Keep {
     /// The data directory.
     #[arg(long, env = "TENURE_DATA_DIR", value_name = "DIR")]
     data_dir: PathBuf,
+    /// Print JSON.
+    #[arg(long)]
+    pub(super) json: bool,
 }
 
 impl Init {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let old_data = if self.forget_old_data {
             offline::OldData::Forget
         } else {
             offline::OldData::Keep
         };
         offline::found(&self.data_dir, old_data).map_err(|error| error.to_string())?;
-        println!(
-            "the daemon on {} creates a cluster: now if it is waiting for one, otherwise at its next start",
-            self.data_dir.display()
-        );
-        Ok(ExitCode::SUCCESS)
+        let dir = self.data_dir.display().to_string();
+        Ok(ClusterReport::done(
+            format!(
+                "the daemon on {dir} creates a cluster: now if it is waiting for one, otherwise at its next start"
+            ),
+            json!({ "data_dir": dir, "creates_cluster": true }),
+        ))
     }
 }
 
 impl Keep {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let other = offline::keep(&self.data_dir).map_err(|error| error.to_string())?;
-        println!(
+        let text = format!(
             "this cluster is kept, not cluster {other:016x}; start the node, and run tenure cluster rejoin on the \
              nodes of the other cluster"
         );
-        Ok(ExitCode::SUCCESS)
+        let json = json!({ "kept": true, "other_cluster": format!("{other:016x}") });
+        Ok(ClusterReport::done(text, json))
     }
 }
 
 impl Restore {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let failed = |error: &dyn std::fmt::Display| format!("{}: {error}", self.file.display());
         let node = offline::node_of(&self.node_id).ok_or_else(|| {
             format!(
@@ -133,43 +153,48 @@ impl Restore {
         } = offline::read_archive(BufReader::new(file)).map_err(|error| failed(&error))?;
         offline::restore(&self.data_dir, node, &facts, groups, cluster)
             .map_err(|error| error.to_string())?;
-        println!(
+        let text = format!(
             "{} groups restored; start {} on {} with group_count = {}",
             facts.group_count + 1,
             self.node_id,
             self.data_dir.display(),
             facts.group_count
         );
-        Ok(ExitCode::SUCCESS)
+        let json = json!({
+            "groups": facts.group_count + 1,
+            "node_id": self.node_id,
+            "data_dir": self.data_dir.display().to_string(),
+            "group_count": facts.group_count,
+        });
+        Ok(ClusterReport::done(text, json))
     }
 }
 
 impl Recover {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let found = offline::recover(&self.data_dir, &self.also).map_err(|e| e.to_string())?;
-        println!(
-            "recovered {} of {} groups; start the node",
-            found.facts.group_count as usize + 1 - found.lost.len(),
-            found.facts.group_count + 1
-        );
+        let recovered = found.facts.group_count as usize + 1 - found.lost.len();
+        let groups = found.facts.group_count + 1;
+        let mut text = format!("recovered {recovered} of {groups} groups; start the node");
         if !found.lost.is_empty() {
-            println!(
-                "no directory had a usable state of these groups, so they start empty: {:?}",
+            text.push_str(&format!(
+                "\nno directory had a usable state of these groups, so they start empty: {:?}",
                 found.lost
-            );
+            ));
         }
-        Ok(ExitCode::SUCCESS)
+        let json = json!({ "recovered": recovered, "groups": groups, "lost": found.lost });
+        Ok(ClusterReport::done(text, json))
     }
 }
 
 impl Rejoin {
-    pub(super) fn run(self) -> Result<ExitCode, String> {
+    pub(super) fn run(self) -> Result<ClusterReport, String> {
         let aside = offline::rejoin(&self.data_dir).map_err(|error| error.to_string())?;
-        println!(
-            "the old data is now in {}; start the node, and it joins its cluster again through its seeds and the \
-             nodes that it knew",
-            aside.display()
+        let aside = aside.display().to_string();
+        let text = format!(
+            "the old data is now in {aside}; start the node, and it joins its cluster again through its seeds and the \
+             nodes that it knew"
         );
-        Ok(ExitCode::SUCCESS)
+        Ok(ClusterReport::done(text, json!({ "old_data": aside })))
     }
 }
