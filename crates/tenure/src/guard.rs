@@ -159,12 +159,10 @@ impl Guard {
     /// Calls `listener` for every event of the lock from now on, and once for each present fact
     /// (lease, release request, loss).
     ///
-    /// The listener runs on a thread of Tenure. It must return quickly and must not panic.
+    /// The listeners of a process run one after the other on a thread that has no other task. So a
+    /// listener may block, and may use the blocking API, but it delays the others meanwhile.
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
-        if let Some(lease) = self.held().lease() {
-            listener(&HoldEvent::Renewed(lease));
-        }
-        self.signals.listen(Box::new(listener));
+        self.signals.listen(Arc::new(listener), self.held().lease());
     }
 
     /// Releases the lock.

@@ -229,8 +229,9 @@ impl ChangeEvent {
 
 /// A stream of lock changes.
 ///
-/// It begins with the present holds and ends when it is dropped. After an error it ends, too: start
-/// a new watch then.
+/// It begins with the present holds and ends when it is dropped. On the daemon it continues at another
+/// node if its node fails; the changes of the time between are then reported as the difference of the
+/// two states. After an error it ends: start a new watch then.
 #[derive(Debug)]
 pub struct WatchStream {
     changes: mpsc::UnboundedReceiver<Result<ChangeEvent, Error>>,

@@ -37,6 +37,7 @@ mod backend;
 pub mod blocking;
 #[cfg(feature = "daemon")]
 mod boot_timer;
+mod callbacks;
 mod capabilities;
 mod endpoint;
 mod error;

@@ -9,6 +9,7 @@ mod support;
 mod access;
 mod cluster;
 mod exclusion;
+mod failover;
 mod faults;
 mod holding;
 mod lock_all;
