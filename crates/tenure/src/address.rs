@@ -17,7 +17,7 @@ use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
 use tenure_core::path::Path;
-use tenure_files::upload::UploadId;
+use tenure_base::UploadId;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, InputError};

@@ -12,13 +12,9 @@ use std::sync::Arc;
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
-use tenure_files::internal::BootTimer;
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
+use tenure_base::Lease;
 use tokio::sync::Notify;
 use tokio::task::JoinHandle;
-
-use tenure_files::Lease;
 
 /// How often deadlines are checked if the process has no descriptor for a timer.
 const WITHOUT_TIMER: Duration = Duration::from_millis(100);
@@ -97,7 +93,7 @@ pub(crate) async fn until(moment: Duration) {
 
 /// Wakes each waiting future at its deadline.
 async fn drive(changed: Arc<Notify>) {
-    let timer = registered().ok();
+    let timer = Timer::new();
     loop {
         let (due, next) = QUEUE.with_borrow_mut(|queue| {
             let later = queue.waiting.split_off(&(Lease::now(), u64::MAX));
@@ -106,46 +102,87 @@ async fn drive(changed: Arc<Notify>) {
         });
         // Outside the borrow: a waker may run the future at once.
         due.into_values().for_each(Waker::wake);
+        let fired = async {
+            match next {
+                Some(moment) => timer.until(moment).await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             () = changed.notified() => {}
-            () = fired(timer.as_ref(), next) => {}
+            () = fired => {}
         }
     }
 }
 
-/// Completes at `moment`, or never without one.
-async fn fired(timer: Option<&AsyncFd<BootTimer>>, moment: Option<Duration>) {
-    let Some(moment) = moment else {
-        return std::future::pending().await;
-    };
-    let is_set = timer.is_some_and(|timer| timer.get_ref().set(Some(moment)).is_ok());
-    match timer {
-        Some(timer) if is_set => {
+/// Completes at `moment` or a moment before it: checks the clock again and again.
+async fn poll_until(moment: Duration) {
+    let left = moment.saturating_sub(Lease::now());
+    tokio::time::sleep(left.min(WITHOUT_TIMER)).await;
+}
+
+#[cfg(target_os = "linux")]
+use kernel::Timer;
+#[cfg(not(target_os = "linux"))]
+use polling::Timer;
+
+#[cfg(target_os = "linux")]
+mod kernel {
+    use std::time::Duration;
+
+    use tenure_base::{BootTimer, Lease};
+    use tokio::io::Interest;
+    use tokio::io::unix::AsyncFd;
+
+    /// The timerfd; `None` if the process has no descriptor left.
+    pub(super) struct Timer(Option<AsyncFd<BootTimer>>);
+
+    impl Timer {
+        #[allow(
+            unsafe_code,
+            reason = "a registered descriptor must not be closed by another owner"
+        )]
+        pub(super) fn new() -> Timer {
+            let timer = BootTimer::new().ok().and_then(|timer| {
+                // SAFETY: the timer moves into the `AsyncFd`, which never gives it out here. The
+                // descriptor stays open and unchanged as long as it is registered.
+                unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) }.ok()
+            });
+            Timer(timer)
+        }
+
+        pub(super) async fn until(&self, moment: Duration) {
+            let set = self.0.as_ref();
+            let set = set.filter(|timer| timer.get_ref().set(Some(moment)).is_ok());
+            let Some(timer) = set else {
+                return super::poll_until(moment).await;
+            };
             while Lease::now() < moment {
                 match timer.readable().await {
                     Ok(mut ready) => ready.clear_ready(),
-                    Err(_) => tokio::time::sleep(WITHOUT_TIMER).await,
+                    Err(_) => return super::poll_until(moment).await,
                 }
             }
-        }
-        // No descriptor is available: poll instead.
-        _ => {
-            let left = moment.saturating_sub(Lease::now());
-            tokio::time::sleep(left.min(WITHOUT_TIMER)).await;
         }
     }
 }
 
-#[allow(
-    unsafe_code,
-    reason = "a registered descriptor must not be closed by another owner"
-)]
-fn registered() -> std::io::Result<AsyncFd<BootTimer>> {
-    let timer = BootTimer::new()?;
-    // SAFETY: the timer moves into the `AsyncFd`, which never gives it out here. The descriptor
-    // stays open and unchanged as long as it is registered.
-    let registered = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
-    registered.map_err(std::io::Error::from)
+#[cfg(not(target_os = "linux"))]
+mod polling {
+    use std::time::Duration;
+
+    /// No timer of this platform counts suspended time and is known to tokio.
+    pub(super) struct Timer;
+
+    impl Timer {
+        pub(super) fn new() -> Timer {
+            Timer
+        }
+
+        pub(super) async fn until(&self, moment: Duration) {
+            super::poll_until(moment).await;
+        }
+    }
 }
 
 #[cfg(test)]

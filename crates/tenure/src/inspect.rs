@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::address::Address;
 use crate::error::{Blocker, Error};
 use crate::values::{Fence, Holder, Mode, millis};
-use tenure_files::internal::HumanDuration;
+use tenure_base::HumanDuration;
 
 /// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -82,7 +82,7 @@ impl fmt::Display for LockState {
             write!(f, "\n  rule: {rule}")?;
         }
         for note in &self.notes {
-            write!(f, "\n  {}", tenure_files::internal::printable(note))?;
+            write!(f, "\n  {}", tenure_base::printable(note))?;
         }
         Ok(())
     }
@@ -107,7 +107,7 @@ pub struct QueuedWaiter {
 impl fmt::Display for QueuedWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder == Holder::default() {
-            true => f.write_str(&tenure_files::internal::printable(&self.owner))?,
+            true => f.write_str(&tenure_base::printable(&self.owner))?,
             false => self.holder.fmt(f)?,
         }
         write!(f, " ({})", self.mode)?;

@@ -38,6 +38,8 @@ pub mod blocking;
 #[cfg(feature = "daemon")]
 mod boot_timer;
 mod callbacks;
+#[cfg(feature = "daemon")]
+pub mod calls;
 mod capabilities;
 mod endpoint;
 mod error;
@@ -71,8 +73,9 @@ pub use policy::{Algorithm, Policy};
 pub use signals::{HoldEvent, ReleaseRequest};
 pub use tenure_core::path::Path;
 pub use tenure_core::value::Invalid as PathError;
-pub use tenure_files::upload::{UploadId, UploadIdError};
-pub use tenure_files::{FileHolding, Lease};
+pub use tenure_base::{Lease, UploadId, UploadIdError};
+#[cfg(feature = "files")]
+pub use tenure_files::FileHolding;
 #[cfg(feature = "store")]
 pub use tenure_store::{
     AddressError, Bucket, DataKey, Demand, KeyError, RepositoryAddress, Scheme, Seal,

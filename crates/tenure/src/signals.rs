@@ -12,7 +12,7 @@ use crate::address::Address;
 use crate::callbacks;
 use crate::error::{LostCause, LostLock};
 use crate::values::Holder;
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// An event of a lock that is held.
 #[derive(Clone, Debug)]
@@ -42,7 +42,7 @@ impl fmt::Display for ReleaseRequest {
             false => write!(f, "{} asks for the lock", self.by)?,
         }
         match &self.reason {
-            Some(reason) => write!(f, ": {}", tenure_files::internal::printable(reason)),
+            Some(reason) => write!(f, ": {}", tenure_base::printable(reason)),
             None => Ok(()),
         }
     }

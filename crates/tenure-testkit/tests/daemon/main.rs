@@ -7,6 +7,7 @@
 mod support;
 
 mod access;
+mod calls;
 mod cluster;
 mod exclusion;
 mod failover;

@@ -15,6 +15,7 @@ mod convert;
 mod inspect;
 mod owner;
 mod policies;
+pub(crate) mod rpc_table;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -30,7 +31,7 @@ use crate::hold::Hold;
 use crate::request::Request;
 use crate::runtime;
 use crate::values::{Class, Fence, whole_millis};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 pub(crate) use client::DaemonClient;
 use client::{Answer, CallFailure, Op, new_key};

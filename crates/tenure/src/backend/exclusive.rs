@@ -7,6 +7,7 @@ use tenure_files::Cancel;
 use tenure_files::Error;
 use tenure_files::exclusive::{self, FILE_NAME, Tool};
 
+use super::file_hold::FileHold;
 use super::{BackendHold, files};
 use crate::address::Address;
 use crate::inspect::LockState;
@@ -24,7 +25,7 @@ pub(super) fn acquire(
 ) -> Result<BackendHold, Error> {
     let guard = tool(dir, request, cancel)?.acquire(wait)?;
     files::report_loss(guard.hold(), signals);
-    Ok(BackendHold::Exclusive(guard))
+    Ok(BackendHold::File(FileHold::Exclusive(guard)))
 }
 
 /// Uses the purpose as the holder's name: X22 (exclusive address and verbs).

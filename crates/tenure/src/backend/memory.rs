@@ -20,7 +20,7 @@ use tenure_core::command::{self, Command};
 use tenure_core::outcome::{AcquireOutcome, Outcome, Withdrawn};
 use tenure_core::path::Path;
 use tenure_core::value::{Fence as CoreFence, OwnerId};
-use tenure_files::Token;
+use tenure_base::Token;
 
 use crate::address::Address;
 use crate::error::Error;

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use tenure_core::path::Path;
-use tenure_files::Token;
+use tenure_base::Token;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
@@ -25,7 +25,7 @@ use crate::guard::Guard;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::values::{Class, Fence, Mode, Wait, whole_millis};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// Lifetime of a queue entry after the last request.
 const PLACE_LASTS: Duration = Duration::from_secs(60);
@@ -315,7 +315,7 @@ impl AcquireAttempt {
     ) -> NextAction {
         let poll = (self.owner.ttl() / 2).clamp(SHORTEST_POLL, LONGEST_POLL);
         // With jitter: waiters that began together must not poll together.
-        let poll = tokio::time::sleep(tenure_files::internal::jittered(poll));
+        let poll = tokio::time::sleep(tenure_base::jittered(poll));
         let wait_limit = async {
             match self.until {
                 Some(until) => crate::boot_timer::until(until).await,

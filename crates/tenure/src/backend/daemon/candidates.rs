@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use tenure_files::Token;
+use tenure_base::Token;
 use tokio::task::JoinSet;
 
 use crate::endpoint::Endpoint;

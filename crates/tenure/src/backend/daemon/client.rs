@@ -16,14 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use tenure_core::path::Path;
-use tenure_files::Token;
+use tenure_base::Token;
 use tenure_wire::v1;
-use tenure_wire::v1::path_lock_client::PathLockClient;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
-use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tonic::{Code, Status};
 
 use super::candidates::{Candidate, KnownNodes, resolve};
 pub(super) use super::connection::{Answer, Op};
@@ -31,11 +29,12 @@ use super::connection::{
     Connection, ConnectionEvent, Credentials, EventHandler, NoAnswer, refused,
 };
 use super::owner::{Owner, OwnerKind};
+use super::rpc_table::RpcCall;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::runtime;
 use crate::tenure::DaemonAccess;
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// How long a call without a lease is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -78,7 +77,7 @@ impl Backoff {
 
     /// Returns the delay before the next try.
     pub(super) fn delay(&mut self) -> Duration {
-        let delay = tenure_files::internal::jittered(self.next);
+        let delay = tenure_base::jittered(self.next);
         self.next = (self.next * 2).min(self.longest);
         delay
     }
@@ -677,47 +676,6 @@ async fn learn(client: Weak<ClientInner>, link: Weak<Connection>) {
 /// Returns the time limit of one try before `until`. The last try gets some time in any case.
 fn left_of(each_try: Duration, until: Duration) -> Duration {
     each_try.min(until.saturating_sub(Lease::now()).max(FIRST_PAUSE))
-}
-
-/// A request message with its unary RPC.
-pub(super) trait RpcCall: Clone + Send + Sync + 'static {
-    /// The response message.
-    type Answer: Send + 'static;
-    /// Makes the call.
-    fn call(
-        calls: PathLockClient<Channel>,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
-}
-
-macro_rules! calls {
-    ($($request:ident => $name:ident -> $answer:ty;)+) => {
-        $(impl RpcCall for v1::$request {
-            type Answer = $answer;
-
-            async fn call(
-                mut calls: PathLockClient<Channel>,
-                request: Request<Self>,
-            ) -> Result<Response<$answer>, Status> {
-                calls.$name(request).await
-            }
-        })+
-    };
-}
-
-calls! {
-    ExplainRequest => explain -> v1::ExplainResponse;
-    DumpLocksRequest => dump_locks -> v1::DumpLocksResponse;
-    ListOwnerLocksRequest => list_owner_locks -> v1::ListOwnerLocksResponse;
-    RequestRevokeRequest => request_revoke -> v1::RequestRevokeResponse;
-    BreakRequest => r#break -> v1::BreakResponse;
-    WatchRequest => watch -> tonic::Streaming<v1::LockChange>;
-    SetNamespacePolicyRequest => set_namespace_policy -> v1::SetNamespacePolicyResponse;
-    GetNamespacePolicyRequest => get_namespace_policy -> v1::GetNamespacePolicyResponse;
-    DeleteNamespacePolicyRequest => delete_namespace_policy -> v1::DeleteNamespacePolicyResponse;
-    ListNamespacePoliciesRequest => list_namespace_policies -> v1::ListNamespacePoliciesResponse;
-    HealthRequest => health -> v1::HealthResponse;
-    InspectPathRequest => inspect_path -> v1::InspectPathResponse;
 }
 
 /// Returns whether a retry may succeed.

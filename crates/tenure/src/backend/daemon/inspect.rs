@@ -19,7 +19,7 @@ use crate::inspect::{
 };
 use crate::runtime;
 use crate::values::{Class, HoldId, Holder, HolderLiveness, Verdict};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 pub(crate) async fn inspect(
     client: &DaemonClient,

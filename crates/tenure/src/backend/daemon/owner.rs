@@ -23,7 +23,7 @@ use crate::boot_timer;
 use crate::error::LostCause;
 use crate::signals::{ReleaseRequest, Signals};
 use crate::values::{Fence, Holder, Mode, whole_millis};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// A lock session that the daemon knows by its owner id.
 pub(super) struct Owner {

@@ -17,7 +17,7 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence as CoreFence, OwnerId, QueueTtl, Stamp};
-use tenure_files::Token;
+use tenure_base::Token;
 use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::convert::{holder_in, longest, route};
