@@ -49,9 +49,9 @@ use crate::wait::Cancel;
 pub use client_response::{ClientAnswer, takes_lock};
 pub use file::{Fencing, FileLocker, Options, UploadTimes};
 pub use held::FileHold;
-pub use tenure_base::{UploadId, UploadIdError};
 pub use inspect::{Cleaned, Inspection};
 pub use memory::MemoryLocker;
+pub use tenure_base::{UploadId, UploadIdError};
 
 /// Callback of a holder, called when another request wants the lock.
 ///

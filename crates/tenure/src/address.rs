@@ -16,8 +16,8 @@ use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
-use tenure_core::path::Path;
 use tenure_base::UploadId;
+use tenure_core::path::Path;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, InputError};

@@ -71,9 +71,9 @@ pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaite
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
 pub use signals::{HoldEvent, ReleaseRequest};
+pub use tenure_base::{Lease, UploadId, UploadIdError};
 pub use tenure_core::path::Path;
 pub use tenure_core::value::Invalid as PathError;
-pub use tenure_base::{Lease, UploadId, UploadIdError};
 #[cfg(feature = "files")]
 pub use tenure_files::FileHolding;
 #[cfg(feature = "store")]

@@ -47,6 +47,9 @@ fn wait_edges_are_set_followed_and_removed() {
     let daemon = Daemon::start();
     let calls = daemon.client().calls().unwrap();
     for (owner, waits_for) in [("amy", "bob"), ("bob", "amy")] {
+        // Edges to owners that have nothing do not count.
+        let holds = acquire(owner, &[&format!("t:/{owner}")]);
+        wait(calls.acquire(holds)).unwrap();
         let edge = SetWaitEdgeRequest {
             owner_id: owner.to_owned(),
             conflict_owner: waits_for.to_owned(),
@@ -76,11 +79,9 @@ fn wait_edges_are_set_followed_and_removed() {
 fn a_hold_is_inspected_and_ended_by_force() {
     let daemon = Daemon::start();
     let calls = daemon.client().calls().unwrap();
-    let granted = wait(calls.acquire_stream(vec![
-        acquire("amy", &["t:/a/x"]),
-        acquire("", &["t:/a/y"]),
-    ]))
-    .unwrap();
+    let granted =
+        wait(calls.acquire_stream(vec![acquire("amy", &["t:/a/x"]), acquire("", &["t:/a/y"])]))
+            .unwrap();
     assert_eq!(granted.status(), AcquireStatus::Ok);
     let alive = || {
         let request = IsOwnerAliveRequest {

@@ -272,7 +272,8 @@ fn no_lock_is_lost_when_a_node_of_a_cluster_falls_silent() {
 #[test]
 #[ignore = "takes half an hour: cargo xtask slow failover"]
 fn no_lock_is_lost_whichever_node_fails() {
-    let rounds = std::env::var("TENURE_FAILOVER_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
+    let rounds =
+        std::env::var("TENURE_FAILOVER_ROUNDS").map_or(10, |rounds| rounds.parse().unwrap());
     let mut nodes = Nodes::start();
     let mut lost = 0;
     for fault in FAULTS {
@@ -281,7 +282,10 @@ fn no_lock_is_lost_whichever_node_fails() {
             for round in 0..rounds {
                 lost += nodes.round(count, round % 3, fault);
             }
-            println!("{fault:?}, {count} locks, {rounds} rounds: {} lost", lost - before);
+            println!(
+                "{fault:?}, {count} locks, {rounds} rounds: {} lost",
+                lost - before
+            );
         }
     }
     assert_eq!(lost, 0);

@@ -159,8 +159,11 @@ async fn is_held(
         fencing_token: i64::try_from(fence.get()).unwrap_or(i64::MAX),
         paths: vec![claim.path.as_str().to_owned()],
     };
-    let asserted = client.ask(Op::AssertFencing(assert), until, each_try).await?;
-    if matches!(asserted, Answer::AssertFencing(answer) if answer.status() == v1::AssertStatus::Ok) {
+    let asserted = client
+        .ask(Op::AssertFencing(assert), until, each_try)
+        .await?;
+    if matches!(asserted, Answer::AssertFencing(answer) if answer.status() == v1::AssertStatus::Ok)
+    {
         return Ok(true);
     }
     // Another acquire of this owner may have raised the fence, R69 (OK stores the token): one whose

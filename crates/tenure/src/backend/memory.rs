@@ -16,11 +16,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tenure_base::Token;
 use tenure_core::command::{self, Command};
 use tenure_core::outcome::{AcquireOutcome, Outcome, Withdrawn};
 use tenure_core::path::Path;
 use tenure_core::value::{Fence as CoreFence, OwnerId};
-use tenure_base::Token;
 
 use crate::address::Address;
 use crate::error::Error;

@@ -126,7 +126,10 @@ fn pump(from: &TcpStream, to: &TcpStream, side: From, shared: &Arc<Shared>) {
     thread::spawn(move || {
         let mut buffer = [0; 16_384];
         while let Ok(count @ 1..) = from.read(&mut buffer) {
-            if send.send((Instant::now(), buffer[..count].to_vec())).is_err() {
+            if send
+                .send((Instant::now(), buffer[..count].to_vec()))
+                .is_err()
+            {
                 break;
             }
         }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tenure_core::path::Path;
 use tenure_base::Token;
+use tenure_core::path::Path;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
@@ -291,7 +291,9 @@ impl AcquireAttempt {
         let now = Lease::now();
         let give_up = match (wait, self.until) {
             (Wait::No, _) => now + CONTACT_NO_WAIT,
-            (_, Some(until)) => until.min(now + 3 * CONTACT).max(self.began + CONTACT_AT_LEAST),
+            (_, Some(until)) => until
+                .min(now + 3 * CONTACT)
+                .max(self.began + CONTACT_AT_LEAST),
             (_, None) => now + CONTACT,
         };
         let op = Op::Acquire(acquire);

@@ -223,7 +223,11 @@ mod tests {
         let members = || Endpoint::list("localhost:1,127.0.0.1:1,0.0.0.0:1,10.0.0.2:1").unwrap();
         let mut nodes = known("10.0.0.1:1");
         nodes.learn(members(), address("10.0.0.1:1"));
-        let learned: Vec<_> = nodes.candidates().into_iter().filter(|c| c.is_learned).collect();
+        let learned: Vec<_> = nodes
+            .candidates()
+            .into_iter()
+            .filter(|c| c.is_learned)
+            .collect();
         assert_eq!(learned.len(), 1);
         assert_eq!(learned[0].address, address("10.0.0.2:1"));
         nodes.learn(members(), address("127.0.0.1:7"));

@@ -15,8 +15,8 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-use tenure_core::path::Path;
 use tenure_base::Token;
+use tenure_core::path::Path;
 use tenure_wire::v1;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -567,7 +567,10 @@ impl DaemonClient {
     pub(super) fn leave_node(&self, age: Duration) {
         let link = {
             let links = self.links();
-            let link = links.link.as_ref().filter(|link| link.opened.elapsed() > age);
+            let link = links
+                .link
+                .as_ref()
+                .filter(|link| link.opened.elapsed() > age);
             let link = link.filter(|link| links.nodes.has_another(link.address));
             link.cloned()
         };

@@ -167,8 +167,8 @@ impl Connection {
                 .connect()
                 .await
                 .map_err(|error| broken(words(&error)))?;
-            let mut calls = PathLockClient::new(channel.clone())
-                .max_decoding_message_size(LONGEST_MESSAGE);
+            let mut calls =
+                PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_MESSAGE);
             let (requests, outgoing) = mpsc::channel(BUFFER);
             let stream = credentials.sign(ReceiverStream::new(outgoing));
             let answers = calls.session(stream).await.map_err(|status| {
@@ -274,7 +274,10 @@ impl Connection {
         let mut cluster = ClusterClient::new(self.channel.clone());
         let request = self.sign(MembersRequest {});
         let members = cluster.members(request).await.ok()?.into_inner();
-        let addresses = members.nodes.iter().filter(|node| !node.public_address.is_empty());
+        let addresses = members
+            .nodes
+            .iter()
+            .filter(|node| !node.public_address.is_empty());
         let nodes = addresses.filter_map(|node| Endpoint::list(&node.public_address).ok());
         Some((members.cluster_id, nodes.flatten().collect()))
     }

@@ -270,7 +270,8 @@ pub(crate) async fn watch(
     let (first, client) = (request.clone(), client.clone());
     let watcher = client.clone();
     let opened = runtime::run(async move { watcher.open_watch(first).await }).await;
-    let opened = opened.unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime ended".into())));
+    let opened =
+        opened.unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime ended".into())));
     let mut opened = opened.map_err(|trouble| failed(&place, trouble))?;
     let (changes, watch) = WatchStream::new();
     runtime::handle().spawn(async move {
@@ -397,7 +398,11 @@ impl WatchedState {
         };
         let mut changes = Vec::new();
         for (key, hold) in &self.holds {
-            if later.holds.get(key).is_none_or(|now| now.fence != hold.fence) {
+            if later
+                .holds
+                .get(key)
+                .is_none_or(|now| now.fence != hold.fence)
+            {
                 changes.push(as_kind(hold, v1::ChangeKind::Released));
             }
         }
@@ -408,7 +413,11 @@ impl WatchedState {
             }
         }
         for (key, hold) in &later.holds {
-            if self.holds.get(key).is_none_or(|then| then.fence != hold.fence) {
+            if self
+                .holds
+                .get(key)
+                .is_none_or(|then| then.fence != hold.fence)
+            {
                 changes.push(as_kind(hold, v1::ChangeKind::Granted));
             }
         }

@@ -271,9 +271,15 @@ impl RpcCall for OpenSession {
         request: Request<OpenSession>,
     ) -> Result<Response<Streaming<v1::SessionResponse>>, Status> {
         let (metadata, extensions, open) = request.into_parts();
-        let requests = open.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner).take();
+        let requests = open
+            .0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .take();
         let gone = || Status::failed_precondition("the session could not be opened: try again");
         let requests = ReceiverStream::new(requests.ok_or_else(gone)?);
-        calls.session(Request::from_parts(metadata, extensions, requests)).await
+        calls
+            .session(Request::from_parts(metadata, extensions, requests))
+            .await
     }
 }

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tenure_base::Token;
 use tenure_core::command::{self, Acquire, Command, Release, RequestKind as Taking, Selection};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
@@ -17,7 +18,6 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence as CoreFence, OwnerId, QueueTtl, Stamp};
-use tenure_base::Token;
 use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::convert::{holder_in, longest, route};
