@@ -371,6 +371,7 @@ impl IntoAddress for &PathBuf {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "store")]
     fn shown(text: &str) -> String {
         match text.parse::<Address>() {
             Ok(place) => format!("{} {place}", place.backend()),
@@ -379,6 +380,7 @@ mod tests {
     }
 
     /// C18: the first matching form decides, and `./` always means a file.
+    #[cfg(feature = "store")]
     #[test]
     fn addresses_are_read_in_the_order_of_the_rule() {
         for (text, want) in [

@@ -212,6 +212,7 @@ impl ChangeEvent {
     }
 
     /// Converts a hold into an event.
+    #[cfg(feature = "files")]
     pub(crate) fn of(kind: ChangeKind, hold: &Blocker) -> ChangeEvent {
         ChangeEvent {
             kind,

@@ -31,6 +31,10 @@ pub(crate) struct Request {
     pub(crate) owner: Option<String>,
     pub(crate) needs: Vec<Need>,
     pub(crate) on_wait: Option<OnWait>,
+    #[cfg_attr(
+        not(feature = "files"),
+        expect(dead_code, reason = "only lock files and repositories have options")
+    )]
     pub(crate) tuning: Arc<Tuning>,
 }
 

@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "files")]
+use tenure::Need;
 use tenure::testing::Script;
-use tenure::{Error, HoldEvent, LostCause, Mode, Need, Tenure};
-use tenure_files::internal::block_on as wait;
+use tenure::{Error, HoldEvent, LostCause, Mode, Tenure};
+use tenure_base::block_on as wait;
 
 /// Sets its flag when it is dropped, to show that a body was dropped.
 struct Dropped(Arc<AtomicBool>);
@@ -139,6 +141,7 @@ fn a_listener_may_look_at_its_lock() {
 }
 
 /// A request that the backend does not support is refused before anything is changed.
+#[cfg(feature = "files")]
 #[test]
 fn needs_are_checked_first() {
     let temp = tempfile::tempdir().unwrap();
@@ -201,6 +204,7 @@ fn permits_and_trees_in_memory() {
 
 /// C6: all or none within one time limit; a parent and its child together; options apply only to
 /// the backends that have them.
+#[cfg(feature = "files")]
 #[test]
 fn several_locks_are_one() {
     let temp = tempfile::tempdir().unwrap();
