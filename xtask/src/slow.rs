@@ -54,6 +54,23 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "failover",
+        shows: "no lock is lost when one node is silent, killed, slow or refuses",
+        environment: &[],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-testkit",
+            "--test",
+            "daemon",
+            "--",
+            "--ignored",
+            "--nocapture",
+            "whichever_node_fails",
+        ],
+    },
+    Part {
         name: "store-model",
         shows: "every interleaving of the repository lock, larger bounds",
         environment: &[("TENURE_STORE_MODEL", "full")],

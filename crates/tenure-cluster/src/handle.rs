@@ -236,6 +236,16 @@ impl Handle {
         })
     }
 
+    /// Returns the nodes that this node knows, without asking them. `None`: the node has ended.
+    pub async fn members(&self) -> Option<Vec<NodeInfo>> {
+        let Some(registry) = &self.registry else {
+            return Some(vec![NodeInfo::alone(self.me, &self.name)]);
+        };
+        let (reply, nodes) = oneshot::channel();
+        registry.send(peers::RegistryEvent::Inspect(reply)).ok()?;
+        nodes.await.ok()
+    }
+
     /// Returns the status of this node's replicas. `None`: the node has ended.
     pub async fn status(&self) -> Option<Status> {
         self.ask(Job::Inspect).await

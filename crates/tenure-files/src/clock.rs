@@ -4,10 +4,10 @@
 //! A time stamp in the future never proves that a lock is dead (K46 (future time stamps)).
 //! Decisions take a [`Clock`], so that tests can set the time.
 
-use std::fmt;
 use std::time::{Duration, SystemTime};
 
-use rustix::time::{ClockId, clock_gettime};
+pub use tenure_base::HumanDuration;
+pub(crate) use tenure_base::boottime;
 
 use crate::dir::Dir;
 use crate::error::Result;
@@ -50,32 +50,6 @@ impl Clock {
 /// proves nothing (K46).
 pub(crate) fn age(now: SystemTime, then: SystemTime) -> Duration {
     now.duration_since(then).unwrap_or(Duration::ZERO)
-}
-
-/// Returns the time since boot, including suspend: the clock of leases (K35).
-pub(crate) fn boottime() -> Duration {
-    let now = clock_gettime(ClockId::Boottime);
-    Duration::new(
-        u64::try_from(now.tv_sec).unwrap_or(0),
-        u32::try_from(now.tv_nsec).unwrap_or(0),
-    )
-}
-
-/// Formats a duration for people: `850 ms`, `12 s`, `3 min`, `5 h`, `90 days`.
-#[derive(Clone, Copy, Debug)]
-pub struct HumanDuration(pub Duration);
-
-impl fmt::Display for HumanDuration {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let seconds = self.0.as_secs();
-        match seconds {
-            0 => write!(f, "{} ms", self.0.as_millis()),
-            1..120 => write!(f, "{seconds} s"),
-            120..7200 => write!(f, "{} min", seconds / 60),
-            7200..172_800 => write!(f, "{} h", seconds / 3600),
-            _ => write!(f, "{} days", seconds / 86_400),
-        }
-    }
 }
 
 /// Returns the time since boot without suspended time (`CLOCK_MONOTONIC`).

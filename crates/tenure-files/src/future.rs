@@ -5,10 +5,12 @@
 
 use std::future::Future;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Poll, Waker};
 use std::thread;
+
+pub use tenure_base::block_on;
 
 use crate::hold::{FileHolding, Loss};
 use crate::wait::Cancel;
@@ -53,27 +55,6 @@ pub fn run<T: Send + 'static>(work: impl FnOnce(Cancel) -> T + Send + 'static) -
     Blocking {
         shared,
         cancel: Some(cancel),
-    }
-}
-
-/// Polls a future on this thread and parks between wake-ups. Needs no runtime.
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    struct UnparkWaker(thread::Thread);
-
-    impl Wake for UnparkWaker {
-        fn wake(self: Arc<UnparkWaker>) {
-            self.0.unpark();
-        }
-    }
-
-    let mut future = pin!(future);
-    let waker = Waker::from(Arc::new(UnparkWaker(thread::current())));
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park(),
-        }
     }
 }
 

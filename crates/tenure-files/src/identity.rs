@@ -4,79 +4,21 @@
 //! Every member is optional for a reader (K9 (missing identity members)); unknown members are
 //! ignored (K4 (ignore extra fields)).
 
-use std::fmt;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
 use serde_json::{Map, Value, json};
 
+pub(crate) use tenure_base::random_bytes;
+pub use tenure_base::{Token, host_name};
+
 use crate::dir::Dir;
 use crate::process::{PerProcess, own_pid, own_start_time, start_time, valid_pid};
-
-/// Unique number of an acquisition: 16 random bytes, written as 32 lower-case hex digits.
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token([u8; 16]);
-
-impl Token {
-    /// Creates a token from the kernel's random number generator.
-    ///
-    /// # Panics
-    ///
-    /// If the kernel provides no random numbers.
-    pub fn random() -> Token {
-        Token(random_bytes())
-    }
-
-    /// Parses 32 lower-case hex digits; `None` for any other text.
-    pub fn parse(text: &str) -> Option<Token> {
-        let digits = text.as_bytes();
-        if digits.len() != TOKEN_DIGITS
-            || !digits
-                .iter()
-                .all(|d| matches!(d, b'0'..=b'9' | b'a'..=b'f'))
-        {
-            return None;
-        }
-        u128::from_str_radix(text, 16)
-            .ok()
-            .map(|number| Token(number.to_be_bytes()))
-    }
-
-    /// Returns the bytes.
-    pub fn bytes(&self) -> [u8; 16] {
-        self.0
-    }
-}
-
-impl fmt::Display for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:032x}", u128::from_be_bytes(self.0))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Token({self})")
-    }
-}
 
 /// Returns 16 random hex digits for names of private files (K17 publish in one step, K26 rename,
 /// compare, then unlink).
 pub(crate) fn random_suffix() -> String {
     format!("{:016x}", u64::from_be_bytes(random_bytes()))
-}
-
-pub(crate) fn random_bytes<const N: usize>() -> [u8; N] {
-    let mut bytes = [0; N];
-    let mut filled = 0;
-    while filled < N {
-        // getrandom fails only before the kernel's pool is ready, or in a sandbox that forbids it.
-        // Then panic: a lock without a unique token must not exist.
-        filled +=
-            rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty())
-                .expect("the kernel gives random numbers");
-    }
-    bytes
 }
 
 /// The environment of this process: boot, PID namespace and host name.
@@ -154,14 +96,6 @@ impl Default for PidNamespace {
                 .map(|meta| meta.ino()),
         }
     }
-}
-
-/// Returns the host name from `uname(2)`.
-pub fn host_name() -> String {
-    rustix::system::uname()
-        .nodename()
-        .to_string_lossy()
-        .into_owned()
 }
 
 /// Returns the start time of this process in clock ticks since boot, read once per process.

@@ -17,7 +17,6 @@
 //! Linux only: the proofs of liveness and the atomic steps use `flock`, `O_TMPFILE`, `renameat2`,
 //! pidfd and inotify.
 
-mod boot_timer;
 mod clock;
 mod deadline;
 mod dir;
@@ -29,7 +28,6 @@ mod future;
 mod heartbeat;
 mod hold;
 mod identity;
-mod lease;
 mod leftovers;
 mod liveness;
 mod observed;
@@ -48,16 +46,15 @@ pub use error::{BlockingHolder, Class, Decision, Error, Result};
 pub use future::Blocking;
 pub use hold::{FileHolding, Loss, LossCause};
 pub use identity::{Identity, Token};
-pub use lease::Lease;
 pub use liveness::{Doubt, Proof, Verdict};
 pub use observed::{Force, ObservedLock, ObservedState};
 pub use publish::{Durability, FileAccess, PublishMethod};
+pub use tenure_base::Lease;
 pub use wait::Cancel;
 
 /// Parts that the other crates of Tenure share with this one. They may change in any release.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::boot_timer::BootTimer;
     pub use crate::clock::HumanDuration;
     pub use crate::dir::{Dir, FileSystemReach};
     pub use crate::error::printable;
@@ -72,4 +69,5 @@ pub mod internal {
     pub use crate::record::OpenRecord;
     pub use crate::remove::{Removal, no_pause, remove};
     pub use crate::wait::jittered;
+    pub use tenure_base::BootTimer;
 }

@@ -29,7 +29,6 @@ mod client_response;
 mod file;
 mod held;
 mod held_table;
-mod id;
 mod inspect;
 mod memory;
 mod record;
@@ -52,9 +51,9 @@ use crate::wait::Cancel;
 pub use client_response::{ClientAnswer, takes_lock};
 pub use file::{Fencing, FileLocker, Options, UploadTimes};
 pub use held::FileHold;
-pub use id::{UploadId, UploadIdError};
 pub use inspect::{Cleaned, Inspection};
 pub use memory::MemoryLocker;
+pub use tenure_base::{UploadId, UploadIdError};
 
 /// Callback of a holder, called when another request wants the lock.
 ///

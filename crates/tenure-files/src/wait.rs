@@ -20,8 +20,11 @@ use rustix::fs::inotify::WatchFlags;
 use rustix::fs::{FlockOperation, flock, inotify};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+pub use tenure_base::jittered;
+pub(crate) use tenure_base::random_fraction;
+
 use crate::dir::{Dir, FileId};
-use crate::identity::{Here, Identity, random_bytes};
+use crate::identity::{Here, Identity};
 use crate::liveness::is_same_flock;
 use crate::process::{PerProcess, Presence, presence};
 use crate::record::OpenRecord;
@@ -418,17 +421,6 @@ pub(crate) fn timespec(duration: Duration) -> Timespec {
         tv_sec: i64::try_from(duration.as_secs()).unwrap_or(86_400),
         tv_nsec: i64::from(duration.subsec_nanos()),
     }
-}
-
-/// Returns the poll interval with ±10 % jitter, so that waiters do not poll in step (K43).
-pub fn jittered(interval: Duration) -> Duration {
-    (interval - interval / 10).saturating_add((interval / 5).mul_f64(random_fraction()))
-}
-
-/// Returns a random number in [0, 1).
-pub(crate) fn random_fraction() -> f64 {
-    let bits = u32::from_ne_bytes(random_bytes());
-    f64::from(bits) / (f64::from(u32::MAX) + 1.0)
 }
 
 #[cfg(test)]

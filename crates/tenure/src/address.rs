@@ -16,8 +16,8 @@ use std::path::{Path as FilePath, PathBuf};
 use std::str::FromStr;
 
 use serde::{Serialize, Serializer};
+use tenure_base::UploadId;
 use tenure_core::path::Path;
-use tenure_files::upload::UploadId;
 
 use crate::endpoint::Endpoint;
 use crate::error::{Error, InputError};
@@ -397,6 +397,7 @@ impl IntoAddress for &PathBuf {
 mod tests {
     use super::*;
 
+    #[cfg(feature = "store")]
     fn shown(text: &str) -> String {
         match text.parse::<Address>() {
             Ok(place) => format!("{} {place}", place.backend()),
@@ -405,6 +406,7 @@ mod tests {
     }
 
     /// C18: the first matching form decides, and `./` always means a file.
+    #[cfg(feature = "store")]
     #[test]
     fn addresses_are_read_in_the_order_of_the_rule() {
         for (text, want) in [

@@ -4,12 +4,18 @@
 
 #[cfg_attr(not(feature = "daemon"), path = "backend/no_daemon.rs")]
 pub(crate) mod daemon;
+#[cfg(feature = "files")]
 mod exclusive;
+#[cfg(feature = "files")]
+mod file_hold;
+#[cfg_attr(not(feature = "files"), path = "backend/no_files.rs")]
 mod files;
 pub(crate) mod memory;
 #[cfg(feature = "store")]
 pub(crate) mod repository;
+#[cfg(feature = "files")]
 mod sidecar;
+#[cfg(feature = "files")]
 mod upload;
 
 use std::sync::Arc;
@@ -25,7 +31,7 @@ use crate::inspect::{Broken, Force, LockState, WatchStream};
 use crate::request::Request;
 use crate::tenure::Tenure;
 use crate::values::{Class, Fence, HoldId, Mode, Wait};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// Returns whether two addresses lead to one lock file.
 pub(crate) fn is_same_lock_file(one: &Address, other: &Address) -> bool {
@@ -35,9 +41,11 @@ pub(crate) fn is_same_lock_file(one: &Address, other: &Address) -> bool {
 /// The backend-specific part of a [`Guard`].
 pub(crate) enum BackendHold {
     Memory(memory::MemoryHold),
-    Sidecar(tenure_files::sidecar::SidecarGuard),
-    Exclusive(tenure_files::exclusive::ExclusiveGuard),
-    Upload(tenure_files::upload::UploadGuard),
+    #[cfg_attr(
+        not(feature = "files"),
+        expect(dead_code, reason = "that build never makes one")
+    )]
+    File(files::FileHold),
     #[cfg(feature = "store")]
     Repository(repository::RepositoryHold),
     #[cfg_attr(
@@ -51,9 +59,7 @@ impl BackendHold {
     pub(crate) fn fence(&self) -> Option<Fence> {
         match self {
             BackendHold::Memory(held) => held.fence(),
-            BackendHold::Sidecar(guard) => guard.fence().map(Fence::from),
-            BackendHold::Exclusive(guard) => guard.fence().map(Fence::from),
-            BackendHold::Upload(guard) => guard.file()?.fence().map(Fence::from),
+            BackendHold::File(held) => held.fence(),
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => held.fence(),
             BackendHold::Daemon(held) => held.fence(),
@@ -63,10 +69,7 @@ impl BackendHold {
     /// Returns the remaining validity, if the backend computes it itself.
     pub(crate) fn valid_for(&self) -> Option<Duration> {
         match self {
-            BackendHold::Memory(_)
-            | BackendHold::Sidecar(_)
-            | BackendHold::Exclusive(_)
-            | BackendHold::Upload(_) => None,
+            BackendHold::Memory(_) | BackendHold::File(_) => None,
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => Some(held.valid_for()),
             BackendHold::Daemon(_) => None,
@@ -75,10 +78,7 @@ impl BackendHold {
 
     pub(crate) fn lease(&self) -> Option<Lease> {
         match self {
-            BackendHold::Memory(_)
-            | BackendHold::Sidecar(_)
-            | BackendHold::Exclusive(_)
-            | BackendHold::Upload(_) => None,
+            BackendHold::Memory(_) | BackendHold::File(_) => None,
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => Some(held.lease()),
             BackendHold::Daemon(_) => None,
@@ -88,36 +88,25 @@ impl BackendHold {
     pub(crate) fn owner(&self) -> String {
         match self {
             BackendHold::Memory(held) => held.owner(),
-            BackendHold::Sidecar(_) | BackendHold::Exclusive(_) | BackendHold::Upload(_) => self
-                .file()
-                .map_or_else(String::new, |hold| hold.token().to_string()),
+            BackendHold::File(held) => held.owner(),
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => held.owner(),
             BackendHold::Daemon(held) => held.owner(),
         }
     }
 
+    #[cfg(feature = "files")]
     pub(crate) fn file(&self) -> Option<&tenure_files::FileHolding> {
         match self {
-            BackendHold::Sidecar(guard) => Some(guard.hold()),
-            BackendHold::Exclusive(guard) => Some(guard.hold()),
-            BackendHold::Upload(guard) => guard.file().map(|hold| hold.hold().as_ref()),
-            BackendHold::Memory(_) => None,
-            #[cfg(feature = "store")]
-            BackendHold::Repository(_) => None,
-            BackendHold::Daemon(_) => None,
+            BackendHold::File(held) => held.file(),
+            _ => None,
         }
     }
 
     pub(crate) async fn check(&self, place: &Address) -> Result<(), Error> {
-        let files = |result: tenure_files::Result<()>| {
-            result.map_err(|error| Error::from_files(place, &error))
-        };
         match self {
             BackendHold::Memory(held) => held.check(place),
-            BackendHold::Sidecar(guard) => files(guard.verify_still_held()),
-            BackendHold::Exclusive(guard) => files(guard.check()),
-            BackendHold::Upload(guard) => files(guard.check()),
+            BackendHold::File(held) => held.check(place),
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => held.check(place).await,
             BackendHold::Daemon(held) => held.check(place).await,
@@ -125,14 +114,9 @@ impl BackendHold {
     }
 
     pub(crate) async fn release(self, place: &Address) -> Result<(), Error> {
-        let files = |result: tenure_files::Result<()>| {
-            result.map_err(|error| Error::from_files(place, &error))
-        };
         match self {
             BackendHold::Memory(held) => held.release(place),
-            BackendHold::Sidecar(guard) => files(guard.release()),
-            BackendHold::Exclusive(guard) => files(guard.release()),
-            BackendHold::Upload(guard) => files(guard.release()),
+            BackendHold::File(held) => held.release(place),
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => held.release(place).await,
             BackendHold::Daemon(held) => held.release(place).await,
@@ -152,12 +136,7 @@ impl BackendHold {
                 let what = "a lock in memory cannot outlive its process";
                 return Err(Error::unsupported(&place, what));
             }
-            BackendHold::Sidecar(guard) => guard.leave().to_string(),
-            BackendHold::Exclusive(guard) => guard.leave().to_string(),
-            BackendHold::Upload(guard) => match guard.leave() {
-                Some(token) => token.to_string(),
-                None => return Err(Error::unsupported(&place, "it has no record to leave")),
-            },
+            BackendHold::File(held) => held.leave(&place)?,
             #[cfg(feature = "store")]
             BackendHold::Repository(held) => held.leave(&place).await?,
             BackendHold::Daemon(held) => held.leave(),
@@ -182,7 +161,7 @@ pub(crate) async fn acquire(tenure: &Tenure, request: Request) -> Result<Guard, 
             Ok(taken.pop().expect("one path was asked for"))
         }
         Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
-            tenure_files::internal::run(move |cancel| files::acquire(&request, Some(&cancel))).await
+            files::acquire_async(request).await
         }
         #[cfg(feature = "store")]
         Address::Repository(_) => repository::acquire(tenure, request).await,
@@ -217,9 +196,9 @@ pub(crate) async fn acquire_together(
 pub(crate) fn acquire_blocking(tenure: &Tenure, request: Request) -> Result<Guard, Error> {
     if request.place.is_file() {
         request.check()?;
-        return files::acquire(&request, request.cancel.as_ref());
+        return files::acquire_blocking(&request);
     }
-    tenure_files::internal::block_on(acquire(tenure, request))
+    tenure_base::block_on(acquire(tenure, request))
 }
 
 /// Releases what was acquired when a later acquire fails. Waits for the releases, because the
@@ -270,7 +249,7 @@ pub(crate) async fn ask(
     match place {
         Address::Memory(name) => Ok(memory::ask(place, name.path(), reason)),
         Address::Sidecar(_) | Address::Exclusive(_) => Ok(Vec::new()),
-        Address::Upload { dir, id } => upload::ask(place, dir, id, reason, tenure.tuning()),
+        Address::Upload { dir, id } => files::ask(place, dir, id, reason, tenure.tuning()),
         #[cfg(feature = "store")]
         Address::Repository(_) => Ok(Vec::new()),
         Address::Daemon { nodes, path } => daemon::ask(&tenure.client(nodes)?, place, path).await,
@@ -326,9 +305,7 @@ pub(crate) async fn renew_hold(tenure: &Tenure, hold: &Hold) -> Result<Option<Fe
     match &hold.place {
         Address::Memory(_) => return Err(not_held(hold)),
         Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
-            files::adopt(hold, tenure.tuning())?
-                .beat()
-                .map_err(|error| Error::from_files(&hold.place, &error))?;
+            files::renew_hold(hold, tenure.tuning())?;
         }
         #[cfg(feature = "store")]
         Address::Repository(_) => return repository::renew_hold(tenure, hold).await,
@@ -344,9 +321,7 @@ pub(crate) async fn release_hold(tenure: &Tenure, hold: &Hold) -> Result<(), Err
     match &hold.place {
         Address::Memory(_) => Err(not_held(hold)),
         Address::Sidecar(_) | Address::Exclusive(_) | Address::Upload { .. } => {
-            files::adopt(hold, tenure.tuning())?
-                .release()
-                .map_err(|error| Error::from_files(&hold.place, &error))
+            files::release_hold(hold, tenure.tuning())
         }
         #[cfg(feature = "store")]
         Address::Repository(_) => repository::release_hold(tenure, hold).await,

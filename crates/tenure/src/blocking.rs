@@ -24,8 +24,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_files::Lease;
-use tenure_files::internal::block_on;
+use tenure_base::Lease;
+use tenure_base::block_on;
 
 use crate::address::{Address, IntoAddress};
 use crate::capabilities::Need;

@@ -9,7 +9,7 @@ use serde::{Serialize, Serializer};
 use crate::address::Address;
 use crate::error::Error;
 use crate::values::{Mode, whole_millis};
-use tenure_files::internal::HumanDuration;
+use tenure_base::HumanDuration;
 
 /// What the backend of an address supports.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]

@@ -8,12 +8,11 @@ use std::io;
 use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use tenure_files::Decision;
-use tenure_files::internal::printable;
+use tenure_base::printable;
 
 use crate::address::Address;
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis};
-use tenure_files::internal::HumanDuration;
+use tenure_base::HumanDuration;
 
 /// The reason why an operation on a lock failed.
 #[derive(Debug, thiserror::Error)]
@@ -112,6 +111,7 @@ impl Error {
 
     /// Converts an error of the lock files. The decision counts more than the class: C15 (exit code
     /// follows the decision).
+    #[cfg(feature = "files")]
     pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
             Some(os) => format!("{}: {os}", error.what()),
@@ -119,7 +119,7 @@ impl Error {
         };
         match (error.decision(), error.class()) {
             (_, Class::Timeout) => Error::TimedOut(Box::new(Busy::from_files(place, error, what))),
-            (Decision::Wait | Decision::Skip, _) => {
+            (tenure_files::Decision::Wait | tenure_files::Decision::Skip, _) => {
                 Error::Busy(Box::new(Busy::from_files(place, error, what)))
             }
             (_, Class::Compromised) => Error::Lost(Box::new(LostLock {
@@ -184,6 +184,7 @@ impl Busy {
         }
     }
 
+    #[cfg(feature = "files")]
     fn from_files(place: &Address, error: &tenure_files::Error, what: String) -> Busy {
         let blocker = error
             .blocker()
@@ -248,6 +249,7 @@ pub enum BlockerKind {
 }
 
 impl Blocker {
+    #[cfg(feature = "files")]
     pub(crate) fn from_files(place: &Address, blocker: &tenure_files::BlockingHolder) -> Blocker {
         let since = blocker.since.and_then(|since| since.elapsed().ok());
         Blocker {

@@ -7,13 +7,14 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use crate::address::Address;
+use crate::address::{Address, IntoAddress};
 use crate::backend::BackendHold;
 use crate::error::{Error, LostLock};
 use crate::hold::Hold;
+use crate::lock::LockAll;
 use crate::signals::{HoldEvent, ReleaseRequest, Signals};
 use crate::values::{Class, Fence, Mode};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// A lock that is held.
 ///
@@ -105,6 +106,7 @@ impl Guard {
 
     /// Returns the hold on disk if the lock is a file: path, descriptor and heartbeat. See K38
     /// (inherit the locked descriptor).
+    #[cfg(feature = "files")]
     pub fn file(&self) -> Option<&tenure_files::FileHolding> {
         self.held().file()
     }
@@ -159,12 +161,10 @@ impl Guard {
     /// Calls `listener` for every event of the lock from now on, and once for each present fact
     /// (lease, release request, loss).
     ///
-    /// The listener runs on a thread of Tenure. It must return quickly and must not panic.
+    /// The listeners of a process run one after the other on a thread that has no other task. So a
+    /// listener may block, and may use the blocking API, but it delays the others meanwhile.
     pub fn listen(&self, listener: impl Fn(&HoldEvent) + Send + Sync + 'static) {
-        if let Some(lease) = self.held().lease() {
-            listener(&HoldEvent::Renewed(lease));
-        }
-        self.signals.listen(Box::new(listener));
+        self.signals.listen(Arc::new(listener), self.held().lease());
     }
 
     /// Releases the lock.
@@ -233,15 +233,56 @@ impl fmt::Debug for Guard {
 }
 
 /// Several locks that are held together. The loss of one is the loss of all.
+///
+/// More locks can be added, and single ones removed, while the others stay held. Those of one daemon
+/// have one owner and share its leases.
 #[derive(Debug)]
 #[must_use = "guards that are dropped give the locks back"]
 pub struct Guards {
     guards: Vec<Guard>,
+    /// Makes the locks that are added.
+    lock: LockAll,
 }
 
 impl Guards {
-    pub(crate) fn new(guards: Vec<Guard>) -> Guards {
-        Guards { guards }
+    pub(crate) fn new(guards: Vec<Guard>, lock: LockAll) -> Guards {
+        Guards { guards, lock }
+    }
+
+    /// Acquires one more lock with the options of the others. An address that is held already stays
+    /// held.
+    ///
+    /// The order of acquires is up to the caller here: two programs that add each other's locks can
+    /// wait for each other. Use [`refuse_deadlock`](crate::LockAll::refuse_deadlock) or a time limit.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`Lock::acquire`](crate::Lock::acquire). The other locks stay held.
+    pub async fn add(&mut self, place: impl IntoAddress) -> Result<(), Error> {
+        let place = place.into_address()?.normalized();
+        if self.find(&place).is_none() {
+            self.guards.push(self.lock.one_more(place).await?);
+        }
+        Ok(())
+    }
+
+    /// Releases one of the locks; the others stay held.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if none of the locks has this address; [`Error::Lost`] if it was lost before.
+    pub async fn remove(&mut self, place: impl IntoAddress) -> Result<(), Error> {
+        let place = place.into_address()?.normalized();
+        match self.find(&place) {
+            Some(number) => self.guards.remove(number).release().await,
+            None => Err(Error::input(place.to_string(), "is none of these locks")),
+        }
+    }
+
+    fn find(&self, place: &Address) -> Option<usize> {
+        let place = self.lock.resolved(place);
+        let is_it = |guard: &Guard| self.lock.resolved(guard.place()) == place;
+        self.guards.iter().position(is_it)
     }
 
     /// Returns the guards in the order of the requested addresses. Duplicates appear once.

@@ -11,7 +11,7 @@ use tokio::sync::mpsc;
 use crate::address::Address;
 use crate::error::{Blocker, Error};
 use crate::values::{Fence, Holder, Mode, millis};
-use tenure_files::internal::HumanDuration;
+use tenure_base::HumanDuration;
 
 /// The state of one lock.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -94,7 +94,7 @@ impl fmt::Display for LockState {
             write!(f, "\n  rule: {rule}")?;
         }
         for note in &self.notes {
-            write!(f, "\n  {}", tenure_files::internal::printable(note))?;
+            write!(f, "\n  {}", tenure_base::printable(note))?;
         }
         Ok(())
     }
@@ -119,7 +119,7 @@ pub struct QueuedWaiter {
 impl fmt::Display for QueuedWaiter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.holder == Holder::default() {
-            true => f.write_str(&tenure_files::internal::printable(&self.owner))?,
+            true => f.write_str(&tenure_base::printable(&self.owner))?,
             false => self.holder.fmt(f)?,
         }
         write!(f, " ({})", self.mode)?;
@@ -224,6 +224,7 @@ impl ChangeEvent {
     }
 
     /// Converts a hold into an event.
+    #[cfg(feature = "files")]
     pub(crate) fn of(kind: ChangeKind, hold: &Blocker) -> ChangeEvent {
         ChangeEvent {
             kind,
@@ -241,8 +242,9 @@ impl ChangeEvent {
 
 /// A stream of lock changes.
 ///
-/// It begins with the present holds and ends when it is dropped. After an error it ends, too: start
-/// a new watch then.
+/// It begins with the present holds and ends when it is dropped. On the daemon it continues at another
+/// node if its node fails; the changes of the time between are then reported as the difference of the
+/// two states. After an error it ends: start a new watch then.
 #[derive(Debug)]
 pub struct WatchStream {
     changes: mpsc::UnboundedReceiver<Result<ChangeEvent, Error>>,

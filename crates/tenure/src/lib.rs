@@ -37,6 +37,9 @@ mod backend;
 pub mod blocking;
 #[cfg(feature = "daemon")]
 mod boot_timer;
+mod callbacks;
+#[cfg(feature = "daemon")]
+pub mod calls;
 mod capabilities;
 mod endpoint;
 mod error;
@@ -68,10 +71,11 @@ pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaite
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
 pub use signals::{HoldEvent, ReleaseRequest};
+pub use tenure_base::{Lease, UploadId, UploadIdError};
 pub use tenure_core::path::Path;
 pub use tenure_core::value::Invalid as PathError;
-pub use tenure_files::upload::{UploadId, UploadIdError};
-pub use tenure_files::{FileHolding, Lease};
+#[cfg(feature = "files")]
+pub use tenure_files::FileHolding;
 #[cfg(feature = "store")]
 pub use tenure_store::{
     AddressError, Bucket, DataKey, Demand, KeyError, RepositoryAddress, Scheme, Seal,

@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tenure_files::Token;
+use tenure_base::Token;
 
 use crate::address::{Address, IntoAddress};
 use crate::backend;
@@ -32,6 +32,9 @@ pub struct Lock {
 pub struct LockAll {
     tenure: Tenure,
     requests: Vec<Request>,
+    /// The common owner of all paths of trees, if no session gives one. Otherwise the lock on a
+    /// parent would block the lock on its child.
+    owner: Token,
 }
 
 /// The setters that all builders share, async and blocking. Each setter changes all requests of the
@@ -136,6 +139,7 @@ macro_rules! setters {
 
             /// Lets a handle cancel a blocking wait for lock files. Futures are cancelled by
             /// dropping them.
+            #[cfg(feature = "files")]
             #[doc(hidden)]
             pub fn cancelled_by(self, cancel: tenure_files::Cancel) -> Self {
                 self.each(|request| request.cancel = Some(cancel.clone()))
@@ -251,7 +255,11 @@ impl Lock {
 
 impl LockAll {
     pub(crate) fn new(tenure: Tenure, requests: Vec<Request>) -> LockAll {
-        LockAll { tenure, requests }
+        LockAll {
+            tenure,
+            requests,
+            owner: Token::random(),
+        }
     }
 
     pub(crate) fn each(mut self, change: impl Fn(&mut Request)) -> LockAll {
@@ -272,7 +280,9 @@ impl LockAll {
     /// Paths of one namespace of a daemon, and names in memory, are acquired in one step: no other
     /// client sees a part of them taken. Paths of several namespaces are acquired namespace by
     /// namespace, in the order of the namespaces' names.
-    pub async fn acquire(self) -> Result<Guards, Error> {
+    pub async fn acquire(mut self) -> Result<Guards, Error> {
+        // Anew for each acquire: clones of a builder must exclude each other.
+        self.owner = Token::random();
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
         let wait_limit = SharedDeadline::new(&steps);
         let mut taken = TakenLocks::default();
@@ -292,13 +302,40 @@ impl LockAll {
                 }
             }
         }
-        Ok(Guards::new(taken.guards()))
+        Ok(Guards::new(taken.guards(), self))
+    }
+
+    /// Acquires one more lock, with the options and the owner of the first.
+    pub(crate) async fn one_more(&self, place: Address) -> Result<Guard, Error> {
+        let Some(mut request) = self.requests.first().cloned() else {
+            let what = "cannot be added: there are no options to acquire it with";
+            return Err(Error::input(place.to_string(), what));
+        };
+        request.place = place;
+        self.set_owner(&mut request);
+        let here = Capabilities::of(&request.place);
+        request.ttl = request.ttl.filter(|_| here.meets(Need::Lease));
+        request.ask &= here.meets(Need::Ask);
+        backend::acquire(&self.tenure, request).await
+    }
+
+    /// Gives a path of a tree the common owner.
+    fn set_owner(&self, request: &mut Request) {
+        if request.place.path().is_some() {
+            let name = format!("{}-{}", request.holder.name, self.owner);
+            request.owner.get_or_insert(name);
+        }
+    }
+
+    /// Returns the form of an address that is equal for all spellings of one lock.
+    pub(crate) fn resolved(&self, place: &Address) -> Address {
+        self.tenure.resolved(place)
     }
 
     pub(crate) fn acquire_blocking(self) -> Result<Guards, Error> {
         let is_file = |request: &Request| request.place.is_file();
         if !self.requests.iter().all(is_file) {
-            return tenure_files::internal::block_on(self.acquire());
+            return tenure_base::block_on(self.acquire());
         }
         // Lock files only: no runtime and no thread, C7 (fast start).
         let (tenure, steps) = (self.tenure.clone(), self.in_order()?);
@@ -309,20 +346,21 @@ impl LockAll {
             match backend::acquire_blocking(&tenure, request) {
                 Ok(guard) => taken.add(&step, vec![guard]),
                 Err(error) => {
-                    tenure_files::internal::block_on(backend::give_up(taken.guards()));
+                    tenure_base::block_on(backend::give_up(taken.guards()));
                     return Err(error);
                 }
             }
         }
-        Ok(Guards::new(taken.guards()))
+        Ok(Guards::new(taken.guards(), self))
     }
 
     /// Returns the acquire steps in lock order. Checks all requests before the first step runs, so
     /// that a bad request leaves nothing locked.
-    fn in_order(self) -> Result<Vec<AcquireStep>, Error> {
+    fn in_order(&self) -> Result<Vec<AcquireStep>, Error> {
         let mut wanted: Vec<(usize, Address, Request)> = Vec::new();
-        for (number, mut request) in self.requests.into_iter().enumerate() {
+        for (number, mut request) in self.requests.iter().cloned().enumerate() {
             request.place = request.place.normalized();
+            self.set_owner(&mut request);
             let place = self.tenure.resolved(&request.place);
             // Two names of one lock would block each other: keep the first.
             let is_same = |(_, other, _): &(usize, Address, Request)| {
@@ -389,30 +427,20 @@ impl TakenLocks {
     }
 }
 
-/// Adapts the options, which the builder set for all addresses alike, to the single backends.
-///
-/// - `ttl` and `ask` are dropped where the backend lacks them, if another address of the list has
-///   them. If none has them they stay, and the check refuses them.
-/// - Several paths of trees get one common owner. Otherwise the lock on a parent would block the
-///   lock on its child.
+/// Adapts the options, which the builder set for all addresses alike, to the single backends: `ttl`
+/// and `ask` are dropped where the backend lacks them, if another address of the list has them. If
+/// none has them they stay, and the check refuses them.
 fn share(requests: Vec<&mut Request>) {
     let has_lease = |request: &Request| Capabilities::of(&request.place).meets(Need::Lease);
     let can_ask = |request: &Request| Capabilities::of(&request.place).meets(Need::Ask);
-    let is_tree = |request: &Request| request.place.path().is_some();
     let some_lease = requests.iter().any(|request| has_lease(request));
     let some_ask = requests.iter().any(|request| can_ask(request));
-    let trees = requests.iter().filter(|request| is_tree(request)).count();
-    let owner = Token::random();
     for request in requests {
         if some_lease && !has_lease(request) {
             request.ttl = None;
         }
         if some_ask && !can_ask(request) {
             request.ask = false;
-        }
-        if trees > 1 && is_tree(request) {
-            let name = format!("{}-{owner}", request.holder.name);
-            request.owner.get_or_insert(name);
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::capabilities::{Capabilities, Need};
 use crate::error::{Busy, Error};
 use crate::tuning::Tuning;
 use crate::values::{Holder, Mode, Wait};
+#[cfg(feature = "files")]
 use tenure_files::Cancel;
 
 /// A callback for waiting requests: gets the blocker and the queue position.
@@ -33,7 +34,12 @@ pub(crate) struct Request {
     pub(crate) needs: Vec<Need>,
     pub(crate) on_wait: Option<OnWait>,
     /// Cancels a blocking wait for a lock file.
+    #[cfg(feature = "files")]
     pub(crate) cancel: Option<Cancel>,
+    #[cfg_attr(
+        not(feature = "files"),
+        expect(dead_code, reason = "only lock files and repositories have options")
+    )]
     pub(crate) tuning: Arc<Tuning>,
 }
 
@@ -52,6 +58,7 @@ impl Request {
             owner: None,
             needs: Vec::new(),
             on_wait: None,
+            #[cfg(feature = "files")]
             cancel: None,
             tuning,
         }

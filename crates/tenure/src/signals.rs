@@ -1,6 +1,6 @@
 //! Events of a held lock: renewed, release requested, lost.
 //!
-//! Backends report here. Guards wait here, and listeners are called from here.
+//! Backends report here. Guards wait here, and listeners get their events from here.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -9,9 +9,10 @@ use serde::Serialize;
 use tokio::sync::watch;
 
 use crate::address::Address;
+use crate::callbacks;
 use crate::error::{LostCause, LostLock};
 use crate::values::Holder;
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// An event of a lock that is held.
 #[derive(Clone, Debug)]
@@ -41,19 +42,19 @@ impl fmt::Display for ReleaseRequest {
             false => write!(f, "{} asks for the lock", self.by)?,
         }
         match &self.reason {
-            Some(reason) => write!(f, ": {}", tenure_files::internal::printable(reason)),
+            Some(reason) => write!(f, ": {}", tenure_base::printable(reason)),
             None => Ok(()),
         }
     }
 }
 
-type SignalListener = Box<dyn Fn(&HoldEvent) + Send + Sync>;
+type SignalListener = Arc<dyn Fn(&HoldEvent) + Send + Sync>;
 
 /// The state of one hold, shared by the backend, the guard and the listeners.
 pub(crate) struct Signals {
     place: Address,
     update: watch::Sender<SignalState>,
-    listeners: Mutex<Vec<Arc<SignalListener>>>,
+    listeners: Mutex<Vec<SignalListener>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -166,30 +167,38 @@ impl Signals {
         }
     }
 
-    /// Adds a listener and calls it once for each present fact.
+    /// Adds a listener and calls it once for each present fact. `lease` is the lease of a backend that
+    /// keeps it itself.
     ///
     /// It is registered first, so that no event is lost in between; an event may be reported twice.
-    pub(crate) fn listen(&self, listener: SignalListener) {
-        let listener = Arc::new(listener);
+    pub(crate) fn listen(&self, listener: SignalListener, lease: Option<Lease>) {
         self.lock().push(Arc::clone(&listener));
         let update = self.update.borrow().clone();
         let stands = [
-            update.lease.map(HoldEvent::Renewed),
+            update.lease.or(lease).map(HoldEvent::Renewed),
             update.asked.map(HoldEvent::Asked),
             update.lost.map(HoldEvent::Lost),
         ];
-        stands.iter().flatten().for_each(|event| listener(event));
+        for event in stands.into_iter().flatten() {
+            tell_one(&listener, event);
+        }
     }
 
-    /// Calls the listeners outside the mutex: a listener may call the guard, which locks it.
     fn tell(&self, event: &HoldEvent) {
-        let listeners = self.lock().clone();
-        listeners.iter().for_each(|listener| listener(event));
+        for listener in self.lock().iter() {
+            tell_one(listener, event.clone());
+        }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Arc<SignalListener>>> {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<SignalListener>> {
         self.listeners
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Calls a listener on the callback thread.
+fn tell_one(listener: &SignalListener, event: HoldEvent) {
+    let listener = Arc::clone(listener);
+    callbacks::post(move || listener(&event));
 }

@@ -59,6 +59,8 @@ pub(crate) struct TenureSettings {
 #[derive(Clone, Default)]
 pub(crate) struct DaemonAccess {
     pub(crate) token: Option<String>,
+    /// The file of the token, if there is no `token`.
+    pub(crate) token_file: Option<PathBuf>,
     pub(crate) authority: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
     pub(crate) tls: bool,
@@ -322,9 +324,9 @@ impl Builder {
             builder = builder.token(token);
         }
         if let Some(file) = variable("TENURE_CLIENT_AUTH_TOKEN_FILE") {
-            let token = std::fs::read_to_string(&file)
+            std::fs::read_to_string(&file)
                 .map_err(|error| Error::input(&file, format!("cannot be read: {error}")))?;
-            builder = builder.token(token.trim_end());
+            builder = builder.token_file(file);
         }
         if let Some(file) = variable("TENURE_CA_FILE") {
             builder = builder.trust(file);
@@ -359,6 +361,14 @@ impl Builder {
     /// Sets the bearer token for the daemon.
     pub fn token(mut self, token: impl Into<String>) -> Builder {
         self.access.token = Some(token.into());
+        self
+    }
+
+    /// Sets the file with the bearer token for the daemon. It is read again for each connection, so
+    /// that the token can change while the program runs.
+    pub fn token_file(mut self, file: impl Into<PathBuf>) -> Builder {
+        self.access.token = None;
+        self.access.token_file = Some(file.into());
         self
     }
 

@@ -21,7 +21,7 @@
 
 use std::time::Duration;
 
-use tenure_files::Token;
+use tenure_base::Token;
 
 use crate::address::{Address, MemoryName};
 use crate::backend::memory;
@@ -30,7 +30,7 @@ use crate::error::{Error, LostCause};
 use crate::signals::ReleaseRequest;
 use crate::tenure::Tenure;
 use crate::values::Holder;
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// A lock in memory with a random name, controlled by a test.
 #[derive(Debug)]

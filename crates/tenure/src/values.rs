@@ -6,8 +6,8 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
-use tenure_files::internal::printable;
-pub use tenure_files::{Class, Wait};
+use tenure_base::printable;
+pub use tenure_base::{Class, Wait};
 
 /// The mode in which a lock is requested or held.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -112,7 +112,7 @@ impl Holder {
             .map_or_else(String::new, |name| name.to_string_lossy().into_owned());
         Holder {
             name,
-            host: tenure_files::internal::host_name(),
+            host: tenure_base::host_name(),
             pid: Some(std::process::id()),
             ..Holder::default()
         }
@@ -169,6 +169,7 @@ impl Verdict {
     }
 }
 
+#[cfg(feature = "files")]
 impl From<tenure_files::Verdict> for Verdict {
     fn from(verdict: tenure_files::Verdict) -> Verdict {
         use tenure_files::Verdict as Files;

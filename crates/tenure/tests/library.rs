@@ -7,9 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+#[cfg(feature = "files")]
+use tenure::Need;
 use tenure::testing::Script;
-use tenure::{Error, HoldEvent, LostCause, Mode, Need, Tenure};
-use tenure_files::internal::block_on as wait;
+use tenure::{Error, HoldEvent, LostCause, Mode, Tenure};
+use tenure_base::block_on as wait;
 
 /// Sets its flag when it is dropped, to show that a body was dropped.
 struct Dropped(Arc<AtomicBool>);
@@ -139,6 +141,7 @@ fn a_listener_may_look_at_its_lock() {
 }
 
 /// A request that the backend does not support is refused before anything is changed.
+#[cfg(feature = "files")]
 #[test]
 fn needs_are_checked_first() {
     let temp = tempfile::tempdir().unwrap();
@@ -201,6 +204,7 @@ fn permits_and_trees_in_memory() {
 
 /// C6: all or none within one time limit; a parent and its child together; options apply only to
 /// the backends that have them.
+#[cfg(feature = "files")]
 #[test]
 fn several_locks_are_one() {
     let temp = tempfile::tempdir().unwrap();
@@ -228,4 +232,51 @@ fn several_locks_are_one() {
     assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
     assert!(!script.is_held(), "all or none");
     drop(held);
+}
+
+/// The time limit includes the wait for the turn in the session.
+#[test]
+fn a_request_of_a_session_waits_no_longer_than_its_limit() {
+    let script = Script::new();
+    let _held = script.occupy("all day").unwrap();
+    let session = Tenure::default().session("two requests");
+    let limit = Duration::from_secs(2);
+    let began = std::time::Instant::now();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let lock = session.lock(script.place()).unwrap().blocking();
+            scope.spawn(|| {
+                let error = lock.wait(limit).acquire().unwrap_err();
+                assert!(matches!(error, Error::TimedOut(_)), "{error:?}");
+            });
+        }
+    });
+    assert!(began.elapsed() < 2 * limit, "one after the other");
+}
+
+/// A break of one lock of a session does not end the session's request for another.
+#[test]
+fn a_request_goes_on_when_another_lock_of_its_session_is_broken() {
+    let (broken, wanted) = (Script::new(), Script::new());
+    let session = Tenure::default().session("breaks");
+    let lock = |script: &Script| session.lock(script.place()).unwrap().blocking();
+    let first = lock(&broken).acquire().unwrap();
+    let held = wanted.occupy("for a while").unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        let lock = lock(&wanted).on_wait(move |_| {
+            let _ = tell.send(());
+        });
+        let waiting = scope.spawn(|| lock.acquire());
+        told.recv().unwrap();
+        wait(Tenure::default().break_hold(broken.place(), None, tenure::Force::Yes, "test"))
+            .unwrap();
+        assert_eq!(first.lost().cause, LostCause::Broken);
+        held.release().unwrap();
+        let next = waiting.join().unwrap().unwrap();
+        next.check().unwrap();
+        next.release().unwrap();
+    });
+    let state = wait(Tenure::default().inspect(wanted.place())).unwrap();
+    assert!(state.free, "{state}");
 }

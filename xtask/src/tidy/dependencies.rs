@@ -45,12 +45,19 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-wire",
         ],
     ),
-    ("tenure-files", &[]),
+    ("tenure-base", &[]),
+    ("tenure-files", &["tenure-base"]),
     // A directory store publishes and removes objects by the same protocol as lock files.
     ("tenure-store", &["tenure-files", "tenure-random"]),
     (
         "tenure",
-        &["tenure-files", "tenure-store", "tenure-core", "tenure-wire"],
+        &[
+            "tenure-base",
+            "tenure-files",
+            "tenure-store",
+            "tenure-core",
+            "tenure-wire",
+        ],
     ),
     (
         "tenure-cli",

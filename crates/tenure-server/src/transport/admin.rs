@@ -10,8 +10,8 @@ use tenure_cluster::{ClusterReport, Draining, GroupReport, Handle};
 use tenure_node::{GroupId, NodeId, ReplicaId};
 use tenure_wire::cluster::cluster_server::Cluster;
 use tenure_wire::cluster::{
-    BackupChunk, BackupRequest, DrainRequest, DrainResponse, Group, Node, RemoveRequest,
-    RemoveResponse, StatusRequest, StatusResponse,
+    BackupChunk, BackupRequest, DrainRequest, DrainResponse, Group, Member, MembersRequest,
+    MembersResponse, Node, RemoveRequest, RemoveResponse, StatusRequest, StatusResponse,
 };
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
@@ -68,6 +68,23 @@ impl Cluster for AdminService {
             other_clusters,
             problems,
             ..picture
+        }))
+    }
+
+    async fn members(
+        &self,
+        _: Request<MembersRequest>,
+    ) -> Result<Response<MembersResponse>, Status> {
+        let nodes = self.node.members().await.ok_or_else(|| self.gone())?;
+        let cluster = self.node.cluster();
+        let nodes = nodes.into_iter().map(|node| Member {
+            number: node.member.node.number(),
+            up: node.up,
+            public_address: node.public,
+        });
+        Ok(Response::new(MembersResponse {
+            cluster_id: cluster.map_or_else(String::new, |id| format!("{id:016x}")),
+            nodes: nodes.collect(),
         }))
     }
 

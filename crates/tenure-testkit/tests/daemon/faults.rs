@@ -345,33 +345,41 @@ fn a_session_goes_on_after_one_of_its_holds_was_broken() {
     next.release().unwrap();
 }
 
-/// KILLED names no path. A waiting request ends with it and leaves no queue entry: a later grant
-/// would be held as long as the session renews its other locks.
+/// KILLED names no path. A request of the session for another path goes on, and what it is granted
+/// has a guard: a grant without one would be held as long as the session renews its other locks.
 #[test]
-fn a_request_that_ends_with_a_broken_hold_leaves_no_place_in_line() {
+fn a_request_goes_on_when_another_hold_of_its_session_is_broken() {
     let daemon = Daemon::start();
     let relay = Relay::to(&daemon.node);
-    let (broken, kept) = two_of_a_session(&relay);
+    let session = client([&relay.node]).session("pair");
+    let lock = |path: &str| {
+        let lock = session.lock(path).unwrap().blocking();
+        lock.ttl(Duration::from_secs(3)).wait(LONG)
+    };
+    let (broken, kept) = (
+        lock("t:/a/x").acquire().unwrap(),
+        lock("t:/a/y").acquire().unwrap(),
+    );
     let held = daemon.client().lock("t:/a/z").unwrap().blocking();
     let held = held.acquire().unwrap();
-    let session = client([&relay.node]).session("pair");
     let (tell, told) = mpsc::channel();
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
-            let lock = session.lock("t:/a/z").unwrap().blocking();
-            lock.ttl(Duration::from_secs(10))
-                .wait(LONG)
-                .on_wait(move |busy| {
-                    let _ = tell.send(busy.position);
-                })
-                .acquire()
+            let lock = lock("t:/a/z").on_wait(move |busy| {
+                let _ = tell.send(busy.position);
+            });
+            lock.acquire()
         });
         assert_eq!(told.recv_timeout(LONG).unwrap(), Some(1));
         break_hold(&daemon, "t:/a/x");
-        assert!(waiting.join().unwrap().is_err());
+        assert_eq!(broken.lost().cause, LostCause::Killed);
+        held.release().unwrap();
+        let next = waiting.join().unwrap().unwrap();
+        is_renewed(&next);
+        next.check().unwrap();
+        kept.check().unwrap();
+        next.release().unwrap();
     });
-    assert_eq!(broken.lost().cause, LostCause::Killed);
-    held.release().unwrap();
     let next = daemon.client().lock("t:/a/z").unwrap().blocking();
     next.wait(LONG).acquire().unwrap().release().unwrap();
     kept.check().unwrap();

@@ -7,8 +7,10 @@
 mod support;
 
 mod access;
+mod calls;
 mod cluster;
 mod exclusion;
+mod failover;
 mod faults;
 mod holding;
 mod lock_all;

@@ -18,6 +18,7 @@ pub(crate) struct Daemon {
     /// The gossip address, if it is a cluster node.
     pub(crate) gossip: String,
     data: PathBuf,
+    keys: Vec<(String, String)>,
     _temp: Option<TempDir>,
 }
 
@@ -71,6 +72,10 @@ impl Daemon {
             node,
             gossip,
             data: data.to_owned(),
+            keys: keys
+                .iter()
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
             _temp: None,
         }
     }
@@ -81,9 +86,13 @@ impl Daemon {
         let _ = self.child.wait();
     }
 
-    /// Restarts it after a kill, with the same data and port.
+    /// Restarts it after a kill, with the same data, settings and port.
     pub(crate) fn restart(&mut self) {
-        let again = Daemon::start_on(&self.data, &self.node.to_string(), &[]);
+        let keys = self.keys.iter();
+        let keys: Vec<(&str, &str)> = keys
+            .map(|(key, value)| (key.as_str(), value.as_str()))
+            .collect();
+        let again = Daemon::start_with(&self.data, &self.node.to_string(), &[], &keys);
         let temp = self._temp.take();
         *self = again;
         self._temp = temp;

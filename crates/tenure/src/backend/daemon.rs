@@ -8,14 +8,17 @@
 //! ```
 
 mod acquire;
+mod candidates;
 mod client;
 mod connection;
 mod convert;
 mod inspect;
 mod owner;
 mod policies;
+pub(crate) mod rpc_table;
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use tenure_wire::v1;
@@ -28,7 +31,7 @@ use crate::hold::Hold;
 use crate::request::Request;
 use crate::runtime;
 use crate::values::{Class, Fence, whole_millis};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 pub(crate) use client::DaemonClient;
 use client::{Answer, CallFailure, Op, new_key};
@@ -81,44 +84,13 @@ impl DaemonHold {
         );
         let at = place.clone();
         let checked = runtime::run(async move {
-            let until = claim
-                .signals
-                .lease()
-                .map_or_else(Lease::now, |lease| lease.safe_until());
-            let is_held = match claim.fence() {
-                Some(fence) => {
-                    let assert = v1::AssertFencingRequest {
-                        owner_id: owner.id().to_owned(),
-                        fencing_token: i64::try_from(fence.get()).unwrap_or(i64::MAX),
-                        paths: vec![claim.path.as_str().to_owned()],
-                    };
-                    match client
-                        .ask(Op::AssertFencing(assert), until, owner.each_try())
-                        .await
-                    {
-                        Ok(Answer::AssertFencing(answer)) => {
-                            answer.status() == v1::AssertStatus::Ok
-                        }
-                        Ok(_) => false,
-                        Err(trouble) => return Err(failed(&at, trouble)),
-                    }
-                }
-                // Locks without a fence (shared locks, permits) are looked up in the list of the
-                // owner's locks.
-                None => match client
-                    .owner_locks(owner.id(), until, owner.each_try())
-                    .await
-                {
-                    Ok(locks) => locks.iter().any(|lock| claim.is(lock)),
-                    Err(trouble) => return Err(failed(&at, trouble)),
-                },
-            };
-            match is_held {
-                true => Ok(()),
-                false => {
+            match is_held(&client, &owner, &claim).await {
+                Ok(true) => Ok(()),
+                Ok(false) => {
                     let what = "the daemon says that it is not ours any more";
                     Err(LostLock::new(&at, LostCause::Killed, what).into())
                 }
+                Err(trouble) => Err(failed(&at, trouble)),
             }
         });
         checked.await.unwrap_or_else(|| Err(runtime_gone(place)))
@@ -163,6 +135,49 @@ impl Drop for DaemonHold {
             );
         }
     }
+}
+
+/// Queries whether the daemon has the claim.
+async fn is_held(
+    client: &DaemonClient,
+    owner: &Owner,
+    claim: &HeldClaim,
+) -> Result<bool, CallFailure> {
+    let until = claim
+        .signals
+        .lease()
+        .map_or_else(Lease::now, |lease| lease.safe_until());
+    let each_try = owner.each_try();
+    let Some(fence) = claim.fence() else {
+        // Locks without a fence (shared locks, permits) are looked up in the list of the owner's
+        // locks.
+        let locks = client.owner_locks(owner.id(), until, each_try).await?;
+        return Ok(locks.iter().any(|lock| claim.is(lock)));
+    };
+    let assert = v1::AssertFencingRequest {
+        owner_id: owner.id().to_owned(),
+        fencing_token: i64::try_from(fence.get()).unwrap_or(i64::MAX),
+        paths: vec![claim.path.as_str().to_owned()],
+    };
+    let asserted = client
+        .ask(Op::AssertFencing(assert), until, each_try)
+        .await?;
+    if matches!(asserted, Answer::AssertFencing(answer) if answer.status() == v1::AssertStatus::Ok)
+    {
+        return Ok(true);
+    }
+    // Another acquire of this owner may have raised the fence, R69 (OK stores the token): one whose
+    // answer is on its way, or one that was dropped. Then the owner still holds the path.
+    let inspect = v1::InspectPathRequest {
+        path: claim.path.as_str().to_owned(),
+    };
+    let found = client.call(inspect, until, each_try).await?;
+    let newer = convert::fence(found.fence).filter(|newer| *newer > fence);
+    let is_held = found.write_owner == owner.id() && newer.is_some();
+    if let Some(newer) = newer.filter(|_| is_held) {
+        claim.fence.fetch_max(newer.get(), Ordering::Relaxed);
+    }
+    Ok(is_held)
 }
 
 /// Releases in the background. Retries for one ttl: after that the lease has ended the hold.

@@ -8,6 +8,7 @@ use tenure_files::Error;
 use tenure_files::OnWait;
 use tenure_files::exclusive::{self, FILE_NAME, Tool};
 
+use super::file_hold::FileHold;
 use super::{BackendHold, files};
 use crate::address::Address;
 use crate::inspect::LockState;
@@ -28,7 +29,7 @@ pub(super) fn acquire(
     }
     let guard = tool.acquire(request.wait)?;
     files::report_loss(guard.hold(), signals);
-    Ok(BackendHold::Exclusive(guard))
+    Ok(BackendHold::File(FileHold::Exclusive(guard)))
 }
 
 /// Uses the purpose as the holder's name: X22 (exclusive address and verbs).

@@ -13,8 +13,12 @@ use tenure_files::Class;
 use tenure_files::ObservedLock;
 use tenure_files::OnWait;
 use tenure_files::Token;
-use tenure_files::{FileHolding as FileHold, LossCause};
+use tenure_files::{FileHolding, LossCause};
 
+pub(super) use super::file_hold::{
+    FileHold, acquire_async, acquire_blocking, release_hold, renew_hold,
+};
+pub(super) use super::upload::ask;
 use super::{BreakRequest, exclusive, sidecar, upload};
 use crate::address::Address;
 use crate::error::{Blocker, BlockerKind, Error, LostCause};
@@ -106,7 +110,7 @@ fn once(
 }
 
 /// Reports a loss to the guard.
-pub(super) fn report_loss(hold: &FileHold, signals: &Arc<Signals>) {
+pub(super) fn report_loss(hold: &FileHolding, signals: &Arc<Signals>) {
     let signals = Arc::clone(signals);
     hold.on_lost(move |loss| {
         let cause = match loss.cause {
@@ -245,7 +249,7 @@ fn break_observed(
 }
 
 /// Takes over a hold that is bound to another process: C13 (holds for scripts).
-pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHold, Error> {
+pub(super) fn adopt(hold: &Hold, tuning: &Tuning) -> Result<FileHolding, Error> {
     let place = &hold.place;
     let token = Token::parse(&hold.secret)
         .ok_or_else(|| Error::input(&hold.secret, "is no token of a lock file"))?;

@@ -13,14 +13,14 @@ mod inspect;
 mod lock_table;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+use tenure_base::Token;
 use tenure_core::command::{self, Command};
 use tenure_core::outcome::{AcquireOutcome, Outcome, Withdrawn};
 use tenure_core::path::Path;
 use tenure_core::value::{Fence as CoreFence, OwnerId};
-use tenure_files::Token;
 
 use crate::address::Address;
 use crate::error::Error;
@@ -51,6 +51,11 @@ pub(super) async fn acquire(
     paths: Vec<(Address, Path)>,
 ) -> Result<Vec<Guard>, Error> {
     let owner = owner_id(&request)?;
+    // Before the turn: the time limit includes the wait for it.
+    let until = match request.wait {
+        Wait::For(time) => Instant::now().checked_add(time),
+        Wait::No | Wait::Forever => None,
+    };
     let _turn = match &request.owner {
         Some(_) => Some(super::turn(MEMORY.turn(&owner), &request).await?),
         None => None,
@@ -60,6 +65,7 @@ pub(super) async fn acquire(
             path,
             mode: core_mode(request.mode),
             fence: AtomicU64::new(0),
+            is_granted: AtomicBool::new(false),
             signals: Signals::new(&place),
         };
         (place, Arc::new(claim))
@@ -68,10 +74,6 @@ pub(super) async fn acquire(
     let asking = ReleaseRequest {
         by: request.holder.clone(),
         reason: request.purpose(),
-    };
-    let until = match request.wait {
-        Wait::For(time) => Instant::now().checked_add(time),
-        Wait::No | Wait::Forever => None,
     };
     let mut waiting = PendingAcquire {
         owner: owner.clone(),
@@ -123,14 +125,8 @@ pub(super) async fn acquire(
         };
         match told {
             Some(WaitResult::Granted(fence)) => return Ok(waiting.granted(&request, fence)),
-            Some(WaitResult::Killed) => {
-                waiting.number = None;
-                return Err(Error::refused(
-                    &request.place,
-                    Class::NotHeld,
-                    "the place in line was taken away",
-                ));
-            }
+            // A hold of this session was broken. The request itself still waits.
+            Some(WaitResult::Killed) => {}
             // A grant that crosses the time limit counts: the withdrawal reports it.
             None if until.is_some_and(|until| Instant::now() >= until) => {
                 return match waiting.withdraw() {
@@ -159,7 +155,7 @@ impl PendingAcquire {
     fn granted(&mut self, request: &Request, fence: Option<CoreFence>) -> Vec<Guard> {
         self.number = None;
         let guard = |(place, claim): &(Address, Arc<OwnerClaim>)| {
-            MEMORY.lock().move_fence(&self.owner, claim, fence);
+            MEMORY.lock().granted(&self.owner, claim, fence);
             let held = MemoryHold {
                 owner: self.owner.clone(),
                 claim: Arc::clone(claim),

@@ -9,6 +9,7 @@ use tenure_files::OnWait;
 use tenure_files::sidecar::{self, GuardState, Heartbeat, Manager, Options, Payload, StalePolicy};
 use tenure_files::{Decision, Error};
 
+use super::file_hold::FileHold;
 use super::{BackendHold, BreakRequest, files};
 use crate::address::Address;
 use crate::error::Blocker;
@@ -59,7 +60,7 @@ pub(super) fn acquire(
         Wait::Forever => manager.acquire(&options.timeout(None))?,
     };
     files::report_loss(guard.hold(), signals);
-    Ok(BackendHold::Sidecar(guard))
+    Ok(BackendHold::File(FileHold::Sidecar(guard)))
 }
 
 pub(super) fn options(file: &Path, tuning: &Tuning) -> Options {

@@ -8,6 +8,7 @@ use tenure_files::Error;
 use tenure_files::OnWait;
 use tenure_files::upload::{self, Fencing, FileLocker, LockRequest, UploadId, UploadLocker};
 
+use super::file_hold::FileHold;
 use super::{BackendHold, files};
 use crate::address::Address;
 use crate::error::Blocker;
@@ -42,7 +43,7 @@ pub(super) fn acquire(
     if let Some(hold) = guard.file() {
         files::report_loss(hold.hold(), signals);
     }
-    Ok(BackendHold::Upload(guard))
+    Ok(BackendHold::File(FileHold::Upload(guard)))
 }
 
 pub(super) fn locker(dir: &Path, tuning: &Tuning, fenced: bool) -> Result<FileLocker, Error> {

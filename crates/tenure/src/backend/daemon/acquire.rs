@@ -9,36 +9,43 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use tenure_base::Token;
 use tenure_core::path::Path;
-use tenure_files::Token;
 use tenure_wire::v1;
 use tokio::task::JoinHandle;
 
 use super::client::{Answer, CallFailure, DaemonClient, Op, new_key};
-use super::owner::{HeldClaim, HeldPath, Owner, OwnerKind, UnseenOutcome, WaitUpdate};
+use super::owner::{HeldClaim, HeldPath, Owner, OwnerKind, UnseenOutcome};
 use super::{DaemonHold, TTL, convert, failed, give_back_later};
 use crate::address::Address;
 use crate::backend;
+use crate::callbacks;
 use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::guard::Guard;
 use crate::request::Request;
 use crate::signals::Signals;
 use crate::values::{Class, Fence, Mode, Wait, whole_millis};
-use tenure_files::Lease;
+use tenure_base::Lease;
 
-/// Lifetime of a queue entry after the last request; a waiter repeats the request every quarter of
-/// it.
+/// Lifetime of a queue entry after the last request.
 const PLACE_LASTS: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_secs(15);
-/// How long to retry an unreachable daemon: first request, later requests.
-const FIRST_CONTACT: Duration = Duration::from_secs(10);
-const LATER_CONTACT: Duration = Duration::from_secs(30);
+/// Limits of the interval at which a waiter repeats its request. It is half of the ttl: a grant whose
+/// event was lost is claimed before it lapses. Not longer than a quarter of [`PLACE_LASTS`].
+const SHORTEST_POLL: Duration = Duration::from_secs(2);
+const LONGEST_POLL: Duration = Duration::from_secs(15);
+/// How long to retry an unreachable daemon for one request. A request without a time limit reports
+/// that the daemon cannot be reached at this interval.
+const CONTACT: Duration = Duration::from_secs(10);
+/// The same for a request that does not wait for the lock.
+const CONTACT_NO_WAIT: Duration = Duration::from_secs(4);
+/// A request with a very short time limit gets so much time for a connection and one answer.
+const CONTACT_AT_LEAST: Duration = Duration::from_secs(1);
 /// How many answers may arrive after their lease has ended.
 const TOO_LATE: u32 = 3;
 /// Time limit for one try. No lease runs yet, so it may be long.
 const EACH_TRY: Duration = Duration::from_secs(4);
-/// How long to wait until a queue entry is cancelled.
-const CANCEL: Duration = Duration::from_secs(2);
+/// How long to wait until a queue entry is cancelled, after a time limit has ended.
+const CANCEL: Duration = Duration::from_millis(500);
 
 /// Acquires the paths in one step if they are in one namespace: C6 (several locks at once).
 ///
@@ -83,6 +90,7 @@ pub(super) async fn acquire(
             owner: Arc::clone(&owner),
             paths,
             request: request.clone(),
+            began: Lease::now(),
             until,
             unseen: UnseenOutcome::Nothing,
         };
@@ -123,7 +131,7 @@ async fn by_namespace(
 ) -> Result<BTreeMap<String, Vec<(Address, Path)>>, Error> {
     let mut namespaces: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (place, path) in paths {
-        let explained = client.explain(&path, Lease::now() + FIRST_CONTACT).await;
+        let explained = client.explain(&path, Lease::now() + CONTACT).await;
         let namespace = explained
             .map_err(|trouble| failed(&place, trouble))?
             .namespace;
@@ -152,6 +160,7 @@ struct AcquireAttempt {
     paths: Vec<(Address, Path)>,
     /// The options, the same for all paths.
     request: Request,
+    began: Duration,
     until: Option<Duration>,
     unseen: UnseenOutcome,
 }
@@ -164,17 +173,34 @@ enum NextAction {
 
 impl AcquireAttempt {
     async fn run(mut self) -> Result<Vec<Guard>, Error> {
-        let mut update = self.owner.wait();
+        self.owner.begin_wait();
         let (mut acquires, mut too_late) = (0, 0);
+        let mut last_busy: Option<Busy> = None;
         loop {
             acquires += 1;
-            // All retries of one `ask` share a key, and the first of them may be the one that was
-            // applied. So the lease counts from before the first.
-            let sent = Lease::now();
             self.unseen = UnseenOutcome::MayBeGranted;
-            let answer = match self.ask(acquires).await {
-                Ok(answer) => answer,
-                Err(trouble) => {
+            let (sent, answer) = self.ask().await;
+            let answer = match (answer, last_busy.take()) {
+                (Ok(answer), _) => answer,
+                // Waiting without a limit outlives an outage of the daemon.
+                (Err(CallFailure::Unreachable(what)), busy)
+                    if self.request.wait == Wait::Forever =>
+                {
+                    let what = format!("the daemon cannot be reached: {what}");
+                    let next = "waits until it can; `tenure doctor` checks the connection";
+                    self.tell(&Busy {
+                        next: next.to_owned(),
+                        ..Busy::new(&self.request.place, None, what)
+                    });
+                    last_busy = busy;
+                    continue;
+                }
+                // The time limit ended while the request was queued.
+                (Err(CallFailure::Unreachable(_)), Some(busy)) if self.is_too_late() => {
+                    self.cancel().await;
+                    return Err(Error::TimedOut(Box::new(busy)));
+                }
+                (Err(trouble), _) => {
                     // A refused request has no effect. But an earlier request of this attempt may
                     // have one.
                     if acquires == 1 && !matches!(trouble, CallFailure::Unreachable(_)) {
@@ -213,17 +239,28 @@ impl AcquireAttempt {
                     return Err(self.refused(&answer));
                 }
             };
-            if let Some(tell) = &self.request.on_wait {
-                tell(&busy);
-            }
-            match self.wait(&mut update, acquires, lease, busy).await {
-                NextAction::Again => {}
+            self.tell(&busy);
+            match self.wait(&answer.namespace, acquires, lease, &busy).await {
+                NextAction::Again => last_busy = Some(busy),
                 NextAction::Done(result) => return result,
             }
         }
     }
 
-    async fn ask(&self, acquires: u32) -> Result<v1::AcquireResponse, CallFailure> {
+    /// Reports on the callback thread, so that a slow callback delays no lease.
+    fn tell(&self, busy: &Busy) {
+        if let Some(tell) = &self.request.on_wait {
+            let (tell, busy) = (Arc::clone(tell), busy.clone());
+            callbacks::post(move || tell(&busy));
+        }
+    }
+
+    fn is_too_late(&self) -> bool {
+        self.until.is_some_and(|until| until <= Lease::now())
+    }
+
+    /// Sends the request. Returns when it was sent, and the answer.
+    async fn ask(&self) -> (Duration, Result<v1::AcquireResponse, CallFailure>) {
         let Request { wait, mode, .. } = self.request;
         // The queue entry must not outlive this request by much: the time limit plus 5 s.
         let place_lasts = match wait {
@@ -251,36 +288,36 @@ impl AcquireAttempt {
             refuse_deadlock: self.request.refuse_deadlock,
             ..Default::default()
         };
-        let wait_limit = match acquires {
-            1 => FIRST_CONTACT,
-            _ => LATER_CONTACT,
+        let now = Lease::now();
+        let give_up = match (wait, self.until) {
+            (Wait::No, _) => now + CONTACT_NO_WAIT,
+            (_, Some(until)) => until
+                .min(now + 3 * CONTACT)
+                .max(self.began + CONTACT_AT_LEAST),
+            (_, None) => now + CONTACT,
         };
-        let give_up = Lease::now() + wait_limit;
-        // Stop at the time limit, but always leave time (`CANCEL`) for a try.
-        let give_up = self.until.map_or(give_up, |until| {
-            until.min(give_up).max(Lease::now() + CANCEL)
-        });
-        match self
-            .client
-            .ask(Op::Acquire(acquire), give_up, EACH_TRY)
-            .await?
-        {
+        let op = Op::Acquire(acquire);
+        let (sent, answer) = self.client.ask_and_date(op, give_up, EACH_TRY).await;
+        let answer = answer.and_then(|answer| match answer {
             Answer::Acquire(answer) => Ok(answer),
             other => Err(CallFailure::Unreachable(format!(
                 "a strange answer: {other:?}"
             ))),
-        }
+        });
+        (sent, answer)
     }
 
     /// Waits for the grant, the time limit, or the next poll.
     async fn wait(
         &mut self,
-        update: &mut tokio::sync::mpsc::UnboundedReceiver<WaitUpdate>,
+        namespace: &str,
         acquires: u32,
         lease: Lease,
-        busy: Busy,
+        busy: &Busy,
     ) -> NextAction {
-        let poll = tokio::time::sleep(POLL);
+        let poll = (self.owner.ttl() / 2).clamp(SHORTEST_POLL, LONGEST_POLL);
+        // With jitter: waiters that began together must not poll together.
+        let poll = tokio::time::sleep(tenure_base::jittered(poll));
         let wait_limit = async {
             match self.until {
                 Some(until) => crate::boot_timer::until(until).await,
@@ -288,37 +325,35 @@ impl AcquireAttempt {
             }
         };
         // `biased`: a grant that has arrived wins over a time limit that ends at the same moment.
-        let heard = tokio::select! {
+        let news = tokio::select! {
             biased;
-            heard = update.recv() => heard,
+            news = self.owner.take_news(namespace) => news,
             () = wait_limit => {
                 self.cancel().await;
-                return NextAction::Done(Err(Error::TimedOut(Box::new(busy))));
+                return NextAction::Done(Err(Error::TimedOut(Box::new(busy.clone()))));
             }
             () = poll => return NextAction::Again,
         };
-        match heard {
+        if news.is_killed {
+            // The queue entry was ended with everything that the owner had. If a grant crossed
+            // that, the drop of this attempt releases it.
+            let what = "the place in line was taken away";
+            let place = &self.request.place;
+            return NextAction::Done(Err(Error::refused(place, Class::NotHeld, what)));
+        }
+        match news.granted.get(namespace) {
             // Use the event without another request only if it must belong to this request, and if
             // more than half of the lease is left. A session may get a GRANT for an earlier
             // request.
-            Some(WaitUpdate::Granted { namespace, fence })
+            Some(fence)
                 if acquires == 1
+                    && !news.ask_again
                     && self.request.owner.is_none()
                     && lease.valid_for() > self.owner.ttl() / 2 =>
             {
-                NextAction::Done(Ok(self.hold(&namespace, fence, lease)))
+                NextAction::Done(Ok(self.hold(namespace, *fence, lease)))
             }
-            Some(WaitUpdate::Granted { .. } | WaitUpdate::LinkBroke) | None => NextAction::Again,
-            // The event may concern another hold of this owner. If the queue entry still exists,
-            // the drop of this attempt cancels it.
-            Some(WaitUpdate::Killed) => {
-                let what = "the place in line was taken away";
-                NextAction::Done(Err(Error::refused(
-                    &self.request.place,
-                    Class::NotHeld,
-                    what,
-                )))
-            }
+            _ => NextAction::Again,
         }
     }
 
@@ -331,6 +366,7 @@ impl AcquireAttempt {
                 mode,
                 fence: AtomicU64::new(fence.map_or(0, Fence::get)),
                 namespace: namespace.to_owned(),
+                acquired: lease.sent,
                 signals: Signals::new(place),
             })
         };

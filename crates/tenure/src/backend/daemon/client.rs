@@ -1,28 +1,40 @@
-//! Failover and retries: calls go to one of several nodes, to the next one after a failure, and are
+//! Failover and retries: calls go to one node of the cluster, to another one after it failed, and are
 //! repeated under one idempotency key until they are answered or time is up.
+//!
+//! ```text
+//!   call ──▶ open connection? ──yes──▶ session
+//!                  └──no──▶ one search for all callers: a node, 200 ms later the next beside it, …
+//!                                the first that opens a session serves all
+//!   heartbeat: a node that answers no ping in time is left, whatever is in flight
+//! ```
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::future::Future;
+use std::net::SocketAddr;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tenure_base::Token;
 use tenure_core::path::Path;
-use tenure_files::Token;
 use tenure_wire::v1;
-use tenure_wire::v1::path_lock_client::PathLockClient;
-use tonic::transport::Channel;
-use tonic::{Code, Request, Response, Status};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::timeout;
+use tonic::{Code, Status};
 
+use super::candidates::{Candidate, KnownNodes, resolve};
 pub(super) use super::connection::{Answer, Op};
 use super::connection::{
     Connection, ConnectionEvent, Credentials, EventHandler, NoAnswer, refused,
 };
 use super::owner::{Owner, OwnerKind};
+use super::rpc_table::RpcCall;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::runtime;
 use crate::tenure::DaemonAccess;
-use tenure_files::Lease;
+use tenure_base::Lease;
 
 /// How long a call without a lease is retried.
 const CALL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -30,9 +42,22 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(10);
 const EACH_TRY: Duration = Duration::from_secs(4);
 /// An owner id that holds nothing, so that Explain reports every blocker.
 pub(super) const NO_OWNER: &str = "?";
-/// Delays between tries.
+/// Delays between tries, and between searches for a node.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// A connection that lasted so long was no part of a series of failures.
+const LASTED: Duration = Duration::from_secs(5);
+/// When the next node is dialled while the connection to the one before is pending (RFC 8305 has 250
+/// ms; leases may be short).
+const STAGGER: Duration = Duration::from_millis(200);
+/// Acquires in flight per client. The rest waits here and not in the daemon, which refuses what
+/// exceeds its limit per group.
+const ACQUIRES: usize = 256;
+/// Limits of the interval between pings, which is a sixth of the shortest ttl.
+const SHORTEST_BEAT: Duration = Duration::from_millis(250);
+const LONGEST_BEAT: Duration = Duration::from_secs(5);
+/// Time limit for a node's answer about its health or the members, and the pause between two checks.
+const CHECK: Duration = Duration::from_secs(1);
 
 /// Exponential backoff with jitter.
 pub(super) struct Backoff {
@@ -52,7 +77,7 @@ impl Backoff {
 
     /// Returns the delay before the next try.
     pub(super) fn delay(&mut self) -> Duration {
-        let delay = tenure_files::internal::jittered(self.next);
+        let delay = tenure_base::jittered(self.next);
         self.next = (self.next * 2).min(self.longest);
         delay
     }
@@ -78,18 +103,30 @@ impl Backoff {
 pub(crate) struct DaemonClient(Arc<ClientInner>);
 
 struct ClientInner {
-    nodes: Vec<Endpoint>,
-    credentials: Credentials,
-    link: tokio::sync::Mutex<ConnectionState>,
+    access: DaemonAccess,
+    links: Mutex<LinkState>,
     owners: Mutex<HashMap<String, Arc<Owner>>>,
+    acquires: Semaphore,
 }
 
-#[derive(Default)]
-struct ConnectionState {
+/// The connection and the search for one. The mutex is never held across an await.
+struct LinkState {
     link: Option<Arc<Connection>>,
-    /// Index of the node to try next, modulo the number of nodes.
-    node: usize,
+    /// The running search. Its result goes to all callers.
+    search: Option<watch::Receiver<SearchResult>>,
+    nodes: KnownNodes,
+    /// The delay before the next search.
+    backoff: Backoff,
+    /// Whether the next search must wait for the delay: the last one failed, or its connection did
+    /// not last.
+    is_unsteady: bool,
+    credentials: Credentials,
+    /// The id of the cluster, if the daemon reports it.
+    cluster: Option<String>,
 }
+
+/// `None` while the search runs.
+type SearchResult = Option<Result<Arc<Connection>, CallFailure>>;
 
 /// Why a call has no answer.
 #[derive(Clone, Debug)]
@@ -120,11 +157,20 @@ pub(super) fn new_key() -> String {
 
 impl DaemonClient {
     pub(crate) fn new(nodes: Vec<Endpoint>, access: &DaemonAccess) -> Result<DaemonClient, Error> {
-        Ok(DaemonClient(Arc::new(ClientInner {
-            nodes,
+        let links = LinkState {
+            link: None,
+            search: None,
+            nodes: KnownNodes::new(nodes),
+            backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
+            is_unsteady: false,
             credentials: Credentials::new(access)?,
-            link: tokio::sync::Mutex::default(),
+            cluster: None,
+        };
+        Ok(DaemonClient(Arc::new(ClientInner {
+            access: access.clone(),
+            links: Mutex::new(links),
             owners: Mutex::default(),
+            acquires: Semaphore::new(ACQUIRES),
         })))
     }
 
@@ -149,9 +195,50 @@ impl DaemonClient {
         until: Duration,
         each_try: Duration,
     ) -> Result<Answer, CallFailure> {
+        self.ask_and_date(op, until, each_try).await.1
+    }
+
+    /// Like [`ask`](DaemonClient::ask); also returns when the first try was sent.
+    ///
+    /// All tries share a key, and the first of them may be the one that was applied. So a lease
+    /// counts from before the first.
+    pub(super) async fn ask_and_date(
+        &self,
+        op: Op,
+        until: Duration,
+        each_try: Duration,
+    ) -> (Duration, Result<Answer, CallFailure>) {
+        let mut first_sent = None;
+        let answer = self.repeat(op, until, each_try, &mut first_sent).await;
+        (first_sent.unwrap_or_else(Lease::now), answer)
+    }
+
+    async fn repeat(
+        &self,
+        op: Op,
+        until: Duration,
+        each_try: Duration,
+        first_sent: &mut Option<Duration>,
+    ) -> Result<Answer, CallFailure> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         let mut is_first = true;
         loop {
+            // Held for one try, not while this call pauses: other groups may be able to serve.
+            let permit = match &op {
+                Op::Acquire(_) => {
+                    let left = until.saturating_sub(Lease::now()).max(FIRST_PAUSE);
+                    match timeout(left, self.0.acquires.acquire()).await {
+                        Ok(permit) => permit.ok(),
+                        Err(_) => {
+                            let what = "too many acquires of this process are in flight";
+                            return Err(CallFailure::Unreachable(what.into()));
+                        }
+                    }
+                }
+                _ => None,
+            };
+            first_sent.get_or_insert_with(Lease::now);
+            let each_try = left_of(each_try, until);
             let trouble = match self.ask_once(op.clone(), each_try).await {
                 Ok(answer) => return Ok(answer),
                 // The daemon cannot store more answers (R102): try once without a key. A second try
@@ -169,6 +256,7 @@ impl DaemonClient {
                     | CallFailure::Unreachable(what),
                 ) => what,
             };
+            drop(permit);
             if !backoff.pause(until).await {
                 return Err(CallFailure::Unreachable(trouble));
             }
@@ -176,26 +264,42 @@ impl DaemonClient {
         }
     }
 
-    /// Tries once. After a failure, the next try uses the next node.
+    /// Tries once, within the time limit. This includes the time for a connection.
     pub(super) async fn ask_once(&self, op: Op, each_try: Duration) -> Result<Answer, CallFailure> {
-        let link = self.link().await?;
-        match link.call(op, each_try).await {
-            Ok(answer) => Ok(answer),
-            Err(NoAnswer::Broken(what)) => {
-                self.turn_away_from(&link).await;
-                Err(CallFailure::Unreachable(what))
-            }
-            Err(NoAnswer::Refused(code, what)) => {
-                if code == Code::Unavailable && self.0.nodes.len() > 1 {
-                    self.turn_away_from(&link).await;
+        self.try_once(each_try, |link| async move { link.call(op).await })
+            .await
+    }
+
+    /// Runs a call on the open connection, or on a new one.
+    ///
+    /// No failure of a call closes the connection, because it serves all owners. The heartbeat
+    /// leaves a node that does not answer.
+    async fn try_once<T, F>(
+        &self,
+        limit: Duration,
+        call: impl FnOnce(Arc<Connection>) -> F,
+    ) -> Result<T, CallFailure>
+    where
+        F: Future<Output = Result<T, NoAnswer>>,
+    {
+        let began = Instant::now();
+        let no_answer = || CallFailure::Unreachable("no answer in time".into());
+        let link = timeout(limit, self.link()).await;
+        let link = link.unwrap_or_else(|_| Err(no_answer()))?;
+        let left = limit.saturating_sub(began.elapsed());
+        match timeout(left, call(Arc::clone(&link))).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(NoAnswer::Broken(what))) => Err(CallFailure::Unreachable(what)),
+            Ok(Err(NoAnswer::RefusedKey(what))) => Err(CallFailure::RefusedKey(what)),
+            Ok(Err(NoAnswer::Refused(code, what))) => {
+                if code == Code::Unavailable {
+                    self.doubt(&link);
                 }
                 Err(CallFailure::Refused(code, what))
             }
-            Err(NoAnswer::RefusedKey(what)) => {
-                if self.0.nodes.len() > 1 {
-                    self.turn_away_from(&link).await;
-                }
-                Err(CallFailure::RefusedKey(what))
+            Err(_) => {
+                self.doubt(&link);
+                Err(no_answer())
             }
         }
     }
@@ -242,15 +346,26 @@ impl DaemonClient {
     }
 
     /// Makes a single call that is safe to repeat.
-    async fn call<Q: RpcCall>(
+    pub(super) async fn call<Q: RpcCall>(
         &self,
         message: Q,
         until: Duration,
         each_try: Duration,
     ) -> Result<Q::Answer, CallFailure> {
+        Ok(self.call_on(message, until, each_try).await?.0)
+    }
+
+    /// Makes a single call and also returns the connection that carried it.
+    pub(super) async fn call_on<Q: RpcCall>(
+        &self,
+        message: Q,
+        until: Duration,
+        each_try: Duration,
+    ) -> Result<(Q::Answer, Arc<Connection>), CallFailure> {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
-            let what = match self.call_once(message.clone(), each_try).await {
+            let tried = self.call_once(message.clone(), left_of(each_try, until));
+            let what = match tried.await {
                 Err(CallFailure::Unreachable(what)) => what,
                 Err(CallFailure::Refused(code, what)) if passes(code) => what,
                 other => return other,
@@ -265,23 +380,18 @@ impl DaemonClient {
         &self,
         message: Q,
         each_try: Duration,
-    ) -> Result<Q::Answer, CallFailure> {
-        let link = self.link().await?;
-        let request = self.0.credentials.sign(message);
-        let call = Q::call(link.calls.clone(), request);
-        let status = match tokio::time::timeout(each_try, call).await {
-            Ok(Ok(answer)) => return Ok(answer.into_inner()),
-            Ok(Err(status)) => status,
-            Err(_) => Status::deadline_exceeded("no answer in time"),
-        };
-        match refused(&status) {
-            NoAnswer::Broken(what) => {
-                self.turn_away_from(&link).await;
-                Err(CallFailure::Unreachable(what))
+    ) -> Result<(Q::Answer, Arc<Connection>), CallFailure> {
+        self.try_once(each_try, |link| async move {
+            let called = tokio::select! {
+                called = Q::call(link.calls.clone(), link.sign(message)) => called,
+                () = link.broken() => Err(Status::unavailable("the connection broke")),
+            };
+            match called {
+                Ok(answer) => Ok((answer.into_inner(), link)),
+                Err(status) => Err(refused(&status)),
             }
-            NoAnswer::Refused(code, what) => Err(CallFailure::Refused(code, what)),
-            NoAnswer::RefusedKey(what) => Err(CallFailure::RefusedKey(what)),
-        }
+        })
+        .await
     }
 
     /// Makes a single call from a thread other than the runtime thread.
@@ -300,47 +410,184 @@ impl DaemonClient {
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
     }
 
-    /// Returns the open connection, or opens one: first to the node that served last, then to the
-    /// others in turn.
+    /// Returns the open connection, or waits for the search for one. The search belongs to no
+    /// caller: it continues when this future is dropped.
     async fn link(&self) -> Result<Arc<Connection>, CallFailure> {
-        let mut linked = self.0.link.lock().await;
-        if let Some(link) = linked.link.as_ref().filter(|link| link.is_open()) {
-            return Ok(Arc::clone(link));
-        }
-        let mut troubles = Vec::new();
-        for _ in &self.0.nodes {
-            let node = &self.0.nodes[linked.node % self.0.nodes.len()];
-            match Connection::connect(node, &self.0.credentials, self.on_update()).await {
-                Ok(link) => {
-                    let link = Arc::new(link);
-                    linked.link = Some(Arc::clone(&link));
-                    return Ok(link);
-                }
-                // A refusal (credentials) would be the same on all nodes.
-                Err(NoAnswer::Refused(code, what)) => return Err(CallFailure::Refused(code, what)),
-                Err(NoAnswer::RefusedKey(what)) => return Err(CallFailure::RefusedKey(what)),
-                Err(NoAnswer::Broken(what)) => {
-                    linked.node = linked.node.wrapping_add(1);
-                    troubles.push(what);
+        let mut search = {
+            let mut links = self.links();
+            if let Some(link) = links.link.as_ref().filter(|link| link.is_open()) {
+                return Ok(Arc::clone(link));
+            }
+            match &links.search {
+                Some(search) => search.clone(),
+                None => {
+                    let (done, search) = watch::channel(None);
+                    links.search = Some(search.clone());
+                    tokio::spawn(self.clone().search(done));
+                    search
                 }
             }
+        };
+        match search.wait_for(Option::is_some).await {
+            Ok(result) => match &*result {
+                Some(result) => result.clone(),
+                None => Err(CallFailure::Unreachable("the search has ended".into())),
+            },
+            Err(_) => Err(CallFailure::Unreachable("the runtime has ended".into())),
         }
-        Err(CallFailure::Unreachable(troubles.join("; ")))
     }
 
-    async fn turn_away_from(&self, link: &Arc<Connection>) {
-        link.close();
-        let mut linked = self.0.link.lock().await;
-        if linked
-            .link
-            .as_ref()
-            .is_some_and(|current| Arc::ptr_eq(current, link))
+    /// Searches for a node, publishes the connection, and starts its heartbeat.
+    async fn search(self, done: watch::Sender<SearchResult>) {
+        // Not more than one lap within the delay, however many callers there are.
+        let delay = {
+            let mut links = self.links();
+            links.is_unsteady.then(|| links.backoff.delay())
+        };
+        if let Some(delay) = delay {
+            tokio::time::sleep(delay).await;
+        }
+        let found = self.dial().await;
         {
-            linked.node = linked.node.wrapping_add(1);
+            let mut links = self.links();
+            links.search = None;
+            links.link = found.as_ref().ok().cloned();
+            links.is_unsteady = true;
+        }
+        if let Ok(link) = &found {
+            tokio::spawn(heartbeat(Arc::downgrade(&self.0), Arc::downgrade(link)));
+            tokio::spawn(learn(Arc::downgrade(&self.0), Arc::downgrade(link)));
+        }
+        let _ = done.send(Some(found));
+    }
+
+    /// Tries all candidates once: the next one as soon as one fails, or a moment later beside it.
+    /// The first session that opens wins.
+    ///
+    /// A refusal (credentials) by one node does not end the search: during a change of the token the
+    /// nodes differ.
+    async fn dial(&self) -> Result<Arc<Connection>, CallFailure> {
+        let to_resolve = self.links().nodes.to_resolve();
+        let mut resolved = resolve(to_resolve).await;
+        let (mut waiting, credentials) = {
+            let mut links = self.links();
+            links.nodes.store(&mut resolved);
+            if let Ok(fresh) = Credentials::new(&self.0.access) {
+                links.credentials = fresh;
+            }
+            let waiting: VecDeque<Candidate> = links.nodes.in_order().into();
+            (waiting, links.credentials.clone())
+        };
+        let mut troubles = resolved.troubles;
+        let mut refusal: Option<(Code, String)> = None;
+        let mut tries = JoinSet::new();
+        loop {
+            match waiting.pop_front() {
+                Some(candidate) => {
+                    let client = self.clone();
+                    let credentials = credentials.clone();
+                    tries.spawn(async move { client.open(candidate, credentials).await });
+                }
+                None if tries.is_empty() => break,
+                None => {}
+            }
+            let has_more = !waiting.is_empty();
+            let opened = tokio::select! {
+                Some(opened) = tries.join_next() => opened,
+                () = tokio::time::sleep(STAGGER), if has_more => continue,
+            };
+            match opened {
+                Ok((_, Ok(link))) => return Ok(Arc::new(link)),
+                Ok((address, Err(failure))) => {
+                    self.links().nodes.failed(address);
+                    match failure {
+                        NoAnswer::Refused(code, what) => {
+                            refusal.get_or_insert((code, what));
+                        }
+                        NoAnswer::Broken(what) | NoAnswer::RefusedKey(what) => troubles.push(what),
+                    }
+                }
+                Err(_) => troubles.push("the runtime has ended".into()),
+            }
+        }
+        match refusal {
+            // All that could be asked refuse.
+            Some((code, what)) if troubles.is_empty() => Err(CallFailure::Refused(code, what)),
+            refusal => {
+                troubles.extend(refusal.map(|(_, what)| what));
+                Err(CallFailure::Unreachable(troubles.join("; ")))
+            }
         }
     }
 
-    fn on_update(&self) -> EventHandler {
+    /// Opens a connection. A node that the configuration does not name must belong to the cluster
+    /// that named it.
+    async fn open(
+        &self,
+        candidate: Candidate,
+        credentials: Credentials,
+    ) -> (SocketAddr, Result<Connection, NoAnswer>) {
+        let address = candidate.address;
+        let opened = Connection::connect(&candidate, credentials, self.on_update(address)).await;
+        let link = match opened {
+            Ok(link) if candidate.is_learned => link,
+            other => return (address, other),
+        };
+        let members = timeout(CHECK, link.members()).await.ok().flatten();
+        let expected = self.links().cluster.clone();
+        let is_member = members.is_some_and(|(cluster, _)| Some(cluster) == expected);
+        let node = &candidate.node;
+        let what = format!("{node}: it does not belong to the cluster of the configured nodes");
+        let opened = is_member.then_some(link).ok_or(NoAnswer::Broken(what));
+        (address, opened)
+    }
+
+    /// Checks the health of a node that could not do an operation, and leaves it if it cannot serve:
+    /// it stops, or has no quorum.
+    fn doubt(&self, link: &Arc<Connection>) {
+        let has_another = self.links().nodes.has_another(link.address);
+        if !has_another || link.is_doubted.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let link = Arc::clone(link);
+        tokio::spawn(async move {
+            let mut calls = link.calls.clone();
+            let health = timeout(CHECK, calls.health(link.sign(v1::HealthRequest {}))).await;
+            let serves = matches!(health, Ok(Ok(health)) if health.get_ref().ok);
+            if !serves {
+                link.close();
+            }
+            tokio::time::sleep(CHECK).await;
+            link.is_doubted.store(false, Ordering::Relaxed);
+        });
+    }
+
+    /// Leaves the node because a lease that only it should renew is in danger. Nothing happens if the
+    /// connection is younger than `age`, or if there is no other node.
+    pub(super) fn leave_node(&self, age: Duration) {
+        let link = {
+            let links = self.links();
+            let link = links
+                .link
+                .as_ref()
+                .filter(|link| link.opened.elapsed() > age);
+            let link = link.filter(|link| links.nodes.has_another(link.address));
+            link.cloned()
+        };
+        if let Some(link) = link {
+            link.close();
+        }
+    }
+
+    /// Returns the interval between pings: several of them fit into the shortest lease.
+    fn beat(&self) -> Duration {
+        let owners = self.owners();
+        let shortest = owners.values().map(|owner| owner.ttl() / 6).min();
+        let beat = shortest.unwrap_or(LONGEST_BEAT);
+        beat.clamp(SHORTEST_BEAT, LONGEST_BEAT)
+    }
+
+    fn on_update(&self, address: SocketAddr) -> EventHandler {
         let inner: Weak<ClientInner> = Arc::downgrade(&self.0);
         Arc::new(move |update| {
             let Some(client) = inner.upgrade().map(DaemonClient) else {
@@ -353,14 +600,37 @@ impl DaemonClient {
                         owner.hear(&client, &event);
                     }
                 }
-                // Events of an owner arrive on the session that it uses. So every owner sends a
-                // renewal on the next connection at once.
-                ConnectionEvent::Broken => {
-                    let owners: Vec<Arc<Owner>> = client.owners().values().cloned().collect();
-                    owners.iter().for_each(|owner| owner.link_broke());
-                }
+                ConnectionEvent::Broken => client.broke(address),
             }
         })
+    }
+
+    /// Handles the end of a connection, which is reported once.
+    fn broke(&self, address: SocketAddr) {
+        {
+            let mut links = self.links();
+            links.nodes.failed(address);
+            // The connection may be one of a search that another candidate has won.
+            match links.link.take() {
+                Some(link) if link.is_open() => {
+                    links.link = Some(link);
+                    return;
+                }
+                Some(link) if link.opened.elapsed() > LASTED => {
+                    links.is_unsteady = false;
+                    links.backoff.reset();
+                }
+                Some(_) | None => {}
+            }
+        }
+        // Events of an owner arrive on the session that it uses. So every owner sends a renewal on
+        // the next connection at once.
+        let owners: Vec<Arc<Owner>> = self.owners().values().cloned().collect();
+        owners.iter().for_each(|owner| owner.link_broke());
+    }
+
+    fn links(&self) -> MutexGuard<'_, LinkState> {
+        self.0.links.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn owners(&self) -> MutexGuard<'_, HashMap<String, Arc<Owner>>> {
@@ -368,44 +638,47 @@ impl DaemonClient {
     }
 }
 
-/// A request message with its unary RPC.
-pub(super) trait RpcCall: Clone + Send + Sync + 'static {
-    /// The response message.
-    type Answer: Send + 'static;
-    /// Makes the call.
-    fn call(
-        calls: PathLockClient<Channel>,
-        request: Request<Self>,
-    ) -> impl Future<Output = Result<Response<Self::Answer>, Status>> + Send;
+/// Pings the node until the connection ends. A node that does not answer within the interval is left:
+/// with a sixth of the shortest ttl, this happens before the next renewal is due.
+///
+/// Keeps neither the client nor the connection alive.
+async fn heartbeat(client: Weak<ClientInner>, link: Weak<Connection>) {
+    loop {
+        let Some(beat) = client.upgrade().map(|inner| DaemonClient(inner).beat()) else {
+            return;
+        };
+        tokio::time::sleep(beat).await;
+        let Some(link) = link.upgrade().filter(|link| link.is_open()) else {
+            return;
+        };
+        if timeout(beat, link.ping()).await.is_err() {
+            return link.close();
+        }
+    }
 }
 
-macro_rules! calls {
-    ($($request:ident => $name:ident -> $answer:ty;)+) => {
-        $(impl RpcCall for v1::$request {
-            type Answer = $answer;
-
-            async fn call(
-                mut calls: PathLockClient<Channel>,
-                request: Request<Self>,
-            ) -> Result<Response<$answer>, Status> {
-                calls.$name(request).await
-            }
-        })+
+/// Learns the members of the cluster, so that the client survives the loss of all configured nodes.
+async fn learn(client: Weak<ClientInner>, link: Weak<Connection>) {
+    let Some(link) = link.upgrade() else {
+        return;
     };
+    let Ok(Some((cluster, members))) = timeout(CHECK, link.members()).await else {
+        return;
+    };
+    // A single daemon has no other members, and its address may be a default.
+    if let Some(client) = client.upgrade().map(DaemonClient)
+        && members.len() > 1
+        && !cluster.is_empty()
+    {
+        let mut links = client.links();
+        links.nodes.learn(members, link.address);
+        links.cluster = Some(cluster);
+    }
 }
 
-calls! {
-    ExplainRequest => explain -> v1::ExplainResponse;
-    DumpLocksRequest => dump_locks -> v1::DumpLocksResponse;
-    ListOwnerLocksRequest => list_owner_locks -> v1::ListOwnerLocksResponse;
-    RequestRevokeRequest => request_revoke -> v1::RequestRevokeResponse;
-    BreakRequest => r#break -> v1::BreakResponse;
-    WatchRequest => watch -> tonic::Streaming<v1::LockChange>;
-    SetNamespacePolicyRequest => set_namespace_policy -> v1::SetNamespacePolicyResponse;
-    GetNamespacePolicyRequest => get_namespace_policy -> v1::GetNamespacePolicyResponse;
-    DeleteNamespacePolicyRequest => delete_namespace_policy -> v1::DeleteNamespacePolicyResponse;
-    ListNamespacePoliciesRequest => list_namespace_policies -> v1::ListNamespacePoliciesResponse;
-    HealthRequest => health -> v1::HealthResponse;
+/// Returns the time limit of one try before `until`. The last try gets some time in any case.
+fn left_of(each_try: Duration, until: Duration) -> Duration {
+    each_try.min(until.saturating_sub(Lease::now()).max(FIRST_PAUSE))
 }
 
 /// Returns whether a retry may succeed.

@@ -1,14 +1,20 @@
 //! One connection to one node: a session stream with many operations in flight, which also carries
 //! events. E10 (Session stream).
+//!
+//! A call that has no answer does not close the connection: the operation may wait for one group, and
+//! the connection serves all owners. [`ping`](Connection::ping) tells whether the node answers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use tenure_wire::cluster::MembersRequest;
+use tenure_wire::cluster::cluster_client::ClusterClient;
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Target, Identity};
@@ -17,19 +23,24 @@ use tonic::{Code, Request, Status, Streaming};
 pub(super) use v1::session_request::Op;
 pub(super) use v1::session_response::Result as Answer;
 
+use super::candidates::Candidate;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::tenure::DaemonAccess;
 
 /// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
+/// Longest message that this client decodes. Lists come in pages, so no answer comes near it; a node
+/// must not make a client allocate without a limit.
+const LONGEST_MESSAGE: usize = 64 << 20;
 /// HTTP/2 keep-alive: interval of pings, and time limit for the answer.
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
 /// Capacity of the queue of outgoing requests.
 const BUFFER: usize = 256;
 
-/// Credentials of this client, read and checked once.
+/// Credentials of this client, read from their files for each search for a node: certificates and
+/// tokens change while a program runs.
 #[derive(Clone)]
 pub(super) struct Credentials {
     tls: Option<ClientTlsConfig>,
@@ -46,7 +57,15 @@ impl Credentials {
                 )
             })
         };
-        let token = match &access.token {
+        let token = match (&access.token, &access.token_file) {
+            (Some(token), _) => Some(token.clone()),
+            (None, Some(file)) => {
+                let token = String::from_utf8_lossy(&read(file)?).into_owned();
+                Some(token.trim_end().to_owned())
+            }
+            (None, None) => None,
+        };
+        let token = match token {
             Some(token) => match format!("Bearer {token}").parse::<MetadataValue<Ascii>>() {
                 Ok(mut value) => {
                     value.set_sensitive(true);
@@ -102,13 +121,22 @@ pub(super) type EventHandler = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
 /// A session, open or broken.
 pub(super) struct Connection {
+    pub(super) address: SocketAddr,
+    /// When it was opened.
+    pub(super) opened: Instant,
+    /// A check of the node's health is running or has just ended.
+    pub(super) is_doubted: AtomicBool,
     /// For calls that the session does not carry.
     pub(super) calls: PathLockClient<Channel>,
+    channel: Channel,
+    credentials: Credentials,
     requests: mpsc::Sender<v1::SessionRequest>,
     open: PendingReplies,
     next: AtomicU64,
     on_update: EventHandler,
     reader: tokio::task::AbortHandle,
+    /// Becomes `true` when the connection is broken.
+    broken: watch::Sender<bool>,
 }
 
 /// Waiting calls by request id; `None` after the connection broke.
@@ -127,58 +155,57 @@ pub(super) enum NoAnswer {
 
 impl Connection {
     pub(super) async fn connect(
-        node: &Endpoint,
-        credentials: &Credentials,
+        candidate: &Candidate,
+        credentials: Credentials,
         on_update: EventHandler,
     ) -> Result<Connection, NoAnswer> {
+        let (node, address) = (&candidate.node, candidate.address);
         let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
-        let scheme = if credentials.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
-        let target = Target::from_shared(format!("{scheme}://{node}"))
-            .map_err(|error| broken(error.to_string()))?
-            .connect_timeout(CONNECT)
-            .tcp_nodelay(true)
-            .http2_keep_alive_interval(PING)
-            .keep_alive_timeout(PONG)
-            .keep_alive_while_idle(true);
-        let target = match &credentials.tls {
-            Some(tls) => target
-                .tls_config(tls.clone())
-                .map_err(|error| broken(words(&error)))?,
-            None => target,
-        };
+        let target = target(node, address, &credentials).map_err(|error| broken(words(&error)))?;
         let opening = async {
             let channel = target
                 .connect()
                 .await
                 .map_err(|error| broken(words(&error)))?;
-            // No limit: a list of locks may be larger than the default of 4 MiB.
-            let mut calls = PathLockClient::new(channel).max_decoding_message_size(usize::MAX);
+            let mut calls =
+                PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_MESSAGE);
             let (requests, outgoing) = mpsc::channel(BUFFER);
             let stream = credentials.sign(ReceiverStream::new(outgoing));
-            let answers = calls
-                .session(stream)
-                .await
-                .map_err(|status| refused(&status))?;
-            Ok((calls, requests, answers.into_inner()))
+            let answers = calls.session(stream).await.map_err(|status| {
+                let named = |what: String| format!("{node}: {what}");
+                match refused(&status) {
+                    NoAnswer::Broken(what) => NoAnswer::Broken(named(what)),
+                    NoAnswer::Refused(code, what) => NoAnswer::Refused(code, named(what)),
+                    NoAnswer::RefusedKey(what) => NoAnswer::RefusedKey(named(what)),
+                }
+            })?;
+            Ok((channel, calls, requests, answers.into_inner()))
         };
         // The node may accept the connection and then not answer.
-        let (calls, requests, answers) = match tokio::time::timeout(2 * CONNECT, opening).await {
-            Ok(opened) => opened?,
-            Err(_) => return Err(broken("no answer in time".into())),
-        };
+        let opened = tokio::time::timeout(2 * CONNECT, opening).await;
+        let (channel, calls, requests, answers) =
+            opened.unwrap_or_else(|_| Err(broken("no answer in time".into())))?;
         let open: PendingReplies = Arc::new(Mutex::new(Some(HashMap::new())));
-        let reader = tokio::spawn(read(answers, Arc::clone(&open), Arc::clone(&on_update)));
+        let broken = watch::Sender::new(false);
+        let breaking = Breaking {
+            open: Arc::clone(&open),
+            broken: broken.clone(),
+            on_update: Arc::clone(&on_update),
+        };
+        let reader = tokio::spawn(read(answers, breaking));
         Ok(Connection {
+            address,
+            opened: Instant::now(),
+            is_doubted: AtomicBool::new(false),
             calls,
+            channel,
+            credentials,
             requests,
             open,
             next: AtomicU64::new(1),
             on_update,
             reader: reader.abort_handle(),
+            broken,
         })
     }
 
@@ -186,59 +213,149 @@ impl Connection {
         lock(&self.open).is_some()
     }
 
+    /// Completes when the connection is broken.
+    pub(super) async fn broken(&self) {
+        // The sender is in `self`, so this cannot fail.
+        let _ = self.broken.subscribe().wait_for(|broken| *broken).await;
+    }
+
     /// Closes the connection. All waiting calls fail.
     pub(super) fn close(&self) {
         self.reader.abort();
-        break_off(&self.open, &self.on_update);
+        let breaking = Breaking {
+            open: Arc::clone(&self.open),
+            broken: self.broken.clone(),
+            on_update: Arc::clone(&self.on_update),
+        };
+        breaking.break_off();
     }
 
-    /// Sends one operation. A timeout closes the connection, because other calls on it would time
-    /// out, too.
-    pub(super) async fn call(&self, op: Op, time: Duration) -> Result<Answer, NoAnswer> {
-        let id = self.next.fetch_add(1, Ordering::Relaxed);
-        let (sender, answer) = oneshot::channel();
-        match lock(&self.open).as_mut() {
-            Some(open) => drop(open.insert(id, sender)),
-            None => return Err(NoAnswer::Broken("the connection broke".into())),
-        }
-        let request = v1::SessionRequest { id, op: Some(op) };
-        let exchange = async {
-            self.requests.send(request).await.ok()?;
-            answer.await.ok()
-        };
-        match tokio::time::timeout(time, exchange).await {
-            Ok(Some(Answer::Error(error)))
-                if error.detail() == v1::ErrorDetail::RetryWithoutKey =>
-            {
+    /// Adds the credentials to a message.
+    pub(super) fn sign<T>(&self, message: T) -> Request<T> {
+        self.credentials.sign(message)
+    }
+
+    /// Sends one operation.
+    pub(super) async fn call(&self, op: Op) -> Result<Answer, NoAnswer> {
+        match self.exchange(Some(op)).await {
+            Some(Answer::Error(error)) if error.detail() == v1::ErrorDetail::RetryWithoutKey => {
                 Err(NoAnswer::RefusedKey(error.message))
             }
-            Ok(Some(Answer::Error(error))) => {
+            Some(Answer::Error(error)) => {
                 let code = Code::from(i32::try_from(error.code).unwrap_or(2));
                 Err(NoAnswer::Refused(code, error.message))
             }
-            Ok(Some(answer)) => Ok(answer),
-            Ok(None) => Err(NoAnswer::Broken("the connection broke".into())),
-            Err(_) => {
-                self.close();
-                Err(NoAnswer::Broken("no answer in time".into()))
-            }
+            Some(answer) => Ok(answer),
+            None => Err(NoAnswer::Broken("the connection broke".into())),
+        }
+    }
+
+    /// Completes when the node has answered a request without an operation, or the connection is
+    /// broken. The node answers it with an error at once, without the cluster.
+    pub(super) async fn ping(&self) {
+        let _ = self.exchange(None).await;
+    }
+
+    async fn exchange(&self, op: Option<Op>) -> Option<Answer> {
+        let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let (sender, answer) = oneshot::channel();
+        lock(&self.open).as_mut()?.insert(id, sender);
+        let _waiting = WaitingCall {
+            open: &self.open,
+            id,
+        };
+        let request = v1::SessionRequest { id, op };
+        self.requests.send(request).await.ok()?;
+        answer.await.ok()
+    }
+
+    /// Returns the id of the cluster and its members. `None`: the daemon does not report them.
+    pub(super) async fn members(&self) -> Option<(String, Vec<Endpoint>)> {
+        let mut cluster = ClusterClient::new(self.channel.clone());
+        let request = self.sign(MembersRequest {});
+        let members = cluster.members(request).await.ok()?.into_inner();
+        let addresses = members
+            .nodes
+            .iter()
+            .filter(|node| !node.public_address.is_empty());
+        let nodes = addresses.filter_map(|node| Endpoint::list(&node.public_address).ok());
+        Some((members.cluster_id, nodes.flatten().collect()))
+    }
+}
+
+/// Describes the connection to one address of a node.
+fn target(
+    node: &Endpoint,
+    address: SocketAddr,
+    credentials: &Credentials,
+) -> Result<Target, tonic::transport::Error> {
+    let scheme = if credentials.tls.is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    let mut target = Target::from_shared(format!("{scheme}://{address}"))?
+        .connect_timeout(CONNECT)
+        .tcp_nodelay(true)
+        .http2_keep_alive_interval(PING)
+        .keep_alive_timeout(PONG)
+        .keep_alive_while_idle(true);
+    // The node keeps its name in the request, and TLS verifies it.
+    if let Ok(origin) = format!("{scheme}://{node}").parse() {
+        target = target.origin(origin);
+    }
+    match &credentials.tls {
+        Some(tls) => target.tls_config(tls.clone().domain_name(node.host())),
+        None => Ok(target),
+    }
+}
+
+/// Removes a call that is no longer waited for.
+struct WaitingCall<'a> {
+    open: &'a PendingReplies,
+    id: u64,
+}
+
+impl Drop for WaitingCall<'_> {
+    fn drop(&mut self) {
+        if let Some(open) = lock(self.open).as_mut() {
+            open.remove(&self.id);
+        }
+    }
+}
+
+/// What ends with a connection.
+struct Breaking {
+    open: PendingReplies,
+    broken: watch::Sender<bool>,
+    on_update: EventHandler,
+}
+
+impl Breaking {
+    /// Fails all waiting calls and reports the break once, whether the reader or `close` comes
+    /// first.
+    fn break_off(&self) {
+        let was_open = lock(&self.open).take().is_some();
+        if was_open {
+            self.broken.send_replace(true);
+            (self.on_update)(ConnectionEvent::Broken);
         }
     }
 }
 
 /// Delivers answers to the waiting calls until the stream ends.
-async fn read(
-    mut answers: Streaming<v1::SessionResponse>,
-    open: PendingReplies,
-    on_update: EventHandler,
-) {
+async fn read(mut answers: Streaming<v1::SessionResponse>, connection: Breaking) {
     while let Ok(Some(response)) = answers.message().await {
         match (response.id, response.result) {
-            (0, Some(Answer::Event(event))) => on_update(ConnectionEvent::Event(event)),
+            (0, Some(Answer::Event(event))) => {
+                (connection.on_update)(ConnectionEvent::Event(event));
+            }
             // Id 0 is reserved for events. Anything else with it ends the session.
             (0, _) => break,
             (id, Some(answer)) => {
-                let waiting = lock(&open).as_mut().and_then(|open| open.remove(&id));
+                let mut open = lock(&connection.open);
+                let waiting = open.as_mut().and_then(|open| open.remove(&id));
+                drop(open);
                 if let Some(waiting) = waiting {
                     let _ = waiting.send(answer);
                 }
@@ -246,15 +363,7 @@ async fn read(
             (_, None) => {}
         }
     }
-    break_off(&open, &on_update);
-}
-
-/// Fails all waiting calls and reports the break once, whether the reader or `close` comes first.
-fn break_off(open: &PendingReplies, on_update: &EventHandler) {
-    let was_open = lock(open).take().is_some();
-    if was_open {
-        on_update(ConnectionEvent::Broken);
-    }
+    connection.break_off();
 }
 
 impl Drop for Connection {

@@ -1,12 +1,14 @@
 //! Inspection and administration of daemon locks: Explain, DumpLocks, RequestRevoke, Break, Watch.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::path::Path;
 use tenure_wire::v1;
 
 use super::client::{CallFailure, DaemonClient, NO_OWNER};
+use super::connection::Connection;
 use super::{convert, failed};
 use crate::address::Address;
 use crate::backend::BreakRequest;
@@ -17,6 +19,7 @@ use crate::inspect::{
 };
 use crate::runtime;
 use crate::values::{Class, HoldId, Holder, HolderLiveness, Verdict};
+use tenure_base::Lease;
 
 pub(crate) async fn inspect(
     client: &DaemonClient,
@@ -248,6 +251,9 @@ fn split(id: Option<&HoldId>) -> (String, i64) {
 }
 
 /// Streams all changes at or below a path: E8 (Watch lock changes).
+///
+/// If the connection breaks, the watch goes on at another node. Its snapshot is compared with the
+/// last state, and the differences are reported as changes.
 pub(crate) async fn watch(
     client: &DaemonClient,
     nodes: &[Endpoint],
@@ -261,32 +267,167 @@ pub(crate) async fn watch(
         prefix: path.as_str().to_owned(),
         snapshot: true,
     };
-    let mut stream = client
-        .call_from_anywhere(request)
-        .await
-        .map_err(|trouble| failed(&place, trouble))?;
+    let (first, client) = (request.clone(), client.clone());
+    let watcher = client.clone();
+    let opened = runtime::run(async move { watcher.open_watch(first).await }).await;
+    let opened =
+        opened.unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime ended".into())));
+    let mut opened = opened.map_err(|trouble| failed(&place, trouble))?;
     let (changes, watch) = WatchStream::new();
     runtime::handle().spawn(async move {
+        let mut seen = WatchedState::default();
         loop {
-            let message = tokio::select! {
-                message = stream.message() => message,
-                () = changes.closed() => return,
-            };
-            let told = match message {
-                Ok(Some(change)) => changes.send(Ok(translated(&place, &change))),
-                Ok(None) => return,
-                Err(status) => {
-                    let trouble = CallFailure::Unreachable(status.message().to_owned());
-                    let _ = changes.send(Err(failed(&place, trouble)));
-                    return;
+            let (mut stream, link) = opened;
+            loop {
+                let message = tokio::select! {
+                    message = stream.message() => message,
+                    () = link.broken() => break,
+                    () = changes.closed() => return,
+                };
+                let Ok(Some(change)) = message else {
+                    break;
+                };
+                for change in seen.advance(change) {
+                    if changes.send(Ok(translated(&place, &change))).is_err() {
+                        return;
+                    }
+                }
+            }
+            drop((stream, link));
+            seen.begin_again();
+            // A node that ends the stream may do so again at once.
+            tokio::time::sleep(WATCH_AGAIN).await;
+            opened = loop {
+                let again = tokio::select! {
+                    again = client.open_watch(request.clone()) => again,
+                    () = changes.closed() => return,
+                };
+                match again {
+                    Ok(opened) => break opened,
+                    // An outage: the watch outlives it.
+                    Err(CallFailure::Unreachable(_)) => {}
+                    Err(trouble) => {
+                        let _ = changes.send(Err(failed(&place, trouble)));
+                        return;
+                    }
                 }
             };
-            if told.is_err() {
-                return;
-            }
         }
     });
     Ok(watch)
+}
+
+/// Delay before a watch is opened again.
+const WATCH_AGAIN: Duration = Duration::from_millis(50);
+/// How long the opening of a watch is retried before its trouble is known.
+const WATCH_TIMEOUT: Duration = Duration::from_secs(10);
+const WATCH_EACH_TRY: Duration = Duration::from_secs(4);
+
+type OpenWatch = (tonic::Streaming<v1::LockChange>, Arc<Connection>);
+
+impl DaemonClient {
+    async fn open_watch(&self, request: v1::WatchRequest) -> Result<OpenWatch, CallFailure> {
+        let until = Lease::now() + WATCH_TIMEOUT;
+        self.call_on(request, until, WATCH_EACH_TRY).await
+    }
+}
+
+/// A hold or waiter in a watch.
+type WatchedKey = (String, String, i32);
+
+/// The holds and waiters that a watch has reported.
+#[derive(Default)]
+struct WatchedState {
+    holds: BTreeMap<WatchedKey, v1::LockChange>,
+    waiters: BTreeMap<WatchedKey, v1::LockChange>,
+    /// The snapshot that a second stream has sent so far.
+    snapshot: Option<Box<WatchedState>>,
+}
+
+impl WatchedState {
+    /// The next stream starts with a snapshot, which replaces this state.
+    fn begin_again(&mut self) {
+        self.snapshot = Some(Box::default());
+    }
+
+    /// Takes a message of the stream; returns the changes to report.
+    fn advance(&mut self, change: v1::LockChange) -> Vec<v1::LockChange> {
+        let is_end = change.kind() == v1::ChangeKind::SnapshotEnd;
+        match self.snapshot.take() {
+            Some(snapshot) if is_end => {
+                let changes = self.differences(&snapshot);
+                *self = *snapshot;
+                changes
+            }
+            Some(mut snapshot) => {
+                snapshot.apply(&change);
+                self.snapshot = Some(snapshot);
+                Vec::new()
+            }
+            None => {
+                self.apply(&change);
+                vec![change]
+            }
+        }
+    }
+
+    fn apply(&mut self, change: &v1::LockChange) {
+        use v1::ChangeKind::{
+            Asked, Dequeued, Expired, Granted, Killed, Policy, Queued, Released, Snapshot,
+            SnapshotEnd, Unspecified,
+        };
+        let key = (change.path.clone(), change.owner.clone(), change.mode);
+        match change.kind() {
+            Snapshot | Granted => {
+                self.waiters.remove(&key);
+                self.holds.insert(key, change.clone());
+            }
+            Queued => drop(self.waiters.insert(key, change.clone())),
+            Released | Expired | Killed => drop(self.holds.remove(&key)),
+            Dequeued => drop(self.waiters.remove(&key)),
+            Asked | Policy | SnapshotEnd | Unspecified => {}
+        }
+    }
+
+    /// Returns the changes that lead from this state to the later one. How a hold ended is not known
+    /// any more: it is reported as released.
+    fn differences(&self, later: &WatchedState) -> Vec<v1::LockChange> {
+        let as_kind = |change: &v1::LockChange, kind: v1::ChangeKind| v1::LockChange {
+            kind: kind.into(),
+            ..change.clone()
+        };
+        let mut changes = Vec::new();
+        for (key, hold) in &self.holds {
+            if later
+                .holds
+                .get(key)
+                .is_none_or(|now| now.fence != hold.fence)
+            {
+                changes.push(as_kind(hold, v1::ChangeKind::Released));
+            }
+        }
+        for (key, waiter) in &self.waiters {
+            let is_granted = later.holds.contains_key(key);
+            if !later.waiters.contains_key(key) && !is_granted {
+                changes.push(as_kind(waiter, v1::ChangeKind::Dequeued));
+            }
+        }
+        for (key, hold) in &later.holds {
+            if self
+                .holds
+                .get(key)
+                .is_none_or(|then| then.fence != hold.fence)
+            {
+                changes.push(as_kind(hold, v1::ChangeKind::Granted));
+            }
+        }
+        for (key, waiter) in &later.waiters {
+            if !self.waiters.contains_key(key) {
+                changes.push(as_kind(waiter, v1::ChangeKind::Queued));
+            }
+        }
+        changes
+    }
 }
 
 fn translated(place: &Address, change: &v1::LockChange) -> ChangeEvent {

@@ -15,15 +15,15 @@ use std::time::Duration;
 
 use tenure_core::path::Path;
 use tenure_wire::v1;
-use tokio::sync::{Mutex as Turn, Notify, mpsc};
+use tokio::sync::{Mutex as Turn, Notify};
 
 use super::client::{Answer, Backoff, CallFailure, DaemonClient, Op};
 use super::{convert, give_back_later};
 use crate::boot_timer;
 use crate::error::LostCause;
 use crate::signals::{ReleaseRequest, Signals};
-use crate::values::{Fence, Mode, whole_millis};
-use tenure_files::Lease;
+use crate::values::{Fence, Holder, Mode, whole_millis};
+use tenure_base::Lease;
 
 /// A lock session that the daemon knows by its owner id.
 pub(super) struct Owner {
@@ -32,6 +32,8 @@ pub(super) struct Owner {
     state: Mutex<OwnerState>,
     changed: Notify,
     released: Notify,
+    /// Wakes the waiting acquire: there is news for it.
+    news: Notify,
     kind: OwnerKind,
     /// Serializes the acquires of a session: R83 (one pending entry per namespace).
     pub(super) turn: Arc<Turn<()>>,
@@ -41,7 +43,9 @@ pub(super) struct Owner {
 #[derive(Default)]
 struct OwnerState {
     leases: BTreeMap<String, HeldClaims>,
-    waiting: Option<mpsc::UnboundedSender<WaitUpdate>>,
+    /// What the waiting acquire has not taken yet. Events of one kind count once, however many
+    /// there are.
+    news: WaitNews,
     /// A renewal task runs.
     is_kept: bool,
     renew_now: bool,
@@ -108,17 +112,22 @@ pub(super) struct HeldClaim {
     /// stores the token).
     pub(super) fence: AtomicU64,
     pub(super) namespace: String,
+    /// When its acquire was sent.
+    pub(super) acquired: Duration,
     pub(super) signals: Arc<Signals>,
 }
 
-/// An event for a waiting acquire.
-pub(super) enum WaitUpdate {
-    Granted {
-        namespace: String,
-        fence: Option<Fence>,
-    },
-    Killed,
-    LinkBroke,
+/// The events for a waiting acquire since it asked last.
+#[derive(Default)]
+pub(super) struct WaitNews {
+    /// GRANT events, by namespace.
+    pub(super) granted: BTreeMap<String, Option<Fence>>,
+    /// The owner was killed as a whole, and its queue entries with it.
+    pub(super) is_killed: bool,
+    /// The daemon must be asked again: the connection broke, or a hold in this namespace was taken
+    /// away, perhaps with the queue entry.
+    pub(super) ask_again: bool,
+    killed_in: Vec<String>,
 }
 
 impl HeldClaim {
@@ -140,6 +149,7 @@ impl Owner {
     pub(super) fn new(id: &str, ttl: Duration, kind: OwnerKind) -> Arc<Owner> {
         Arc::new(Owner {
             released: Notify::new(),
+            news: Notify::new(),
             kind,
             id: id.to_owned(),
             ttl,
@@ -233,7 +243,7 @@ impl Owner {
             for claim in claims {
                 let (held_path, fence) = (claim.held_path(), claim.fence.load(Ordering::Relaxed));
                 for older in state.claims().filter(|held| held.held_path() == held_path) {
-                    older.fence.store(fence, Ordering::Relaxed);
+                    older.fence.fetch_max(fence, Ordering::Relaxed);
                 }
             }
             let holding = state
@@ -285,29 +295,42 @@ impl Owner {
         self.changed.notify_one();
     }
 
-    /// Returns the channel of events for a waiting acquire. There is one at a time: `turn`
-    /// serializes them.
-    pub(super) fn wait(&self) -> mpsc::UnboundedReceiver<WaitUpdate> {
-        let (sender, update) = mpsc::unbounded_channel();
-        self.lock().waiting = Some(sender);
-        update
+    /// Forgets the news of earlier acquires. There is one acquire at a time: `turn` serializes them.
+    pub(super) fn begin_wait(&self) {
+        self.lock().news = WaitNews::default();
+    }
+
+    /// Waits for news and takes them. `namespace` is the one that the acquire waits in.
+    pub(super) async fn take_news(&self, namespace: &str) -> WaitNews {
+        loop {
+            let news = self.news.notified();
+            let mut taken = std::mem::take(&mut self.lock().news);
+            taken.ask_again |= taken.killed_in.iter().any(|killed| killed == namespace);
+            if taken.ask_again || taken.is_killed || !taken.granted.is_empty() {
+                return taken;
+            }
+            news.await;
+        }
     }
 
     /// Handles an event for this owner.
     pub(super) fn hear(self: &Arc<Owner>, client: &DaemonClient, event: &v1::Event) {
+        let namespace = event.namespace.clone();
         match event.r#type() {
-            v1::EventType::Grant => self.tell_waiting(WaitUpdate::Granted {
-                namespace: event.namespace.clone(),
-                fence: convert::fence(event.fence),
-            }),
-            v1::EventType::Revoke => self.asked(),
+            v1::EventType::Grant => {
+                let fence = convert::fence(event.fence);
+                self.tell_waiting(|news| {
+                    news.granted.insert(namespace, fence);
+                });
+            }
+            v1::EventType::Revoke => self.asked(client, &namespace),
+            v1::EventType::Killed if namespace.is_empty() => {
+                self.tell_waiting(|news| news.is_killed = true);
+                self.lose_everything(client);
+            }
             v1::EventType::Killed => {
-                self.tell_waiting(WaitUpdate::Killed);
-                if event.namespace.is_empty() {
-                    self.lose_everything(client);
-                } else {
-                    tokio::spawn(Arc::clone(self).look_what_is_left(client.clone()));
-                }
+                self.tell_waiting(|news| news.killed_in.push(namespace));
+                tokio::spawn(Arc::clone(self).compare(client.clone()));
             }
             v1::EventType::Unspecified => {}
         }
@@ -320,20 +343,40 @@ impl Owner {
             state.compare_now = true;
         }
         self.changed.notify_one();
-        self.tell_waiting(WaitUpdate::LinkBroke);
+        self.tell_waiting(|news| news.ask_again = true);
     }
 
-    fn tell_waiting(&self, update: WaitUpdate) {
-        if let Some(waiting) = &self.lock().waiting {
-            let _ = waiting.send(update);
-        }
+    fn tell_waiting(&self, add: impl FnOnce(&mut WaitNews)) {
+        add(&mut self.lock().news);
+        self.news.notify_one();
     }
 
-    fn asked(&self) {
-        let request = ReleaseRequest::default();
-        self.claims()
-            .iter()
-            .for_each(|claim| claim.signals.ask(&request));
+    /// Passes on a release request to the claims of a namespace; without one, to all.
+    ///
+    /// Events carry no requester. The first waiter for a path is the one that the release would
+    /// serve, so the request names it, with its purpose.
+    fn asked(self: &Arc<Owner>, client: &DaemonClient, namespace: &str) {
+        let mut claims = self.claims();
+        claims.retain(|claim| {
+            let is_meant = namespace.is_empty() || claim.namespace == namespace;
+            is_meant && claim.signals.asked().is_none()
+        });
+        let (owner, client) = (Arc::clone(self), client.clone());
+        tokio::spawn(async move {
+            for claim in claims {
+                let until = Lease::now() + owner.each_try();
+                let explained = client.explain(&claim.path, until).await;
+                let waiter = explained.ok().and_then(|explained| {
+                    let mut waiters = explained.waiters_ahead.into_iter();
+                    waiters.find(|waiter| waiter.owner != owner.id)
+                });
+                let by = waiter.map_or_else(Holder::default, |waiter| {
+                    convert::holder_or_owner(waiter.holder.as_ref(), &waiter.owner)
+                });
+                let reason = Some(by.purpose.clone()).filter(|purpose| !purpose.is_empty());
+                claim.signals.ask(&ReleaseRequest { by, reason });
+            }
+        });
     }
 
     fn claims(&self) -> Vec<Arc<HeldClaim>> {
@@ -350,28 +393,11 @@ impl Owner {
         self.release_lost(client, &lost, Needed::Always);
     }
 
-    /// Handles a KILLED event for one namespace: claims that the daemon does not list now are lost.
-    /// Without an answer, all are.
-    async fn look_what_is_left(self: Arc<Owner>, client: DaemonClient) {
-        let claims = self.claims();
-        if claims.is_empty() {
-            return;
-        }
-        let until = Lease::now() + self.each_try();
-        match client.owner_locks(&self.id, until, self.each_try()).await {
-            Ok(left) => self.lose_unlisted(&client, &claims, &left),
-            Err(_) => {
-                let lost = self.lose_all_taken(&claims);
-                self.release_lost(&client, &lost, Needed::Always);
-            }
-        }
-    }
-
-    /// Compares the claims with the daemon's list after a connection broke, because a KILLED event
-    /// may have been lost with it.
+    /// Compares the claims with the daemon's list: after a KILLED event for one namespace, and after a
+    /// connection broke, because such an event may have been lost with it.
     ///
-    /// Runs after a renewal was answered on the new connection, so later events arrive. Without an
-    /// answer nothing is lost: the lease still limits the holds, and the query is retried.
+    /// Then it runs after a renewal was answered on the new connection, so later events arrive.
+    /// Without an answer nothing is lost: the lease still limits the holds, and the query is retried.
     async fn compare(self: Arc<Owner>, client: DaemonClient) {
         loop {
             let claims = self.claims();
@@ -476,6 +502,9 @@ impl Owner {
                 // claims as lost.
                 () = boot_timer::until(plan.safe_until) => Ok(()),
             };
+            if renewed.is_err() && Lease::now() > plan.in_danger {
+                client.leave_node(self.each_try());
+            }
             if renewed.is_ok() {
                 backoff.reset();
                 if std::mem::take(&mut self.lock().compare_now) {
@@ -508,10 +537,12 @@ impl Owner {
             state.is_kept = !state.leases.is_empty();
             let leases = state.leases.values().map(|holding| holding.lease);
             let renew_at = leases.clone().map(|lease| lease.renew_at()).min();
+            let in_danger = leases.clone().map(|lease| lease.sent + lease.ttl / 2).min();
             let safe_until = leases.map(|lease| lease.safe_until()).min();
             renew_at
                 .zip(safe_until)
                 .map(|(renew_at, safe_until)| RenewalPlan {
+                    in_danger: in_danger.unwrap_or(safe_until),
                     namespaces: state.leases.keys().cloned().collect(),
                     is_due: state.renew_now || renew_at <= Lease::now(),
                     renew_at,
@@ -555,10 +586,10 @@ impl Owner {
             (v1::RenewStatus::Ok, _) => {
                 self.renewed(namespaces, Lease::new(sent, self.ttl));
                 if answer.revoke_requested {
-                    self.asked();
+                    self.asked(client, "");
                 }
             }
-            (v1::RenewStatus::Lost, [one]) => return self.lost_in(client, one).await,
+            (v1::RenewStatus::Lost, [one]) => return self.lost_in(client, one, sent).await,
             // One of the namespaces is lost, but the answer does not say which: R90 (Renew with
             // domains). Renew them one by one.
             (v1::RenewStatus::Lost, several) => {
@@ -577,27 +608,21 @@ impl Owner {
     /// Handles LOST for one namespace: the lease has ended, or the daemon took a hold from it. The
     /// list of locks shows which.
     ///
-    /// Returns an error if some claims are left: then the lease must be renewed again after the
-    /// daemon has the release of the lost ones.
+    /// Claims that were acquired after the renewal was `sent` are not concerned: they may belong to
+    /// the next lease.
+    ///
+    /// Returns an error if there is no list, or if some claims are left: then the lease must be
+    /// renewed again after the daemon has the release of the lost ones.
     async fn lost_in(
         self: &Arc<Owner>,
         client: &DaemonClient,
         namespace: &str,
+        sent: Duration,
     ) -> Result<(), CallFailure> {
-        let claims: Vec<Arc<HeldClaim>> = {
-            let state = self.lock();
-            let holding = state.leases.get(namespace);
-            holding.map_or_else(Vec::new, |holding| holding.claims.clone())
-        };
+        let claims = self.concerned(namespace, sent);
         let until = Lease::now() + self.each_try();
-        let left = client.owner_locks(&self.id, until, self.each_try()).await;
-        // Without a list, the daemon may still have the claims under a lease that continues with
-        // later acquires.
-        let needed = match left {
-            Ok(_) => Needed::WithLease,
-            Err(_) => Needed::Always,
-        };
-        let left = left.unwrap_or_default();
+        // Without a list nothing is lost here: `plan` ends the claims with their lease.
+        let left = client.owner_locks(&self.id, until, self.each_try()).await?;
         if claims
             .iter()
             .any(|claim| left.iter().any(|lock| claim.is(lock)))
@@ -616,8 +641,17 @@ impl Owner {
                 lost.push(claim);
             }
         }
-        self.release_lost(client, &lost, needed);
+        self.release_lost(client, &lost, Needed::WithLease);
         Ok(())
+    }
+
+    /// Returns the claims of a namespace that were acquired before `sent`.
+    fn concerned(&self, namespace: &str, sent: Duration) -> Vec<Arc<HeldClaim>> {
+        let state = self.lock();
+        let holding = state.leases.get(namespace);
+        let claims = holding.into_iter().flat_map(|holding| &holding.claims);
+        let concerned = claims.filter(|claim| claim.acquired <= sent);
+        concerned.cloned().collect()
     }
 
     /// Stores a confirmed lease. The later sending wins, because answers may overtake each other.
@@ -674,6 +708,8 @@ struct RenewalPlan {
     namespaces: Vec<String>,
     is_due: bool,
     renew_at: Duration,
+    /// Half of a ttl has passed without a confirmed renewal: a node that cannot renew is left.
+    in_danger: Duration,
     safe_until: Duration,
 }
 
@@ -705,6 +741,7 @@ mod tests {
             mode: Mode::Exclusive,
             fence: AtomicU64::new(1),
             namespace: "t:/a".to_owned(),
+            acquired: Lease::now(),
             signals: Signals::new(&place),
         })
     }
@@ -739,19 +776,43 @@ mod tests {
         assert_eq!(owner.claims().len(), claims.len());
     }
 
-    /// Claims that are lost without a list may still exist on the daemon, so they are released.
+    /// Without a list nothing is lost early: the lease limits the claims.
     #[tokio::test]
-    async fn claims_that_are_lost_without_a_list_are_released() {
+    async fn nothing_is_lost_without_a_list() {
         let client = client();
         let (owner, claims) = holding(&client, &["t:/a/x"]);
-        Arc::clone(&owner).look_what_is_left(client.clone()).await;
-        assert!(owner.claims().is_empty());
-        assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
-        // The same if a renewal was answered with LOST.
+        let lost = owner.lost_in(&client, "t:/a", Lease::now()).await;
+        assert!(lost.is_err());
+        assert_eq!(owner.claims().len(), claims.len());
+        assert!(owner.lock().releasing.is_empty());
+    }
+
+    /// A LOST answer says nothing of what was acquired after its renewal was sent.
+    #[tokio::test]
+    async fn a_late_answer_does_not_end_what_was_acquired_after_it() {
+        let client = client();
+        let sent = Lease::now();
         let (owner, claims) = holding(&client, &["t:/a/x"]);
-        owner.lost_in(&client, "t:/a").await.unwrap();
-        assert!(owner.claims().is_empty());
-        assert_eq!(owner.lock().releasing, vec![claims[0].held_path()]);
+        assert!(claims[0].acquired > sent);
+        let concerned = owner.concerned("t:/a", sent);
+        assert!(concerned.is_empty());
+        assert_eq!(owner.concerned("t:/a", Lease::now()).len(), 1);
+    }
+
+    /// News of one kind count once, and a GRANT keeps its namespace.
+    #[tokio::test]
+    async fn news_of_one_kind_count_once() {
+        let owner = Owner::new("amy", TTL, OwnerKind::Session);
+        owner.begin_wait();
+        (0..5).for_each(|_| owner.link_broke());
+        let news = owner.take_news("t:/a").await;
+        assert!(news.ask_again && news.granted.is_empty());
+        owner.hear(&client(), &killed("t:/b"));
+        let waiting = owner.take_news("t:/a");
+        let none = tokio::time::timeout(Duration::from_millis(50), waiting).await;
+        assert!(none.is_err(), "another namespace is no news");
+        owner.hear(&client(), &killed("t:/a"));
+        assert!(owner.take_news("t:/a").await.ask_again);
     }
 
     /// A path that was released and acquired again while the list was queried is neither lost nor

@@ -95,7 +95,7 @@ impl Tenure {
 }
 
 impl DaemonClient {
-    async fn policy<Q: super::client::RpcCall>(&self, request: Q) -> Result<Q::Answer, Error> {
+    async fn policy<Q: super::rpc_table::RpcCall>(&self, request: Q) -> Result<Q::Answer, Error> {
         let answer = self.call_from_anywhere(request).await;
         answer.map_err(|trouble| failed(&inspect::everything(&[]), trouble))
     }

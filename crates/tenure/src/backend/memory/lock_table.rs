@@ -5,10 +5,11 @@
 
 use std::collections::HashMap;
 use std::ops::{Deref, DerefMut};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
+use tenure_base::Token;
 use tenure_core::command::{self, Acquire, Command, Release, RequestKind as Taking, Selection};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::{AcquireOutcome, Applied, Outcome};
@@ -17,7 +18,6 @@ use tenure_core::policy::{Algorithm, Mode as CoreMode};
 use tenure_core::query::HeldLock;
 use tenure_core::space::{HashSeed, Space, SpaceLimits};
 use tenure_core::value::{Fence as CoreFence, OwnerId, QueueTtl, Stamp};
-use tenure_files::Token;
 use tokio::sync::{Mutex as Turn, oneshot};
 
 use super::convert::{holder_in, longest, route};
@@ -100,6 +100,8 @@ pub(super) struct OwnerClaim {
     /// The newest fence, zero for none. A later acquire of the same session raises it: R69 (OK
     /// stores the token).
     pub(super) fence: AtomicU64,
+    /// There is a guard for it; before that the claim only waits.
+    pub(super) is_granted: AtomicBool,
     pub(super) signals: Arc<Signals>,
 }
 
@@ -196,7 +198,23 @@ impl TableInner {
         outcome
     }
 
-    pub(super) fn move_fence(&self, owner: &OwnerId, claim: &OwnerClaim, fence: Option<CoreFence>) {
+    /// Records that a claim has a guard now.
+    pub(super) fn granted(
+        &mut self,
+        owner: &OwnerId,
+        claim: &Arc<OwnerClaim>,
+        fence: Option<CoreFence>,
+    ) {
+        self.move_fence(owner, claim, fence);
+        claim.is_granted.store(true, Ordering::Relaxed);
+        // It may have been broken between the grant and this call.
+        if !self.holds(owner, claim) {
+            let signals = Arc::clone(&claim.signals);
+            self.update.push(MemoryNotice::Broken(signals));
+        }
+    }
+
+    fn move_fence(&self, owner: &OwnerId, claim: &OwnerClaim, fence: Option<CoreFence>) {
         let number = fence.map_or(0, CoreFence::number);
         let held = self
             .owners
@@ -323,7 +341,10 @@ impl TableInner {
                 self.update.extend(asked);
             }
             EventKind::Killed => {
-                let broken = owner_entry.holds.iter().filter(|claim| !is_held(claim));
+                let is_broken = |claim: &&Arc<OwnerClaim>| {
+                    claim.is_granted.load(Ordering::Relaxed) && !is_held(claim)
+                };
+                let broken = owner_entry.holds.iter().filter(is_broken);
                 let broken = broken.map(|claim| MemoryNotice::Broken(Arc::clone(&claim.signals)));
                 self.update.extend(broken);
                 if let Some(waiting) = owner_entry.waiting.take() {

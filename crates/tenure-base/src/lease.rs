@@ -6,7 +6,35 @@
 
 use std::time::Duration;
 
-use crate::clock::boottime;
+/// Returns the time since boot, including suspended time: the clock of leases (K35 (lease time)).
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub fn boottime() -> Duration {
+    read(rustix::time::ClockId::Boottime)
+}
+
+/// Returns the time since an arbitrary start, including suspended time: on other Unix systems that
+/// this crate is built for, the monotonic clock counts it.
+#[cfg(all(unix, not(any(target_os = "linux", target_os = "android"))))]
+pub fn boottime() -> Duration {
+    read(rustix::time::ClockId::Monotonic)
+}
+
+/// Returns the time since the first call. The performance counter of Windows includes suspended time.
+#[cfg(not(unix))]
+pub fn boottime() -> Duration {
+    static START: std::sync::LazyLock<std::time::Instant> =
+        std::sync::LazyLock::new(std::time::Instant::now);
+    START.elapsed()
+}
+
+#[cfg(unix)]
+fn read(clock: rustix::time::ClockId) -> Duration {
+    let now = rustix::time::clock_gettime(clock);
+    Duration::new(
+        u64::try_from(now.tv_sec).unwrap_or(0),
+        u32::try_from(now.tv_nsec).unwrap_or(0),
+    )
+}
 
 /// The lease that a confirmed renewal grants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

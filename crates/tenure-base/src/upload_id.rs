@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::error::Class;
+use crate::class::Class;
 
 /// Bytes reserved for what is added to a name: `.` before, `.lock.tenure-<16 hex>` after (U2).
 const SPARE: usize = 24;
@@ -68,7 +68,8 @@ impl UploadId {
     }
 
     /// Returns the subdirectory, if any, and the last component.
-    pub(crate) fn split(&self) -> (Option<&str>, &str) {
+    #[doc(hidden)]
+    pub fn split(&self) -> (Option<&str>, &str) {
         match self.0.rsplit_once('/') {
             Some((dir, name)) => (Some(dir), name),
             None => (None, &self.0),
