@@ -47,7 +47,7 @@ use crate::tree::Tree;
 use crate::value::{Fence, Stamp};
 use crate::wait_lists::WaitLists;
 
-use self::idempotency::SpaceAnswers;
+use self::idempotency::{ROOM_FACTOR, ScopedKey, SpaceAnswers};
 use self::namespaces::Namespaces;
 use self::policy_change::{RegionFloor, Routes};
 use self::retained::Capacity;
@@ -56,6 +56,7 @@ use self::sessions::Sessions;
 pub(crate) use self::claims::Claim;
 pub(crate) use self::namespaces::NamespaceState;
 pub(crate) use self::queue::Waiter;
+pub use self::snapshot::SpaceImage;
 pub use crate::hash::HashSeed;
 
 /// The newest rules that this release knows. Every change of an outcome, or of the encoding of a
@@ -139,6 +140,8 @@ pub struct Space {
     minted: u64,
     // The number of leases longer than `SHORT_LEASE_MS`, which need ticks.
     long_leases: u32,
+    // The number of all leases.
+    leases: u32,
     watching: bool,
     // Waiters to re-check before the command ends: (number, waiter).
     pending: BTreeSet<(u64, Id<Waiter>)>,
@@ -226,6 +229,7 @@ impl Space {
             order_from: 0,
             minted: 0,
             long_leases: 0,
+            leases: 0,
             watching: false,
             pending: BTreeSet::new(),
             out: Effects::default(),
@@ -284,15 +288,33 @@ impl Space {
                 Outcome::Done
             }
             Command::Rules { number } => {
-                if self.rules < 2 && number >= 2 {
-                    self.order_from = self.order();
-                }
-                self.rules = self.rules.max(number);
+                self.raise_rules(number);
                 Outcome::Done
             }
         };
         debug_assert!(self.pending.is_empty(), "every freed waiter was looked at");
         outcome
+    }
+
+    /// Switches to newer rules.
+    fn raise_rules(&mut self, number: u32) {
+        if self.rules < 2 && number >= 2 {
+            self.order_from = self.order();
+            self.answers.rename_all(ScopedKey::hashed);
+            let waiters: Vec<_> = self.waiters.iter().map(|(id, _)| id).collect();
+            for id in waiters {
+                let answers = &mut self.waiters[id].answers;
+                *answers = answers.iter().map(ScopedKey::hashed).collect();
+            }
+            self.share_answers();
+        }
+        self.rules = self.rules.max(number);
+    }
+
+    /// Remembers more answers and shares the room among the namespaces, since rules 2.
+    fn share_answers(&mut self) {
+        let limit = (self.limits.answers as usize).saturating_mul(ROOM_FACTOR);
+        self.answers.share_room(limit);
     }
 
     /// Returns the effects collected since they were last cleared.

@@ -170,6 +170,14 @@ impl Tree {
         }
     }
 
+    /// Returns a copy for [`Tree::path`] alone.
+    pub(crate) fn image(&mut self) -> Tree {
+        Tree {
+            nodes: self.nodes.image(),
+            ..Tree::new(self.hasher)
+        }
+    }
+
     /// Creates the root of a namespace.
     pub(crate) fn plant(&mut self) -> Id<PathNode> {
         self.nodes.insert(PathNode::new("", None))

@@ -389,6 +389,7 @@ impl Node {
                 self.turn.stop = Some(format!("the log cannot be written: {why}"));
             }
             Input::SnapshotSaved { group, index } => self.snapshot_saved(group, index),
+            Input::SnapshotEncoded(snapshot) => self.snapshot_encoded(snapshot),
             Input::CutLog { group } => self.cut_log(group),
             Input::Change { id, group, change } => self.ask_change(id, group, change),
             Input::Transfer { group, to } => {

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::conflict::{
     AcquireDecision, QueuePosition, Requester, StaleFence, new_pairs, written_paths,
 };
-use super::idempotency::{KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::idempotency::{KeyName, KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
 use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::queue::{Waiter, WantedPath};
@@ -32,10 +32,10 @@ impl Space {
         if let Some(version) = self.outdated(&acquire.route, all_paths(&acquire)) {
             return AcquireOutcome::Refused(Refusal::Outdated { version });
         }
-        let key = acquire.key.clone().map(|key| ScopedKey {
+        let key = acquire.key.as_ref().map(|key| ScopedKey {
             call: KeyedCall::Acquire,
             namespace: acquire.route.namespace.clone(),
-            key,
+            key: KeyName::new(key, self.rules),
         });
         let fingerprint = key.as_ref().map(|_| acquire_fingerprint(&acquire));
         let keyed = key.zip(fingerprint);
@@ -419,14 +419,16 @@ impl Space {
             .saturating_add(ttl.millis())
             .saturating_add(COVER_SLACK_MS);
         let there = &mut self.sessions[session];
-        let born = there.lease.map_or(epoch, |lease| lease.born);
-        let was_long = there.lease.is_some_and(|lease| is_long(lease.ttl));
+        let before = there.lease;
+        let born = before.map_or(epoch, |lease| lease.born);
+        let was_long = before.is_some_and(|lease| is_long(lease.ttl));
         there.lease = Some(Lease {
             ttl,
             cover,
             epoch,
             born,
         });
+        self.leases += u32::from(before.is_none());
         self.long_leases -= u32::from(was_long);
         self.long_leases += u32::from(is_long(ttl));
         epoch

@@ -188,6 +188,8 @@ impl Space {
         }
         assert_eq!(claims, self.claims.len(), "claims without a session");
         assert_eq!(long, self.long_leases, "long leases miscounted");
+        let leases = u32::try_from(self.leases().count()).unwrap_or(u32::MAX);
+        assert_eq!(leases, self.leases, "leases miscounted");
         for (number, state) in self.namespaces.iter() {
             let counted = by_namespace.get(&number).copied().unwrap_or(0);
             assert_eq!(

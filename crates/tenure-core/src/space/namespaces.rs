@@ -64,6 +64,18 @@ impl Namespaces {
         }
     }
 
+    /// Returns a copy that finds namespaces by number only.
+    pub(super) fn image(&mut self) -> Namespaces {
+        Namespaces {
+            slab: self.slab.image(),
+            oldest: self.oldest,
+            newest: self.newest,
+            idle: self.idle,
+            floor: self.floor,
+            ..Namespaces::new(self.hasher, self.limit)
+        }
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.slab.len()
     }

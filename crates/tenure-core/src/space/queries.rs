@@ -485,7 +485,7 @@ impl Space {
     pub fn counts(&self) -> Counts {
         Counts {
             namespaces: u64::from(self.namespaces.len()),
-            leases: self.leases().count() as u64,
+            leases: u64::from(self.leases),
             claims: u64::from(self.claims.len()),
             waiters: u64::from(self.waiters.len()),
             marks: u64::from(self.marks.len()),

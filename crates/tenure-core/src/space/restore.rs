@@ -33,6 +33,9 @@ impl Space {
         let version = take_snapshot_version(&mut input)?;
         let mut space = Space::new(take_limits(&mut input)?, seed);
         space.rules = take_rules(version, &mut input)?;
+        if space.rules >= 2 {
+            space.share_answers();
+        }
         space.time = input.number()?;
         space.epoch = input.number()?;
         space.minted = input.number()?;
@@ -128,6 +131,7 @@ impl Space {
             if lease.is_some() {
                 self.sessions[session].set_asked_until(input.number()?);
             }
+            self.leases += u32::from(lease.is_some());
             self.long_leases +=
                 u32::from(lease.is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS));
             self.take_claims(input, session, &mut claims)?;
@@ -363,7 +367,7 @@ impl Space {
         waiters: &BTreeMap<u64, Id<Waiter>>,
     ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
-            let key: ScopedKey = input.take()?;
+            let key = ScopedKey::take(input, self.rules)?;
             let fingerprint = input.take()?;
             let end = input.number()?;
             let answer: StoredAnswer = input.take()?;
