@@ -3,7 +3,8 @@
 use std::task::Waker;
 
 use tenure_node::{
-    Answer, Channel, ClientRequest, Failure, GroupId, Input, NodeId, SnapshotImage, Status, StreamId,
+    Answer, Channel, ClientRequest, Failure, GroupId, Input, NodeId, SnapshotImage, Status,
+    StreamId,
 };
 use tokio::sync::oneshot;
 

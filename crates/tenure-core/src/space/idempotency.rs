@@ -4,14 +4,14 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::codec::{DecodeError, Reader, Writer};
 use crate::command::{Acquire, Hold, Release, RequestKind, WaitMode};
 use crate::hash::Fingerprint;
 use crate::idempotency::{IdempotencyTable, TableKey};
 use crate::path::Namespace;
 use crate::policy::Mode;
-use crate::value::{Fence, Holder, Key};
-use crate::codec::{DecodeError, Reader, Writer};
 use crate::record_enum;
+use crate::value::{Fence, Holder, Key};
 
 /// A key with its scope (R104: scope of a key). The derived order keeps all namespaces that know a
 /// key adjacent.

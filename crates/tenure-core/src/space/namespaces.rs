@@ -31,6 +31,8 @@ pub(crate) struct NamespaceState {
     pub(super) capacities: u32,
     /// NEW paths that wait (R85: queue size limit).
     pub(super) waiting_paths: u32,
+    /// The sum of the levels of these paths (R85).
+    pub(super) waiting_levels: u64,
     older: Option<Id<NamespaceState>>,
     newer: Option<Id<NamespaceState>>,
     pub(super) idle: bool,
@@ -106,6 +108,7 @@ impl Namespaces {
             marks: 0,
             capacities: 0,
             waiting_paths: 0,
+            waiting_levels: 0,
             older: None,
             newer: None,
             idle: false,

@@ -48,6 +48,7 @@ impl Space {
             sessions: self.sessions.image(),
             waiters: self.waiters.image(),
             next_waiter: self.next_waiter,
+            waiting_levels: self.waiting_levels,
             ends: BTreeSet::new(),
             links: WaitLists::new(),
             marks: self.marks.image(),
@@ -62,6 +63,7 @@ impl Space {
             leases: self.leases,
             watching: false,
             pending: self.pending.clone(),
+            woken: 0,
             out: Effects::default(),
         })
     }
@@ -259,10 +261,16 @@ impl Space {
         }
     }
 
-    /// Encodes the rules 2 part: the start of the common number sequence, recently moved regions,
-    /// and the holds released under each key.
+    /// Encodes the rules 2 part: the start of the common number sequence, the size of a batch and the
+    /// waiters that are left for the next commands, recently moved regions, and the holds released
+    /// under each key.
     fn put_order(&self, out: &mut Writer) {
         out.number(self.order_from);
+        out.put(&self.limits.batch);
+        out.length(self.pending.len());
+        for (number, _) in &self.pending {
+            out.number(*number);
+        }
         out.number(self.routes.all_moved.end);
         out.number(self.routes.all_moved.version);
         out.length(self.routes.moved.len());
@@ -296,6 +304,8 @@ fn put_limits(out: &mut Writer, limits: &SpaceLimits) {
         capacities,
         waiting_paths,
         events,
+        // Rules 1 have no such limit: see `put_order`.
+        batch: _,
     } = limits;
     for limit in [
         marks,

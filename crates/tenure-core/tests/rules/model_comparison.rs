@@ -40,6 +40,18 @@ impl ModelPair {
         pair
     }
 
+    /// A pair whose commands grant and end so many waiters each.
+    pub(crate) fn with_batch(batch: u32) -> ModelPair {
+        let limits = SpaceLimits {
+            batch,
+            ..SpaceLimits::default()
+        };
+        let mut pair = ModelPair::alone(limits);
+        pair.alone = false;
+        pair.model = Model::with_batch(batch as usize);
+        pair
+    }
+
     /// A space with small limits. The model has none, so nothing is compared.
     pub(crate) fn alone(limits: SpaceLimits) -> ModelPair {
         let mut space = Space::new(limits, HashSeed(7));
@@ -237,6 +249,10 @@ impl ModelPair {
                 &self.space.is_blocking(&namespace, owner, path, reason, now),
                 &model.is_blocking(&namespace, owner, path, reason),
             )?;
+        }
+        if self.space.next_waiter_end().is_some_and(|end| end <= now) {
+            // The space still sees waiters that the next commands end.
+            return Ok(());
         }
         let route = self.world.table.resolve(path);
         for mode in [Mode::Write, Mode::Read, Mode::ReadTree] {
