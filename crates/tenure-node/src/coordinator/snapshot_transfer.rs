@@ -234,12 +234,11 @@ impl Node {
         let Some(base) = self.transfers.encoding.remove(&id) else {
             return;
         };
-        let is_busy = self.transfers.offered.contains_key(&id);
         let Some(group) = self.group(id) else {
             return;
         };
         // A member that was added since would not accept it; consensus asks for another one.
-        if is_busy || base.place.index != snapshot.index || base.membership != *group.membership() {
+        if base.place.index != snapshot.index || base.membership != *group.membership() {
             return;
         }
         let place = base.place;
