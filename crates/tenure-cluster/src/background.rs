@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender};
 
 use tenure_log::{RealDisk, Snapshots, SpareJob};
-use tenure_node::{Input, Snapshot};
+use tenure_node::{Input, SnapshotImage};
 
 use crate::driver::Runner;
 use crate::job::Job;
@@ -12,7 +12,9 @@ use crate::log_writer::{LogJob, save};
 /// A job of the background thread.
 pub(crate) enum BackgroundJob {
     /// Saves the state of a group beside the log.
-    Save(Snapshot),
+    Save(SnapshotImage),
+    /// Encodes the state of a group for a peer.
+    Encode(SnapshotImage),
     /// Fills the next log file with zeros.
     Spare(SpareJob<RealDisk>),
 }
@@ -26,17 +28,20 @@ pub(crate) fn run(
 ) {
     for job in background {
         match job {
-            BackgroundJob::Save(snapshot) => match save(snapshots, &snapshot) {
+            BackgroundJob::Save(image) => match save(snapshots, &image.encode()) {
                 Ok(()) => runner.push(Job::Input(Input::SnapshotSaved {
-                    group: snapshot.group,
-                    index: snapshot.index,
+                    group: image.group,
+                    index: image.index,
                 })),
                 Err(error) => {
                     // A disk that cannot store a snapshot cannot be trusted with the log either.
-                    let why = format!("{}: {error}", snapshot.group);
+                    let why = format!("{}: {error}", image.group);
                     runner.push(Job::Input(Input::WriteFailed { why }));
                 }
             },
+            BackgroundJob::Encode(image) => {
+                runner.push(Job::Input(Input::SnapshotEncoded(image.encode())));
+            }
             BackgroundJob::Spare(job) => {
                 let _ = log_writer.send(LogJob::Spare(job.run()));
             }

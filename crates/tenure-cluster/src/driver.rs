@@ -367,10 +367,10 @@ impl Driver {
         }
     }
 
-    fn led_state(&self, group: GroupId) -> Option<LedState> {
+    fn led_state(&mut self, group: GroupId) -> Option<LedState> {
         let term = self.node.led_term(group)?;
-        let (index, state) = self.node.state_of(group)?;
-        Some(LedState { term, index, state })
+        let state = self.node.image_of(group)?;
+        Some(LedState { term, state })
     }
 
     /// Returns whether a stopping node has nothing more to hand over, or no more time.
@@ -475,6 +475,9 @@ impl Driver {
             }
             Output::SaveSnapshot(snapshot) => {
                 let _ = self.background.send(BackgroundJob::Save(snapshot));
+            }
+            Output::EncodeSnapshot(image) => {
+                let _ = self.background.send(BackgroundJob::Encode(image));
             }
             Output::Stop { why } => return Some(why),
             Output::Send {

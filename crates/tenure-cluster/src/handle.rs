@@ -264,8 +264,14 @@ impl Handle {
         // A deposed leader never leads again in the same term. So a node that leads in one term
         // before and after the round led throughout, and the round confirmed this leadership.
         let led = self.ask(|reply| Job::State(group, reply)).await.flatten()?;
-        let LedState { index, state, .. } = led;
-        (led.term == term).then_some((index, state))
+        let LedState { state, .. } = led;
+        if led.term != term {
+            return None;
+        }
+        // Encoding a large state takes long, and this thread serves connections.
+        let encoded = tokio::task::spawn_blocking(move || state.encode()).await;
+        let snapshot = encoded.ok()?;
+        Some((snapshot.index, snapshot.data))
     }
 
     /// Sends a query to the node thread. `None`: the node has ended.

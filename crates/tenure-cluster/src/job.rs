@@ -2,9 +2,9 @@
 
 use std::task::Waker;
 
-use bytes::Bytes;
 use tenure_node::{
-    Answer, Channel, ClientRequest, Failure, GroupId, Input, NodeId, Status, StreamId,
+    Answer, Channel, ClientRequest, Failure, GroupId, Input, NodeId, SnapshotImage, Status,
+    StreamId,
 };
 use tokio::sync::oneshot;
 
@@ -68,13 +68,11 @@ pub(crate) enum Job {
     Stop,
 }
 
-/// State of a group at its serving leader, in the snapshot format.
+/// State of a group at its serving leader.
 pub(crate) struct LedState {
     /// Term of the leadership.
     pub(crate) term: u64,
-    /// Index of the last entry that the state contains.
-    pub(crate) index: u64,
-    pub(crate) state: Bytes,
+    pub(crate) state: SnapshotImage,
 }
 
 /// The result of a call.

@@ -91,6 +91,9 @@ impl TestPeer {
                     group: saved.group,
                     index: saved.index,
                 }),
+                Output::EncodeSnapshot(image) => {
+                    self.inbox.push(Input::SnapshotEncoded(image.encode()));
+                }
                 // Everything is durable at once, so no frame waits.
                 Output::Send { to, frame, .. } => sent.push((to, frame)),
                 Output::Answer { answer, .. } => self.answers.push(answer.unwrap()),

@@ -147,6 +147,10 @@ impl Walk {
 /// Maximum number of owners that a [`Search`] visits.
 pub const MAX_SEARCHED: usize = 4096;
 
+/// Maximum number of edges that a [`Search`] follows. A search that needs more ends without a
+/// result: its owner waits, and its lease and its time in the queue end as always.
+pub const MAX_EDGES: usize = 16_384;
+
 /// Breadth-first search for a cycle through one owner, over all edges (E5). It finds a shortest
 /// cycle. It reads the waits of that cycle again to confirm it, and starts over if one of them has
 /// ended.
@@ -157,6 +161,8 @@ pub struct Search {
     reached_by: BTreeMap<OwnerId, WaitEdgeSeen>,
     frontier: BTreeSet<OwnerId>,
     waiting: BTreeSet<OwnerId>,
+    // How many edges were followed, also before the search started over.
+    edges: usize,
     suspected: Option<Suspected>,
     cycle: Option<Vec<OwnerId>>,
 }
@@ -177,6 +183,7 @@ impl Search {
             frontier: BTreeSet::from([start.clone()]),
             waiting: BTreeSet::new(),
             reached_by: BTreeMap::new(),
+            edges: 0,
             suspected: None,
             cycle: None,
             start,
@@ -198,8 +205,15 @@ impl Search {
                 self.cycle = Some(core::mem::take(&mut suspected.owners));
                 return Vec::new();
             }
-            Some(_) => *self = Search::new(self.start.clone()),
+            Some(_) => {
+                let edges = self.edges;
+                *self = Search::new(self.start.clone());
+                self.edges = edges;
+            }
             None => {}
+        }
+        if self.edges >= MAX_EDGES {
+            return Vec::new();
         }
         self.waiting = core::mem::take(&mut self.frontier);
         self.waiting.iter().cloned().collect()
@@ -230,6 +244,7 @@ impl Search {
             return;
         }
         for wait in waits {
+            self.edges += 1;
             if wait.blocker == self.start {
                 self.suspect(wait);
                 return;
@@ -340,6 +355,32 @@ mod tests {
             }
         }
         assert_eq!(search.cycle(), Some(&owners(&["a", "b"])[..]));
+    }
+
+    /// E5: a search that meets very many edges ends.
+    #[test]
+    fn e5_a_search_follows_a_limited_number_of_edges() {
+        let mut search = Search::new(owner("a"));
+        let mut rounds = 0;
+        let mut asked = 0;
+        loop {
+            let round = search.round();
+            if round.is_empty() {
+                break;
+            }
+            rounds += 1;
+            for one in round {
+                asked += 1;
+                // Everybody waits for a hundred others, and nobody for the start.
+                let to = (0..100).map(|number| owner(&alloc::format!("{}.{number}", one.as_str())));
+                search.answer(&one, None, to);
+            }
+        }
+        assert_eq!(search.cycle(), None);
+        assert!(
+            asked <= 1 + 100 + MAX_SEARCHED,
+            "{asked} owners, {rounds} rounds"
+        );
     }
 
     fn place(waiter: u64) -> WaitPosition {

@@ -52,7 +52,7 @@ pub(crate) struct Evicted<T> {
     pub(crate) value: T,
 }
 
-impl<T> IdleTable<T> {
+impl<T: Clone> IdleTable<T> {
     pub(crate) fn new(hasher: Hasher) -> IdleTable<T> {
         IdleTable {
             table: HashTable::new(),
@@ -61,6 +61,17 @@ impl<T> IdleTable<T> {
             newest: None,
             idle: 0,
             hasher,
+        }
+    }
+
+    /// Returns a copy for [`IdleTable::iter`] alone.
+    pub(crate) fn image(&mut self) -> IdleTable<T> {
+        IdleTable {
+            entries: self.entries.image(),
+            oldest: self.oldest,
+            newest: self.newest,
+            idle: self.idle,
+            ..IdleTable::new(self.hasher)
         }
     }
 

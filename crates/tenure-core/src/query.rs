@@ -149,6 +149,17 @@ pub struct WaitsFor {
     pub owners: Vec<OwnerId>,
 }
 
+/// Which wait-for edges a question about several owners returns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EdgeDetail {
+    /// All edges of every owner.
+    All,
+    /// As many as needed to reach every owner that all edges reach. Of the waiters in a line only
+    /// the latest one asked about lists everything ahead of it; the others list the one ahead of
+    /// them. So the number of edges grows with the line, not with its square.
+    Reachable,
+}
+
 /// Events that follow a sequence number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EventsAfter {

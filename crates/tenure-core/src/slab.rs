@@ -4,7 +4,12 @@
 //! Freed numbers are reused, last freed first. So the numbers are a function of the history and
 //! equal on every replica as long as a snapshot keeps them. Snapshots do so for claims, whose
 //! numbers are paging cursors.
+//!
+//! Copy on write: [`Slab::image`] returns a copy that shares all chunks, in time proportional to
+//! the number of chunks. The first change of a shared chunk copies that chunk. So a snapshot of a
+//! million values is encoded by another thread, and no command waits for more than one chunk.
 
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::cmp::Ordering;
 use core::fmt;
@@ -100,10 +105,41 @@ enum Slot<T> {
     Used(T),
 }
 
+/// Up to [`CHUNK`] slots.
+#[derive(Clone, Debug)]
+enum Chunk<T> {
+    Own(Vec<Slot<T>>),
+    /// Shared with an image, or was shared until that image was dropped.
+    Shared(Arc<Vec<Slot<T>>>),
+}
+
+impl<T> Chunk<T> {
+    fn slots(&self) -> &[Slot<T>] {
+        match self {
+            Chunk::Own(slots) => slots,
+            Chunk::Shared(slots) => slots,
+        }
+    }
+}
+
+impl<T: Clone> Chunk<T> {
+    fn slots_mut(&mut self) -> &mut Vec<Slot<T>> {
+        if let Chunk::Shared(shared) = self {
+            // The last owner takes the slots back without a copy.
+            let slots = Arc::unwrap_or_clone(core::mem::take(shared));
+            *self = Chunk::Own(slots);
+        }
+        match self {
+            Chunk::Own(slots) => slots,
+            Chunk::Shared(_) => unreachable!("it was just made an own one"),
+        }
+    }
+}
+
 /// A chunked arena with a free list.
 #[derive(Clone, Debug)]
 pub(crate) struct Slab<T> {
-    chunks: Vec<Vec<Slot<T>>>,
+    chunks: Vec<Chunk<T>>,
     free: Option<Id<T>>,
     slots: u32,
     len: u32,
@@ -130,12 +166,68 @@ impl<T> Slab<T> {
 
     fn slot(&self, id: Id<T>) -> Option<&Slot<T>> {
         let (chunk, at) = split(id);
-        self.chunks.get(chunk)?.get(at)
+        self.chunks.get(chunk)?.slots().get(at)
     }
 
+    fn next_new(&self) -> Id<T> {
+        Id::new(self.slots).expect("fewer than 2^32 - 1 values")
+    }
+
+    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
+        match self.slot(id)? {
+            Slot::Used(value) => Some(value),
+            Slot::Free { .. } => None,
+        }
+    }
+
+    /// All values with their ids, in the order of the numbers.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
+        (0u32..)
+            .zip(self.chunks.iter().flat_map(Chunk::slots))
+            .filter_map(|(number, slot)| match slot {
+                Slot::Used(value) => Some((Id::new(number)?, value)),
+                Slot::Free { .. } => None,
+            })
+    }
+
+    /// Returns the free ids, in the order of their reuse.
+    pub(crate) fn free_ids(&self) -> impl Iterator<Item = Id<T>> {
+        let mut at = self.free;
+        core::iter::from_fn(move || {
+            let id = at?;
+            match self.slot(id)? {
+                Slot::Free { next } => {
+                    at = *next;
+                    Some(id)
+                }
+                Slot::Used(_) => None,
+            }
+        })
+    }
+
+    /// Returns a copy that shares all chunks.
+    pub(crate) fn image(&mut self) -> Slab<T> {
+        let share = |chunk: &mut Chunk<T>| {
+            let shared = match chunk {
+                Chunk::Own(slots) => Arc::new(core::mem::take(slots)),
+                Chunk::Shared(shared) => Arc::clone(shared),
+            };
+            *chunk = Chunk::Shared(Arc::clone(&shared));
+            Chunk::Shared(shared)
+        };
+        Slab {
+            chunks: self.chunks.iter_mut().map(share).collect(),
+            free: self.free,
+            slots: self.slots,
+            len: self.len,
+        }
+    }
+}
+
+impl<T: Clone> Slab<T> {
     fn slot_mut(&mut self, id: Id<T>) -> Option<&mut Slot<T>> {
         let (chunk, at) = split(id);
-        self.chunks.get_mut(chunk)?.get_mut(at)
+        self.chunks.get_mut(chunk)?.slots_mut().get_mut(at)
     }
 
     /// Adds a value that contains its own id.
@@ -144,17 +236,13 @@ impl<T> Slab<T> {
         self.insert(value(id))
     }
 
-    fn next_new(&self) -> Id<T> {
-        Id::new(self.slots).expect("fewer than 2^32 - 1 values")
-    }
-
     pub(crate) fn insert(&mut self, value: T) -> Id<T> {
         self.len += 1;
         let Some(id) = self.free else {
             return self.push(Slot::Used(value));
         };
         let (chunk, at) = split(id);
-        let slot = &mut self.chunks[chunk][at];
+        let slot = &mut self.chunks[chunk].slots_mut()[at];
         if let Slot::Free { next } = *slot {
             self.free = next;
         }
@@ -177,43 +265,11 @@ impl<T> Slab<T> {
         }
     }
 
-    pub(crate) fn get(&self, id: Id<T>) -> Option<&T> {
-        match self.slot(id)? {
-            Slot::Used(value) => Some(value),
-            Slot::Free { .. } => None,
-        }
-    }
-
     pub(crate) fn get_mut(&mut self, id: Id<T>) -> Option<&mut T> {
         match self.slot_mut(id)? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
-    }
-
-    /// All values with their ids, in the order of the numbers.
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (Id<T>, &T)> {
-        (0u32..)
-            .zip(self.chunks.iter().flatten())
-            .filter_map(|(number, slot)| match slot {
-                Slot::Used(value) => Some((Id::new(number)?, value)),
-                Slot::Free { .. } => None,
-            })
-    }
-
-    /// Returns the free ids, in the order of their reuse.
-    pub(crate) fn free_ids(&self) -> impl Iterator<Item = Id<T>> {
-        let mut at = self.free;
-        core::iter::from_fn(move || {
-            let id = at?;
-            match self.slot(id)? {
-                Slot::Free { next } => {
-                    at = *next;
-                    Some(id)
-                }
-                Slot::Used(_) => None,
-            }
-        })
     }
 
     /// Restores a slab: values by number (`None` if free), and the free ids in order. Returns
@@ -257,9 +313,9 @@ impl<T> Slab<T> {
         if chunk == self.chunks.len() {
             // Only the first chunk grows gradually, so that a small slab stays small.
             let capacity = if chunk == 0 { 4 } else { CHUNK };
-            self.chunks.push(Vec::with_capacity(capacity));
+            self.chunks.push(Chunk::Own(Vec::with_capacity(capacity)));
         }
-        self.chunks[chunk].push(slot);
+        self.chunks[chunk].slots_mut().push(slot);
         self.slots += 1;
         id
     }
@@ -280,7 +336,7 @@ impl<T> Index<Id<T>> for Slab<T> {
     }
 }
 
-impl<T> IndexMut<Id<T>> for Slab<T> {
+impl<T: Clone> IndexMut<Id<T>> for Slab<T> {
     fn index_mut(&mut self, id: Id<T>) -> &mut T {
         self.get_mut(id).expect("an id in use")
     }
@@ -319,6 +375,30 @@ mod tests {
         assert!(Slab::restore(vec![Some('a'), None, None], &[id(1), id(1)]).is_none());
         assert!(Slab::restore(vec![Some('a'), None], &[id(0)]).is_none());
         assert!(Slab::restore(vec![Some('a'), None], &[]).is_none());
+    }
+
+    #[test]
+    fn an_image_keeps_its_values_while_the_arena_changes() {
+        let mut slab = Slab::new();
+        let ids: Vec<Id<u32>> = (0..3000).map(|value| slab.insert(value)).collect();
+        slab.remove(ids[5]);
+        let image = slab.image();
+        slab[ids[0]] = 70;
+        slab.remove(ids[2000]);
+        slab.insert(71);
+        slab.insert(72);
+        slab.insert(73);
+        let second = slab.image();
+        slab[ids[0]] = 74;
+        assert_eq!((image.get(ids[0]), image.get(ids[5])), (Some(&0), None));
+        assert_eq!(image.get(ids[2000]), Some(&2000));
+        assert_eq!(image.free_ids().collect::<Vec<_>>(), vec![ids[5]]);
+        assert_eq!((image.len(), image.slots()), (2999, 3000));
+        assert_eq!(second.get(ids[0]), Some(&70));
+        assert_eq!((second.len(), second.slots()), (3001, 3001));
+        drop((image, second));
+        slab[ids[1]] = 75;
+        assert_eq!((slab[ids[0]], slab[ids[1]], slab[ids[2]]), (74, 75, 2));
     }
 
     #[test]

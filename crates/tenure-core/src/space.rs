@@ -47,7 +47,7 @@ use crate::tree::Tree;
 use crate::value::{Fence, Stamp};
 use crate::wait_lists::WaitLists;
 
-use self::idempotency::SpaceAnswers;
+use self::idempotency::{ROOM_FACTOR, ScopedKey, SpaceAnswers};
 use self::namespaces::Namespaces;
 use self::policy_change::{RegionFloor, Routes};
 use self::retained::Capacity;
@@ -56,6 +56,7 @@ use self::sessions::Sessions;
 pub(crate) use self::claims::Claim;
 pub(crate) use self::namespaces::NamespaceState;
 pub(crate) use self::queue::Waiter;
+pub use self::snapshot::SpaceImage;
 pub use crate::hash::HashSeed;
 
 /// The newest rules that this release knows. Every change of an outcome, or of the encoding of a
@@ -88,6 +89,9 @@ pub struct SpaceLimits {
     pub waiting_paths: u32,
     /// Events kept for 30 s (R122: events are always delivered); beyond it the oldest is dropped.
     pub events: u32,
+    /// Waiters that one command grants, and waiters that it ends because their time is over (R87:
+    /// when waiters are granted). The following commands do the rest. Since rules 2.
+    pub batch: u32,
 }
 
 impl Default for SpaceLimits {
@@ -102,6 +106,7 @@ impl Default for SpaceLimits {
             capacities: 16_384,
             waiting_paths: 262_144,
             events: 65_536,
+            batch: 2048,
         }
     }
 }
@@ -122,6 +127,8 @@ pub struct Space {
     waiters: Slab<Waiter>,
     // The number of the last waiter.
     next_waiter: u64,
+    // The sum of the levels of all waiting paths.
+    waiting_levels: u64,
     // Deadlines of waiters: (end, number, waiter).
     ends: BTreeSet<(u64, u64, Id<Waiter>)>,
     links: WaitLists,
@@ -139,9 +146,13 @@ pub struct Space {
     minted: u64,
     // The number of leases longer than `SHORT_LEASE_MS`, which need ticks.
     long_leases: u32,
+    // The number of all leases.
+    leases: u32,
     watching: bool,
-    // Waiters to re-check before the command ends: (number, waiter).
+    // Waiters to re-check: (number, waiter). By rules 1 none is left when a command ends.
     pending: BTreeSet<(u64, Id<Waiter>)>,
+    // How many waiters the present command has granted or removed in its wake-up passes.
+    woken: u32,
     out: Effects,
 }
 
@@ -215,6 +226,7 @@ impl Space {
             sessions: Sessions::new(hasher),
             waiters: Slab::new(),
             next_waiter: 0,
+            waiting_levels: 0,
             ends: BTreeSet::new(),
             links: WaitLists::new(),
             marks: IdleTable::new(hasher),
@@ -226,8 +238,10 @@ impl Space {
             order_from: 0,
             minted: 0,
             long_leases: 0,
+            leases: 0,
             watching: false,
             pending: BTreeSet::new(),
+            woken: 0,
             out: Effects::default(),
             limits,
         }
@@ -259,6 +273,7 @@ impl Space {
     /// Applies one command like [`Space::apply`], but collects its effects in [`Space::effects`],
     /// so that a caller that applies many commands reuses the lists.
     pub fn act(&mut self, stamp: Stamp, command: Command) -> Outcome {
+        self.woken = 0;
         self.pass_time(stamp);
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
@@ -284,15 +299,36 @@ impl Space {
                 Outcome::Done
             }
             Command::Rules { number } => {
-                if self.rules < 2 && number >= 2 {
-                    self.order_from = self.order();
-                }
-                self.rules = self.rules.max(number);
+                self.raise_rules(number);
                 Outcome::Done
             }
         };
-        debug_assert!(self.pending.is_empty(), "every freed waiter was looked at");
+        debug_assert!(
+            self.pending.is_empty() || self.woken >= self.limits.batch,
+            "every freed waiter was looked at"
+        );
         outcome
+    }
+
+    /// Switches to newer rules.
+    fn raise_rules(&mut self, number: u32) {
+        if self.rules < 2 && number >= 2 {
+            self.order_from = self.order();
+            self.answers.rename_all(ScopedKey::hashed);
+            let waiters: Vec<_> = self.waiters.iter().map(|(id, _)| id).collect();
+            for id in waiters {
+                let answers = &mut self.waiters[id].answers;
+                *answers = answers.iter().map(ScopedKey::hashed).collect();
+            }
+            self.share_answers();
+        }
+        self.rules = self.rules.max(number);
+    }
+
+    /// Remembers more answers and shares the room among the namespaces, since rules 2.
+    fn share_answers(&mut self) {
+        let limit = (self.limits.answers as usize).saturating_mul(ROOM_FACTOR);
+        self.answers.share_room(limit);
     }
 
     /// Returns the effects collected since they were last cleared.
@@ -300,23 +336,27 @@ impl Space {
         &mut self.out
     }
 
-    /// Advances the time: what is due at the stamp ends before the command applies (leases.md).
+    /// Advances the time: what is due at the stamp ends before the command applies (leases.md), up to
+    /// the limit of a batch.
     fn pass_time(&mut self, stamp: Stamp) {
         self.time = self.time.max(stamp.time);
         self.wall = stamp.wall;
         let mut sessions = Vec::new();
-        while let Some((end, _, id)) = self.ends.first().copied()
+        let most = match self.rules {
+            0..2 => usize::MAX,
+            _ => self.limits.batch as usize,
+        };
+        while sessions.len() < most
+            && let Some((end, _, id)) = self.ends.first().copied()
             && end <= self.time
         {
             sessions.push(self.waiters[id].session);
             self.leave(id);
         }
-        if !sessions.is_empty() {
-            for session in sessions {
-                self.settle_session(session);
-            }
-            self.wake_waiters();
+        for session in sessions {
+            self.settle_session(session);
         }
+        self.wake_waiters();
         self.answers.forget(self.time);
         self.events.forget(self.time);
         self.forget_capacities();

@@ -49,22 +49,123 @@ pub(crate) struct OrderedChildren {
 /// Nodes with fewer children are scanned.
 const FEW_CHILDREN: usize = 32;
 
-/// State that few nodes have.
+/// State that few nodes have. A waiter needs one at every node above its path, where only `below`
+/// is used, so the rest is boxed.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeExtra {
-    /// Claims, when there are several, by owner: writers or permits, readers, readers of the tree.
-    pub(crate) claims_by_owner: [BTreeMap<OwnerId, Id<Claim>>; 3],
-    /// Waiters for exactly this path, by number: those for writing, reading, reading the tree.
-    pub(crate) here: [PathQueue; 3],
+    /// Claims, when there are several.
+    claims_by_owner: Option<Box<ClaimsByOwner>>,
+    /// Waiters for exactly this path, by number, each with the index of the path among its own:
+    /// those for writing, reading, reading the tree.
+    here: Option<Box<[PathQueue; 3]>>,
     /// Waiters for paths strictly below, by number, with how many such paths, by [`Side`].
     pub(crate) below: [PathQueue; 2],
     /// Heads of the wait lists of waiters blocked at this node.
     pub(crate) rings: [Option<Id<WaitLink>>; RINGS],
+    /// No waiter in [`NodeRing::AmongOwn`] has more claims of its own below, by [`Side`].
+    pub(crate) most_own: SideCounts,
     ordered: Option<Box<OrderedChildren>>,
 }
 
-/// The waiters in one queue by number: each with its id and the number of its paths counted here.
-pub(crate) type PathQueue = BTreeMap<u64, (Id<Waiter>, u32)>;
+const _: () = assert!(
+    core::mem::size_of::<NodeExtra>() <= 88,
+    "a level of a waiting path must stay cheap"
+);
+
+/// Claims by owner: writers or permits, readers, readers of the tree.
+pub(crate) type ClaimsByOwner = [BTreeMap<OwnerId, Id<Claim>>; 3];
+
+/// The waiters in one queue by number. Most queues have one.
+#[derive(Clone, Debug)]
+pub(crate) enum PathQueue {
+    One(u64, QueuedPath),
+    /// Never an empty map.
+    Others(Option<Box<BTreeMap<u64, QueuedPath>>>),
+}
+
+/// A waiter in a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct QueuedPath {
+    pub(crate) waiter: Id<Waiter>,
+    /// The index of the path among the waiter's, or the number of its paths below.
+    pub(crate) paths: u32,
+}
+
+impl PathQueue {
+    const EMPTY: PathQueue = PathQueue::Others(None);
+
+    pub(crate) fn is_empty(&self) -> bool {
+        matches!(self, PathQueue::Others(None))
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            PathQueue::One(..) => 1,
+            PathQueue::Others(others) => others.as_ref().map_or(0, |others| others.len()),
+        }
+    }
+
+    pub(crate) fn get(&self, number: u64) -> Option<QueuedPath> {
+        match self {
+            PathQueue::One(only, queued) => (*only == number).then_some(*queued),
+            PathQueue::Others(others) => others.as_ref()?.get(&number).copied(),
+        }
+    }
+
+    pub(crate) fn get_mut(&mut self, number: u64) -> Option<&mut QueuedPath> {
+        match self {
+            PathQueue::One(only, queued) => (*only == number).then_some(queued),
+            PathQueue::Others(others) => others.as_mut()?.get_mut(&number),
+        }
+    }
+
+    /// Adds a waiter that is not in the queue.
+    pub(crate) fn insert(&mut self, number: u64, queued: QueuedPath) {
+        match self {
+            PathQueue::Others(None) => *self = PathQueue::One(number, queued),
+            PathQueue::Others(Some(others)) => {
+                others.insert(number, queued);
+            }
+            PathQueue::One(first, one) => {
+                let both = [(*first, *one), (number, queued)];
+                *self = PathQueue::Others(Some(Box::new(BTreeMap::from(both))));
+            }
+        }
+    }
+
+    pub(crate) fn remove(&mut self, number: u64) {
+        match self {
+            PathQueue::One(only, _) if *only == number => *self = PathQueue::EMPTY,
+            PathQueue::One(..) | PathQueue::Others(None) => {}
+            PathQueue::Others(Some(others)) => {
+                others.remove(&number);
+                if others.is_empty() {
+                    *self = PathQueue::EMPTY;
+                }
+            }
+        }
+    }
+
+    /// The waiters with smaller numbers, in order.
+    pub(crate) fn before(
+        &self,
+        end: u64,
+    ) -> impl DoubleEndedIterator<Item = (u64, QueuedPath)> + '_ {
+        let (one, others) = match self {
+            PathQueue::One(only, queued) => (Some((*only, *queued)), None),
+            PathQueue::Others(others) => (None, others.as_ref().map(|all| all.range(..end))),
+        };
+        let others = others.into_iter().flatten();
+        one.filter(|(only, _)| *only < end)
+            .into_iter()
+            .chain(others.map(|(number, queued)| (*number, *queued)))
+    }
+
+    /// All waiters, in order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, QueuedPath)> + '_ {
+        self.before(u64::MAX)
+    }
+}
 
 /// The claims, or waiters, below a node are counted on two sides: the conflict rule never tells the
 /// two read modes apart there.
@@ -120,23 +221,54 @@ pub(crate) const RINGS: usize = 6;
 impl NodeExtra {
     fn new() -> NodeExtra {
         NodeExtra {
-            claims_by_owner: Default::default(),
-            here: Default::default(),
-            below: Default::default(),
+            claims_by_owner: None,
+            here: None,
+            below: [PathQueue::EMPTY; 2],
             rings: [None; RINGS],
+            most_own: [0, 0],
             ordered: None,
         }
     }
 
     /// Returns the waiters for exactly this path in one mode.
     pub(crate) fn line(&self, mode: Mode) -> &PathQueue {
-        &self.here[mode as usize]
+        const NO_WAITERS: &PathQueue = &PathQueue::EMPTY;
+        let here = self.here.as_ref();
+        here.map_or(NO_WAITERS, |here| &here[mode as usize])
+    }
+
+    pub(crate) fn line_mut(&mut self, mode: Mode) -> &mut PathQueue {
+        let none = || Box::new([PathQueue::EMPTY; 3]);
+        &mut self.here.get_or_insert_with(none)[mode as usize]
+    }
+
+    /// Returns the claims by owner, if there are several.
+    pub(crate) fn claims_by_owner(&self) -> Option<&ClaimsByOwner> {
+        self.claims_by_owner.as_deref()
+    }
+
+    pub(crate) fn claims_by_owner_mut(&mut self) -> &mut ClaimsByOwner {
+        self.claims_by_owner.get_or_insert_default()
+    }
+
+    /// Frees the boxes that have become empty.
+    fn shrink(&mut self) {
+        if let Some(here) = &self.here
+            && here.iter().all(PathQueue::is_empty)
+        {
+            self.here = None;
+        }
+        if let Some(claims) = &self.claims_by_owner
+            && claims.iter().all(BTreeMap::is_empty)
+        {
+            self.claims_by_owner = None;
+        }
     }
 
     fn is_empty(&self) -> bool {
-        self.claims_by_owner.iter().all(BTreeMap::is_empty)
-            && self.here.iter().all(BTreeMap::is_empty)
-            && self.below.iter().all(BTreeMap::is_empty)
+        self.claims_by_owner.is_none()
+            && self.here.is_none()
+            && self.below.iter().all(PathQueue::is_empty)
             && self.rings == [None; RINGS]
             && self.ordered.is_none()
     }
@@ -167,6 +299,14 @@ impl Tree {
             extras: Slab::new(),
             children: HashTable::new(),
             hasher,
+        }
+    }
+
+    /// Returns a copy for [`Tree::path`] alone.
+    pub(crate) fn image(&mut self) -> Tree {
+        Tree {
+            nodes: self.nodes.image(),
+            ..Tree::new(self.hasher)
         }
     }
 
@@ -365,11 +505,13 @@ impl Tree {
 
     /// Frees the extra of a node if it is empty.
     pub(crate) fn settle_extra(&mut self, node: Id<PathNode>) {
-        if let Some(extra) = self.nodes[node].extra
-            && self.extras[extra].is_empty()
-        {
-            self.extras.remove(extra);
-            self.nodes[node].extra = None;
+        if let Some(extra) = self.nodes[node].extra {
+            let there = &mut self.extras[extra];
+            there.shrink();
+            if there.is_empty() {
+                self.extras.remove(extra);
+                self.nodes[node].extra = None;
+            }
         }
     }
 

@@ -276,8 +276,11 @@ impl Cluster {
                 Output::Answer { id, answer, .. } => {
                     answers.push((id, answer.expect("nothing fails in a benchmark")));
                 }
-                Output::SaveSnapshot(Snapshot { group, index, .. }) => {
+                Output::SaveSnapshot(SnapshotImage { group, index, .. }) => {
                     self.inputs[at].push(Input::SnapshotSaved { group, index });
+                }
+                Output::EncodeSnapshot(image) => {
+                    self.inputs[at].push(Input::SnapshotEncoded(image.encode()));
                 }
                 Output::Stop { why } => panic!("{why}"),
                 Output::Changed { .. }

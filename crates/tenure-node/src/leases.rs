@@ -220,11 +220,13 @@ impl Leases {
         self.places.next()
     }
 
-    /// Moves every lease with a passed deadline and without pending renewals to `ending`, numbered
-    /// from `number` on, and returns them.
-    pub(crate) fn due(&mut self, now_ms: u64, mut number: u64) -> Vec<LeaseNumber> {
+    /// Moves leases with a passed deadline and without pending renewals to `ending`, earliest first
+    /// and at most so many, numbered from `number` on, and returns them.
+    pub(crate) fn due(&mut self, now_ms: u64, mut number: u64, most: usize) -> Vec<LeaseNumber> {
         let mut ending = Vec::new();
-        while let Some(which) = self.places.take(now_ms) {
+        while ending.len() < most
+            && let Some(which) = self.places.take(now_ms)
+        {
             let slot = &mut self.slots[which as usize];
             let LeaseState::Running { deadline, renewed } = slot.state.state() else {
                 continue;
@@ -257,21 +259,34 @@ mod tests {
         leases.set(B, 200);
         leases.set(A, 100);
         assert_eq!(leases.next_due(), Some(100));
-        assert!(leases.due(99, 1).is_empty());
-        assert_eq!(leases.due(100, 1), [A]);
-        assert_eq!(leases.due(500, 2), [B]);
-        assert!(leases.due(u64::MAX, 3).is_empty());
+        assert!(leases.due(99, 1, 9).is_empty());
+        assert_eq!(leases.due(100, 1, 9), [A]);
+        assert_eq!(leases.due(500, 2, 9), [B]);
+        assert!(leases.due(u64::MAX, 3, 9).is_empty());
         assert_eq!(leases.standing(B), Some(LeaseStanding::Ending(2)));
+    }
+
+    #[test]
+    fn deadlines_come_due_in_batches() {
+        let mut leases = Leases::default();
+        leases.set(B, 100);
+        leases.set(A, 100);
+        let first = leases.due(100, 1, 1);
+        assert_eq!(leases.next_due(), Some(100));
+        let second = leases.due(100, 2, 1);
+        assert_eq!(first.len() + second.len(), 2);
+        assert_ne!(first, second);
+        assert_eq!(leases.next_due(), None);
     }
 
     #[test]
     fn a_lease_set_again_leaves_ending() {
         let mut leases = Leases::default();
         leases.set(A, 100);
-        assert_eq!(leases.due(100, 1).len(), 1);
+        assert_eq!(leases.due(100, 1, 9).len(), 1);
         leases.set(A, 300);
-        assert!(leases.due(299, 2).is_empty());
-        assert_eq!(leases.due(300, 2), [A]);
+        assert!(leases.due(299, 2, 9).is_empty());
+        assert_eq!(leases.due(300, 2, 9), [A]);
     }
 
     #[test]
@@ -279,20 +294,20 @@ mod tests {
         let mut leases = Leases::default();
         leases.set(A, 1_000);
         leases.renew(A, 2_000);
-        assert!(leases.due(1_999, 1).is_empty());
+        assert!(leases.due(1_999, 1, 9).is_empty());
         leases.renew(A, 2_500);
         leases.renew(A, 2_100);
         leases.set_later(A, 2_200);
         leases.renew(A, 2_300);
         assert!(leases.renewed_since_set(A));
-        assert!(leases.due(2_499, 1).is_empty());
-        assert_eq!(leases.due(2_500, 1), [A]);
+        assert!(leases.due(2_499, 1, 9).is_empty());
+        assert_eq!(leases.due(2_500, 1, 9), [A]);
         assert!(leases.renewed_since_set(A));
         leases.set_later(A, 3_000);
         assert!(!leases.renewed_since_set(A));
         // An acquire may want less.
         leases.set(A, 2_700);
-        assert_eq!(leases.due(2_700, 2), [A]);
+        assert_eq!(leases.due(2_700, 2, 9), [A]);
     }
 
     /// Step 2: a renewal received before the deadline is waited for; afterwards the end is not lost.
@@ -302,11 +317,11 @@ mod tests {
         leases.set(A, 100);
         let first = leases.renewal_joins(A).unwrap();
         let second = leases.renewal_joins(A).unwrap();
-        assert!(leases.due(150, 1).is_empty());
+        assert!(leases.due(150, 1, 9).is_empty());
         leases.renewal_leaves(first);
-        assert!(leases.due(150, 1).is_empty());
+        assert!(leases.due(150, 1, 9).is_empty());
         leases.renewal_leaves(second);
-        assert_eq!(leases.due(150, 1), [A]);
+        assert_eq!(leases.due(150, 1, 9), [A]);
     }
 
     #[test]
@@ -318,7 +333,7 @@ mod tests {
             assert_eq!(leases.standing(A), None);
             assert!(leases.renewal_joins(A).is_none());
         }
-        assert!(leases.due(u64::MAX, 1).is_empty());
+        assert!(leases.due(u64::MAX, 1, 9).is_empty());
         assert_eq!(leases.slots.len(), 1);
         assert_eq!(leases.next_due(), None);
     }
@@ -331,8 +346,8 @@ mod tests {
             leases.set(A, then);
             leases.ended(A);
             leases.set(A, now);
-            assert!(leases.due(now - 1, 1).is_empty());
-            assert_eq!(leases.due(now, 1), [A]);
+            assert!(leases.due(now - 1, 1, 9).is_empty());
+            assert_eq!(leases.due(now, 1, 9), [A]);
         }
     }
 
@@ -345,9 +360,9 @@ mod tests {
         leases.set(A, 100);
         let new = leases.renewal_joins(A).unwrap();
         leases.renewal_leaves(old);
-        assert!(leases.due(100, 1).is_empty(), "the new one still waits");
+        assert!(leases.due(100, 1, 9).is_empty(), "the new one still waits");
         leases.renewal_leaves(new);
-        assert_eq!(leases.due(100, 1), [A]);
+        assert_eq!(leases.due(100, 1, 9), [A]);
     }
 
     /// Promise 5: what was held and released long ago costs nothing.

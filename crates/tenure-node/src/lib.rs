@@ -32,7 +32,8 @@
 //! only after a sync. A [`LogWrite::Cut`] refers to a snapshot that was saved by
 //! [`Output::SaveSnapshot`] and reported by [`Input::SnapshotSaved`]. A [`LogWrite::Installed`]
 //! refers to a snapshot that comes with its batch in [`WriteBatch::snapshots`] and must be durable
-//! *before* the batch is written. Older snapshots of the group may be deleted when the batch is
+//! *before* the batch is written. Encoding a large snapshot takes long, so a thread of its own
+//! should call [`SnapshotImage::encode`]. Older snapshots of the group may be deleted when the batch is
 //! durable. Never retry a failed write or sync: report [`Input::WriteFailed`], and the node stops.
 //!
 //! **Sending.** [`Output::Send`] frames leave in the given order, per peer and channel. A frame
@@ -91,7 +92,7 @@ pub use request::{
     ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
 };
 
-pub use snapshot::lift;
+pub use snapshot::{SnapshotImage, lift};
 
 /// Identifies a request within one process. Chosen by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -191,6 +192,8 @@ pub enum Input {
         /// The index of the last entry that the snapshot includes.
         index: u64,
     },
+    /// The result of [`Output::EncodeSnapshot`].
+    SnapshotEncoded(Snapshot),
     /// The log needs to free the file with this group's oldest entries: the group makes a snapshot.
     CutLog {
         /// The group.
@@ -243,8 +246,10 @@ pub enum Output {
         /// The bytes.
         frame: Bytes,
     },
-    /// Save this beside the log, then report [`Input::SnapshotSaved`].
-    SaveSnapshot(Snapshot),
+    /// Encode this, save it beside the log, then report [`Input::SnapshotSaved`].
+    SaveSnapshot(SnapshotImage),
+    /// Encode this, then report [`Input::SnapshotEncoded`].
+    EncodeSnapshot(SnapshotImage),
     /// A call is answered.
     Answer {
         /// Its id.

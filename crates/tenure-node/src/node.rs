@@ -288,6 +288,7 @@ impl Node {
         for id in std::mem::take(&mut self.again) {
             self.activate(id);
         }
+        self.allow_edges();
         self.due_first();
         self.tick();
         for input in inputs {
@@ -305,7 +306,7 @@ impl Node {
     /// Returns the number of milliseconds after which [`Node::step`] must be called again at the
     /// latest.
     pub fn wake_in(&self) -> u64 {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || self.has_edges_to_read() {
             return 0;
         }
         let due = self.due.peek().map_or(u64::MAX, |Reverse((at, _))| *at);
@@ -389,6 +390,7 @@ impl Node {
                 self.turn.stop = Some(format!("the log cannot be written: {why}"));
             }
             Input::SnapshotSaved { group, index } => self.snapshot_saved(group, index),
+            Input::SnapshotEncoded(snapshot) => self.snapshot_encoded(snapshot),
             Input::CutLog { group } => self.cut_log(group),
             Input::Change { id, group, change } => self.ask_change(id, group, change),
             Input::Transfer { group, to } => {
@@ -420,6 +422,7 @@ impl Node {
     fn settle(&mut self) {
         loop {
             self.confirm_for_fanouts();
+            self.read_edges();
             while let Some(id) = self.next_active() {
                 if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
                     if group.settle(&mut self.turn) == MoreWork::More {

@@ -1,16 +1,64 @@
 //! Snapshot format: version, kind of state machine, then the bytes of that machine.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tenure_core::command::Command;
-use tenure_core::space::{HashSeed, Space};
+use tenure_core::space::{HashSeed, Space, SpaceImage};
 use tenure_core::system::{System, SystemCommand};
 use tenure_core::value::Stamp;
 
 use crate::codec::{DecodeError, DecodeResult, VERSION};
 use crate::state_machine::{MachineInit, StateMachine};
+use crate::{GroupId, Snapshot};
 
 const SPACE: u8 = 1;
 const SYSTEM: u8 = 2;
+
+/// The state of a group up to an entry, not encoded yet. It shares the memory of the group until the
+/// group changes.
+#[derive(Clone, Debug)]
+pub struct SnapshotImage {
+    /// The group.
+    pub group: GroupId,
+    /// The index of the last entry that the snapshot includes.
+    pub index: u64,
+    state: StateImage,
+}
+
+#[derive(Clone, Debug)]
+enum StateImage {
+    Space(Arc<SpaceImage>),
+    Encoded(Bytes),
+}
+
+impl SnapshotImage {
+    pub(crate) fn new(group: GroupId, index: u64, machine: &mut StateMachine) -> SnapshotImage {
+        let state = match machine {
+            StateMachine::Space(space) => StateImage::Space(Arc::new(space.image())),
+            // Policies, keys and wait edges: small beside the locks of a space.
+            StateMachine::System(_) => StateImage::Encoded(encode(machine)),
+        };
+        SnapshotImage {
+            group,
+            index,
+            state,
+        }
+    }
+
+    /// Encodes the snapshot.
+    pub fn encode(&self) -> Snapshot {
+        let data = match &self.state {
+            StateImage::Space(space) => space.encode_snapshot(vec![VERSION, SPACE]).into(),
+            StateImage::Encoded(bytes) => bytes.clone(),
+        };
+        Snapshot {
+            group: self.group,
+            index: self.index,
+            data,
+        }
+    }
+}
 
 /// Writes the state of a machine.
 pub(crate) fn encode(machine: &StateMachine) -> Bytes {

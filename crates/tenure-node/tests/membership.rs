@@ -416,6 +416,7 @@ fn a_follower_far_behind_gets_a_snapshot() {
 }
 
 /// R151: beyond the budget of a group, an immediate refusal that changed nothing; endings are exempt.
+/// A quarter of the budget is kept for renewals and releases.
 #[test]
 fn a_full_group_refuses_at_once_and_still_ends_leases() {
     let limits = Limits {
@@ -444,7 +445,26 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
             )
         })
         .count();
-    assert_eq!(refused, 12);
+    assert_eq!(refused, 14);
+    let releases: Vec<RequestId> = (0..4)
+        .map(|_| {
+            let release = ReleaseRequest {
+                owner: owner("amy"),
+                holds: vec![tenure_core::command::Hold {
+                    path: path("t:/b"),
+                    mode: tenure_core::policy::Mode::Write,
+                }],
+                edge: WaitEdge::Keep,
+                key: None,
+            };
+            cluster.ask(0, ClientRequest::Release(release))
+        })
+        .collect();
+    let refused: Vec<bool> = releases
+        .iter()
+        .map(|id| cluster.test_nodes[0].answers.contains_key(id))
+        .collect();
+    assert_eq!(refused, [false, false, true, true]);
     cluster.run(1_500);
     cluster.test_nodes[0].paused_disk = false;
     cluster.run(50);

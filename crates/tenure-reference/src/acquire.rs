@@ -551,7 +551,18 @@ impl Model {
     /// Grants or drops the first waiter that need not wait, repeatedly, until there is none:
     /// R87–R89 (GRANT means held now).
     pub(super) fn wake_waiters(&mut self) {
+        let mut looked_at = usize::MAX;
         while let Some(at) = (0..self.waiters.len()).find(|at| self.need_not_wait(*at)) {
+            if self.woken >= self.batch() {
+                // The next command goes on from here.
+                looked_at = at;
+                break;
+            }
+            self.woken += 1;
+            if self.waiters[at].until <= self.time {
+                self.dequeue(at);
+                continue;
+            }
             let waiter = self.waiters[at].clone();
             let (acquire, namespace) = (&waiter.acquire, &waiter.acquire.route.namespace);
             let fence = match self.look(acquire, waiter.fence, StaleFence::Ignored) {
@@ -593,7 +604,7 @@ impl Model {
             }
         }
         // Waiters that are first in the queue but blocked by holders ask those holders to release.
-        for at in 0..self.waiters.len() {
+        for at in 0..self.waiters.len().min(looked_at) {
             let acquire = &self.waiters[at].acquire;
             if self.held_back(acquire).is_none() && self.waiter_in_the_way(acquire).is_none() {
                 self.ask_those_in_the_way(at);

@@ -154,6 +154,10 @@ enum ModelRemembered {
 #[derive(Clone, Debug, Default)]
 pub struct Model {
     rules: u32,
+    /// How many waiters a command grants, and how many it ends; no limit without a number.
+    batch: Option<usize>,
+    /// How many waiters the present command has granted or dropped so far.
+    woken: usize,
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
@@ -209,6 +213,20 @@ impl Model {
         Model::default()
     }
 
+    /// Returns an empty model whose commands grant and end so many waiters each (R87).
+    pub fn with_batch(batch: usize) -> Model {
+        Model {
+            batch: Some(batch),
+            ..Model::default()
+        }
+    }
+
+    /// The size of a batch; rules 1 have none.
+    fn batch(&self) -> usize {
+        let batch = self.batch.filter(|_| self.rules >= 2);
+        batch.unwrap_or(usize::MAX)
+    }
+
     /// Applies a command and returns all its results.
     pub fn apply(&mut self, stamp: Stamp, command: &Command) -> Applied {
         self.time = self.time.max(stamp.time);
@@ -216,6 +234,7 @@ impl Model {
         self.events.clear();
         self.lease_changes.clear();
         self.lock_changes.clear();
+        self.woken = 0;
         // First everything that ends by time, then the waiters that this frees, then the command
         // itself.
         self.forget_what_has_ended();
@@ -260,7 +279,12 @@ impl Model {
     /// R116, R122, R52. Leases do not: they end by `Expire`.
     fn forget_what_has_ended(&mut self) {
         let time = self.time;
-        while let Some(at) = self.waiters.iter().position(|waiter| waiter.until <= time) {
+        for _ in 0..self.batch().min(self.waiters.len()) {
+            let over = self.waiters.iter().enumerate();
+            let over = over.filter(|(_, waiter)| waiter.until <= time);
+            let Some((at, _)) = over.min_by_key(|(_, waiter)| (waiter.until, waiter.number)) else {
+                break;
+            };
             self.dequeue(at);
         }
         self.answers.retain(|answer| answer.until > time);

@@ -25,6 +25,7 @@ impl Model {
     pub fn at(&self, now: u64) -> Model {
         let mut seen = self.clone();
         seen.time = seen.time.max(now);
+        seen.batch = None;
         seen.forget_what_has_ended();
         seen
     }

@@ -7,7 +7,7 @@ use alloc::vec::Vec;
 use super::conflict::{
     AcquireDecision, QueuePosition, Requester, StaleFence, new_pairs, written_paths,
 };
-use super::idempotency::{KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
+use super::idempotency::{KeyName, KeyedCall, ScopedKey, StoredAnswer, acquire_fingerprint};
 use super::namespaces::NamespaceState;
 use super::packed_claim::PackedClaim;
 use super::queue::{Waiter, WantedPath};
@@ -20,9 +20,16 @@ use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
+use crate::segment::below_root;
 use crate::slab::Id;
 use crate::tree::NodeRing;
 use crate::value::{Fence, Ttl};
+
+/// How many levels the waiting paths of a namespace may have in all, for each path that may wait
+/// there.
+const NAMESPACE_LEVELS: u64 = 4;
+/// The same for all namespaces of a space together.
+const SPACE_LEVELS: u64 = 8;
 
 impl Space {
     pub(super) fn acquire(&mut self, acquire: Acquire) -> AcquireOutcome {
@@ -32,10 +39,10 @@ impl Space {
         if let Some(version) = self.outdated(&acquire.route, all_paths(&acquire)) {
             return AcquireOutcome::Refused(Refusal::Outdated { version });
         }
-        let key = acquire.key.clone().map(|key| ScopedKey {
+        let key = acquire.key.as_ref().map(|key| ScopedKey {
             call: KeyedCall::Acquire,
             namespace: acquire.route.namespace.clone(),
-            key,
+            key: KeyName::new(key, self.rules),
         });
         let fingerprint = key.as_ref().map(|_| acquire_fingerprint(&acquire));
         let keyed = key.zip(fingerprint);
@@ -218,7 +225,9 @@ impl Space {
         let old_parts = old_waiter.map_or(0, |old| old.parts.len());
         // The new request replaces the old one, whose paths do not count against the limit.
         let waiting = self.namespaces[namespace].waiting_paths as usize - old_parts;
-        if waiting + pairs.len() > self.limits.waiting_paths as usize {
+        if waiting + pairs.len() > self.limits.waiting_paths as usize
+            || self.too_many_levels(namespace, old, &pairs)
+        {
             return AcquireOutcome::Refused(Refusal::QueueFull);
         }
         let same = old_waiter.is_some_and(|old| new_pairs(&old.request) == pairs);
@@ -249,6 +258,7 @@ impl Space {
             let holder = waiter.request.holder.take();
             *waiter.request = acquire;
             waiter.request.holder = waiter.request.holder.take().or(holder);
+            self.reorder_parts(old);
             old
         } else {
             if let Some(old) = old {
@@ -262,6 +272,7 @@ impl Space {
                 since: self.time,
                 end,
                 parts: Vec::new(),
+                levels: 0,
                 link: self.links.create(),
                 asked: BTreeSet::new(),
                 answers: Vec::new(),
@@ -290,6 +301,25 @@ impl Space {
             waiter: number,
             position,
         }))
+    }
+
+    /// Returns whether a waiter for these paths would exceed the limits on the levels of waiting
+    /// paths: a waiter is counted at every level of its paths, so its memory grows with their depth
+    /// (R85: queue size limit). `old` is the waiter that it replaces.
+    fn too_many_levels(
+        &self,
+        namespace: Id<NamespaceState>,
+        old: Option<Id<Waiter>>,
+        pairs: &BTreeSet<(&Path, Mode)>,
+    ) -> bool {
+        let state = &self.namespaces[namespace];
+        let depth = |path: &Path| below_root(&state.name, path).count() as u64 + 1;
+        let levels: u64 = pairs.iter().map(|(path, _)| depth(path)).sum();
+        let old = old.map_or(0, |old| self.waiters[old].levels);
+        let limit = u64::from(self.limits.waiting_paths);
+        self.rules >= 2
+            && (state.waiting_levels - old + levels > NAMESPACE_LEVELS * limit
+                || self.waiting_levels - old + levels > SPACE_LEVELS * limit)
     }
 
     /// Returns a waiter's queue position.
@@ -419,14 +449,16 @@ impl Space {
             .saturating_add(ttl.millis())
             .saturating_add(COVER_SLACK_MS);
         let there = &mut self.sessions[session];
-        let born = there.lease.map_or(epoch, |lease| lease.born);
-        let was_long = there.lease.is_some_and(|lease| is_long(lease.ttl));
+        let before = there.lease;
+        let born = before.map_or(epoch, |lease| lease.born);
+        let was_long = before.is_some_and(|lease| is_long(lease.ttl));
         there.lease = Some(Lease {
             ttl,
             cover,
             epoch,
             born,
         });
+        self.leases += u32::from(before.is_none());
         self.long_leases -= u32::from(was_long);
         self.long_leases += u32::from(is_long(ttl));
         epoch

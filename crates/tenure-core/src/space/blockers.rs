@@ -1,14 +1,17 @@
 //! Blocker reporting: the owner and path of R46 (smallest owner or path reported) and R48 (reported
 //! path and owner), and the details shown to users (E4: blocker and queue position).
 
+use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::iter::Peekable;
 use core::ops::ControlFlow;
 
 use super::Space;
 use super::claims::Claim;
 use super::conflict::{BlockingClaim, Requester, excludes_below, new_requests};
-use super::queue::Waiter;
+use super::queue::{Waiter, WaiterPosition};
 use super::sessions::Session;
 use crate::command::{Acquire, Request};
 use crate::namespace_table::parent_name;
@@ -79,22 +82,59 @@ impl Space {
                 earliest = Some(earliest.map_or(ahead, |earlier| earlier.min(ahead)));
             }
         }
-        let (_, waiter) = earliest?;
-        let waiter = &self.waiters[waiter];
-        let excluded = new_requests(&waiter.request).find(|theirs| footprint.excludes(theirs))?;
+        let (_, id) = earliest?;
+        let waiter = &self.waiters[id];
+        let (path, mode) = match self.first_in_line(requester, acquire, id) {
+            Some(found) => found,
+            None => {
+                let mut theirs = new_requests(&waiter.request);
+                let excluded = theirs.find(|theirs| footprint.excludes(theirs))?;
+                (excluded.path.clone(), excluded.mode)
+            }
+        };
         Some(Conflict {
             reason: Reason::Queued,
-            path: excluded.path.clone(),
-            blocker: Some(self.waiting_blocker(waiter, excluded)),
+            path: path.clone(),
+            blocker: Some(self.waiting_blocker(waiter, path, mode)),
         })
     }
 
+    /// Returns the first path of a waiter that excludes the only NEW path of an acquire, if the
+    /// lines at and above that path show it: a waiter may want many paths. `None` if the waiter
+    /// wants paths below, which lines do not name.
+    fn first_in_line(
+        &self,
+        requester: Requester<'_>,
+        acquire: &Acquire,
+        id: Id<Waiter>,
+    ) -> Option<(Path, Mode)> {
+        let waiter = &self.waiters[id];
+        let mut wanted = new_requests(acquire);
+        let (Some(only), None) = (wanted.next(), wanted.next()) else {
+            return None;
+        };
+        let mut first: Option<usize> = None;
+        for (at, line) in self.lines(self.want(requester, acquire, only)) {
+            if line.get(waiter.number).is_none() {
+                continue;
+            }
+            let WaiterPosition::Here(node, mode) = at else {
+                return None;
+            };
+            let index = self.part_in_line(node, mode, waiter.number)?;
+            first = Some(first.map_or(index, |first| first.min(index)));
+        }
+        let part = waiter.parts.get(first?)?;
+        let name = &self.namespaces[requester.namespace].name;
+        Some((self.tree.path(name, part.node), part.mode))
+    }
+
     /// Describes a waiter as a blocker.
-    fn waiting_blocker(&self, waiter: &Waiter, request: &Request) -> Blocker {
+    fn waiting_blocker(&self, waiter: &Waiter, path: Path, mode: Mode) -> Blocker {
         Blocker {
             owner: self.sessions[waiter.session].owner.clone(),
-            path: request.path.clone(),
-            mode: request.mode,
+            path,
+            mode,
             fence: None,
             held_ms: self.time.saturating_sub(waiter.since),
             holder: waiter.request.holder.as_deref().cloned(),
@@ -188,15 +228,31 @@ impl Space {
     }
 
     /// Returns the foreign readers of either mode at a node, by owner, each owner once.
-    fn readers(&self, session: Option<Id<Session>>, node: Id<PathNode>) -> Vec<Id<Claim>> {
-        let mut found: BTreeMap<&crate::value::OwnerId, Id<Claim>> = BTreeMap::new();
-        for mode in [Mode::ReadTree, Mode::Read] {
-            for claim in self.foreign_claims(session, node, mode) {
-                let owner = &self.sessions[self.claims[claim].session].owner;
-                found.insert(owner, claim);
+    fn readers(
+        &self,
+        session: Option<Id<Session>>,
+        node: Id<PathNode>,
+    ) -> impl Iterator<Item = Id<Claim>> + '_ {
+        let owner = |claim: &Id<Claim>| &self.sessions[self.claims[*claim].session].owner;
+        // Both are in the order of their owners.
+        let mut reads = self.foreign_claims(session, node, Mode::Read).peekable();
+        let mut trees = self
+            .foreign_claims(session, node, Mode::ReadTree)
+            .peekable();
+        core::iter::from_fn(move || {
+            let order = match (reads.peek(), trees.peek()) {
+                (Some(read), Some(tree)) => owner(read).cmp(owner(tree)),
+                (_, None) => Ordering::Less,
+                (None, Some(_)) => Ordering::Greater,
+            };
+            if order != Ordering::Less {
+                let tree = trees.next();
+                if order == Ordering::Greater {
+                    return tree;
+                }
             }
-        }
-        found.into_values().collect()
+            reads.next()
+        })
     }
 
     fn smallest_reader(
@@ -309,10 +365,10 @@ impl Space {
         visit: &mut dyn FnMut(Id<Claim>) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
         // An explicit stack of sorted places, deepest last: paths have up to 256 segments.
-        let mut stack: Vec<Vec<ChildOrSubtree<'_>>> = Vec::new();
+        let mut stack = Vec::new();
         stack.push(self.places_below(node, session, side, own));
         while let Some(places) = stack.last_mut() {
-            let Some(place) = places.pop() else {
+            let Some(place) = self.next_place(places, session, side, own) else {
                 stack.pop();
                 continue;
             };
@@ -336,20 +392,58 @@ impl Space {
         ControlFlow::Continue(())
     }
 
-    /// The places directly below a node with foreign claims of one side, in descending order.
+    /// The places directly below a node with foreign claims of one side.
     fn places_below(
         &self,
         node: Id<PathNode>,
         session: Option<Id<Session>>,
         side: Side,
         own: &OwnCounts,
-    ) -> Vec<ChildOrSubtree<'_>> {
+    ) -> PlacesBelow<'_> {
+        if let Some(children) = self.tree.ordered_children(node) {
+            let children: Box<dyn Iterator<Item = Id<PathNode>> + '_> = Box::new(children);
+            return PlacesBelow {
+                children: Some(children.peekable()),
+                places: Vec::new(),
+            };
+        }
         let children = self.tree.children(node);
         let mut places: Vec<ChildOrSubtree<'_>> = children
             .flat_map(|child| self.places_at(child, session, side, own))
             .collect();
         places.sort_by(|one, two| two.order().cmp(one.order()));
-        places
+        PlacesBelow {
+            children: None,
+            places,
+        }
+    }
+
+    /// Returns the next place. Sorted children are read one by one, because the caller stops early.
+    fn next_place<'a>(
+        &'a self,
+        below: &mut PlacesBelow<'a>,
+        session: Option<Id<Session>>,
+        side: Side,
+        own: &OwnCounts,
+    ) -> Option<ChildOrSubtree<'a>> {
+        while let Some(children) = &mut below.children
+            && let Some(child) = children.peek().copied()
+        {
+            let segment = self.tree.segment(child);
+            // A subtree comes after names that only begin like it, and before all others.
+            if let Some(place) = below.places.last()
+                && place.order().lt(segment.bytes())
+            {
+                break;
+            }
+            children.next();
+            for place in self.places_at(child, session, side, own) {
+                let places = &below.places;
+                let at = places.partition_point(|other| other.order().gt(place.order()));
+                below.places.insert(at, place);
+            }
+        }
+        below.places.pop()
     }
 
     /// Returns a node with a foreign claim of one side, and its subtree if it has one.
@@ -423,6 +517,14 @@ impl Space {
 }
 
 type OwnCounts = BTreeMap<Id<PathNode>, SideCounts>;
+
+/// The places directly below a node, in byte order.
+struct PlacesBelow<'a> {
+    /// The rest of the sorted children, if the node keeps them sorted.
+    children: Option<Peekable<Box<dyn Iterator<Item = Id<PathNode>> + 'a>>>,
+    /// Places that were read already, in descending order.
+    places: Vec<ChildOrSubtree<'a>>,
+}
 
 /// A child of a node, or the subtree below that child.
 struct ChildOrSubtree<'a> {

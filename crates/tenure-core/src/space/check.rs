@@ -22,7 +22,10 @@ const PAIRED: u32 = 300;
 impl Space {
     /// Verifies all invariants by recounting. Panics if one is violated.
     pub fn check(&self) {
-        assert!(self.pending.is_empty(), "a freed waiter was not looked at");
+        assert!(
+            self.pending.is_empty() || self.rules >= 2,
+            "a freed waiter was not looked at"
+        );
         self.check_claims();
         self.check_tree();
         self.check_sessions();
@@ -43,14 +46,16 @@ impl Space {
             let Some(extra) = self.tree.extra(number) else {
                 continue;
             };
-            let claims_by_owner: usize = extra.claims_by_owner.iter().map(BTreeMap::len).sum();
+            let crowd = extra.claims_by_owner().into_iter().flatten();
+            let claims_by_owner: usize = crowd.map(BTreeMap::len).sum();
             assert!(claims_by_owner != 1, "a crowd of one");
             assert!(
                 claims_by_owner == 0 || node.claim.is_none(),
                 "alone and in a crowd"
             );
             for mode in Mode::ALL {
-                for (owner, claim) in &extra.claims_by_owner[mode as usize] {
+                let crowd = extra.claims_by_owner().map(|crowd| &crowd[mode as usize]);
+                for (owner, claim) in crowd.into_iter().flatten() {
                     placed += 1;
                     let claim = &self.claims[*claim];
                     assert_eq!(claim.node, number, "crowded at another node");
@@ -188,6 +193,8 @@ impl Space {
         }
         assert_eq!(claims, self.claims.len(), "claims without a session");
         assert_eq!(long, self.long_leases, "long leases miscounted");
+        let leases = u32::try_from(self.leases().count()).unwrap_or(u32::MAX);
+        assert_eq!(leases, self.leases, "leases miscounted");
         for (number, state) in self.namespaces.iter() {
             let counted = by_namespace.get(&number).copied().unwrap_or(0);
             assert_eq!(
@@ -201,6 +208,7 @@ impl Space {
         let mut standing: BTreeSet<(_, Mode, u64)> = BTreeSet::new();
         let mut below: BTreeMap<(_, bool, u64), u32> = BTreeMap::new();
         let mut waiting: BTreeMap<_, u32> = BTreeMap::new();
+        let mut levels: BTreeMap<_, u64> = BTreeMap::new();
         for (id, waiter) in self.waiters.iter() {
             let session = &self.sessions[waiter.session];
             assert_eq!(
@@ -213,6 +221,16 @@ impl Space {
                 "an end is missing"
             );
             *waiting.entry(session.namespace).or_default() += waiter.parts.len() as u32;
+            let depths = waiter
+                .parts
+                .iter()
+                .map(|part| self.tree.upwards(Some(part.node)).count());
+            assert_eq!(
+                depths.sum::<usize>() as u64,
+                waiter.levels,
+                "levels miscounted"
+            );
+            *levels.entry(session.namespace).or_default() += waiter.levels;
             for part in &waiter.parts {
                 assert!(
                     standing.insert((part.node, part.mode, waiter.number)),
@@ -229,20 +247,25 @@ impl Space {
         for (number, state) in self.namespaces.iter() {
             let counted = waiting.get(&number).copied().unwrap_or(0);
             assert_eq!(state.waiting_paths, counted, "waiting paths miscounted");
+            let counted = levels.get(&number).copied().unwrap_or(0);
+            assert_eq!(state.waiting_levels, counted, "waiting levels miscounted");
         }
+        assert_eq!(self.waiting_levels, levels.values().sum::<u64>());
         for (node, _) in self.tree.nodes.iter() {
             let Some(extra) = self.tree.extra(node) else {
                 continue;
             };
             for mode in Mode::ALL {
-                for number in extra.line(mode).keys() {
-                    assert!(standing.remove(&(node, mode, *number)), "a ghost in line");
+                for (number, queued) in extra.line(mode).iter() {
+                    assert!(standing.remove(&(node, mode, number)), "a ghost in line");
+                    let part = &self.waiters[queued.waiter].parts[queued.paths as usize];
+                    assert!(part.node == node && part.mode == mode, "a wrong index");
                 }
             }
             for (side, writes) in [(0, true), (1, false)] {
-                for (number, (_, count)) in &extra.below[side] {
-                    let counted = below.remove(&(node, writes, *number));
-                    assert_eq!(counted, Some(*count), "lines below miscounted");
+                for (number, queued) in extra.below[side].iter() {
+                    let counted = below.remove(&(node, writes, number));
+                    assert_eq!(counted, Some(queued.paths), "lines below miscounted");
                 }
             }
         }
@@ -362,7 +385,11 @@ impl Space {
             .frozen
             .values()
             .flat_map(|FrozenRegion { waiters, .. }| waiters);
-        let parked: BTreeSet<_> = parked.map(|(_, id)| *id).collect();
+        let pending: BTreeSet<_> = self.pending.iter().map(|(_, id)| *id).collect();
+        // These may still be in the list of a former blocker.
+        parked_on.retain(|id| !pending.contains(id));
+        let mut parked: BTreeSet<_> = parked.map(|(_, id)| *id).collect();
+        parked.extend(pending);
         parked_on.extend(&parked);
         parked_on.sort_unstable();
         let all: Vec<_> = self.waiters.iter().map(|(id, _)| id).collect();

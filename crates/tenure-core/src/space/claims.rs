@@ -9,7 +9,7 @@ use crate::event::ChangeKind;
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode};
 use crate::slab::Id;
-use crate::tree::{NodeRing, PathNode, Side, SideCounts};
+use crate::tree::{NodeExtra, NodeRing, PathNode, Side, SideCounts};
 use crate::value::Fence;
 
 /// One hold.
@@ -152,7 +152,7 @@ impl Space {
             let claim = &self.claims[only];
             return (claim.session == session && claim.mode() == mode).then_some(only);
         }
-        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner[mode as usize];
+        let claims_by_owner = &self.tree.extra(node)?.claims_by_owner()?[mode as usize];
         if claims_by_owner.is_empty() {
             return None;
         }
@@ -192,7 +192,8 @@ impl Space {
         let claims_by_owner = self
             .tree
             .extra(node)
-            .map(|extra| extra.claims_by_owner[mode as usize].values().copied());
+            .and_then(NodeExtra::claims_by_owner)
+            .map(|claims| claims[mode as usize].values().copied());
         single
             .into_iter()
             .chain(claims_by_owner.into_iter().flatten())
@@ -205,7 +206,8 @@ impl Space {
         }
         self.tree
             .extra(node)
-            .map_or(0, |extra| extra.claims_by_owner[mode as usize].len())
+            .and_then(NodeExtra::claims_by_owner)
+            .map_or(0, |claims| claims[mode as usize].len())
     }
 
     /// How many claims a session has strictly below a node.
@@ -239,12 +241,11 @@ impl Space {
     pub(super) fn place(&mut self, number: Id<Claim>) {
         let Claim { node, session, .. } = self.claims[number];
         let mode = self.claims[number].mode();
-        let crowded = self.tree.extra(node).is_some_and(|extra| {
-            extra
-                .claims_by_owner
-                .iter()
-                .any(|claims_by_owner| !claims_by_owner.is_empty())
-        });
+        let crowded = self
+            .tree
+            .extra(node)
+            .and_then(NodeExtra::claims_by_owner)
+            .is_some_and(|claims| claims.iter().any(|claims| !claims.is_empty()));
         let only = self.tree.nodes[node].claim.take();
         if only.is_none() && !crowded {
             self.tree.nodes[node].claim = Some(number);
@@ -253,10 +254,11 @@ impl Space {
         if let Some(only) = only {
             let other = &self.claims[only];
             let (other_mode, owner) = (other.mode(), self.sessions[other.session].owner.clone());
-            self.tree.extra_mut(node).claims_by_owner[other_mode as usize].insert(owner, only);
+            self.tree.extra_mut(node).claims_by_owner_mut()[other_mode as usize]
+                .insert(owner, only);
         }
         let owner = self.sessions[session].owner.clone();
-        self.tree.extra_mut(node).claims_by_owner[mode as usize].insert(owner, number);
+        self.tree.extra_mut(node).claims_by_owner_mut()[mode as usize].insert(owner, number);
     }
 
     fn unplace(&mut self, number: Id<Claim>) {
@@ -267,7 +269,7 @@ impl Space {
             return;
         }
         let owner = &self.sessions[session].owner;
-        let crowds = &mut self.tree.extra_mut(node).claims_by_owner;
+        let crowds = self.tree.extra_mut(node).claims_by_owner_mut();
         crowds[mode as usize].remove(owner);
         if crowds
             .iter()
@@ -378,19 +380,27 @@ impl Space {
             }
         }
         // Waiters on a subtree are woken when its count reaches zero. Those that hold claims there
-        // themselves (`AmongOwn`) never see zero, so every removal wakes them.
+        // themselves (`AmongOwn`) never see zero: they are woken when no more claims are left than
+        // one of them has itself. The number of a waiter's own claims does not grow while it
+        // waits, and when it shrinks, the waiter is re-checked anyway.
+        let side = Side::of(gone.mode()) as usize;
         let mut at = self.tree.nodes[node].parent;
         while let Some(node) = at {
             let above = &self.tree.nodes[node];
             let (parent, [writes, reads]) = (above.parent, above.below);
-            if self.tree.extra(node).is_some() {
+            if let Some(extra) = self.tree.extra(node) {
+                let most_own = extra.most_own[side];
+                // By rules 1 every removal wakes them, which matters to waiters that ask.
+                let few = self.rules < 2 || [writes, reads][side] <= most_own;
                 if writes == 0 {
                     self.flush(node, NodeRing::WritesBelow);
                 }
                 if reads == 0 {
                     self.flush(node, NodeRing::ReadsBelow);
                 }
-                self.flush(node, NodeRing::AmongOwn);
+                if few {
+                    self.flush(node, NodeRing::AmongOwn);
+                }
             }
             at = parent;
         }

@@ -4,22 +4,88 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::codec::{DecodeError, Reader, Writer};
 use crate::command::{Acquire, Hold, Release, RequestKind, WaitMode};
 use crate::hash::Fingerprint;
-use crate::idempotency::IdempotencyTable;
+use crate::idempotency::{IdempotencyTable, TableKey};
 use crate::path::Namespace;
 use crate::policy::Mode;
+use crate::record_enum;
 use crate::value::{Fence, Holder, Key};
-use crate::{record, record_enum};
 
 /// A key with its scope (R104: scope of a key). The derived order keeps all namespaces that know a
 /// key adjacent.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct ScopedKey {
     pub(super) call: KeyedCall,
-    pub(super) key: Key,
+    pub(super) key: KeyName,
     pub(super) namespace: Namespace,
 }
+
+/// A key in the table. A text may have a kilobyte, and the table has room for many keys.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum KeyName {
+    /// Under rules 1, whose snapshots have the text.
+    Text(Key),
+    /// Since rules 2: a hash of the text. Two keys with the same hash in one namespace make the
+    /// second request a reuse of the first one's key, which is refused (R103).
+    Hash(u128),
+}
+
+impl KeyName {
+    pub(super) fn new(key: &Key, rules: u32) -> KeyName {
+        if rules < 2 {
+            return KeyName::Text(key.clone());
+        }
+        let mut print = Fingerprint::new();
+        print.text(key.as_str());
+        KeyName::Hash(print.finish())
+    }
+}
+
+impl ScopedKey {
+    /// Returns the key in the form of rules 2.
+    pub(super) fn hashed(&self) -> ScopedKey {
+        let mut hashed = self.clone();
+        if let KeyName::Text(key) = &self.key {
+            hashed.key = KeyName::new(key, 2);
+        }
+        hashed
+    }
+
+    pub(super) fn put(&self, out: &mut Writer) {
+        out.put(&self.call);
+        out.put(&self.namespace);
+        match &self.key {
+            KeyName::Text(key) => out.put(key),
+            KeyName::Hash(hash) => out.put(hash),
+        }
+    }
+
+    pub(super) fn take(input: &mut Reader<'_>, rules: u32) -> Result<ScopedKey, DecodeError> {
+        let (call, namespace) = (input.take()?, input.take()?);
+        let key = match rules {
+            0..2 => KeyName::Text(input.take()?),
+            _ => KeyName::Hash(input.take()?),
+        };
+        Ok(ScopedKey {
+            call,
+            key,
+            namespace,
+        })
+    }
+}
+
+impl TableKey for ScopedKey {
+    type Share = Namespace;
+    fn share(&self) -> &Namespace {
+        &self.namespace
+    }
+}
+
+/// How many times more answers a space remembers since rules 2 than its limit says: its entries
+/// have a fixed size since then.
+pub(super) const ROOM_FACTOR: usize = 4;
 
 /// The calls of one namespace that may carry a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,7 +107,6 @@ pub(super) enum StoredAnswer {
     Gone,
 }
 
-record! { ScopedKey { call, namespace, key } }
 record_enum! { KeyedCall as "call" { 0 => Acquire, 1 => Release } }
 record_enum! { StoredAnswer as "answer" {
     0(fence) => Granted(fence), 1 => Released, 2(waiter) => Waiting(waiter), 3 => Gone,
@@ -78,7 +143,7 @@ impl SpaceAnswers {
     /// Returns whether this hold was released under this key by the same request, in any namespace.
     pub(super) fn was_released(
         &self,
-        key: &Key,
+        key: &KeyName,
         fingerprint: u128,
         hold: &Hold,
         time: u64,

@@ -31,6 +31,8 @@ pub(crate) struct NamespaceState {
     pub(super) capacities: u32,
     /// NEW paths that wait (R85: queue size limit).
     pub(super) waiting_paths: u32,
+    /// The sum of the levels of these paths (R85).
+    pub(super) waiting_levels: u64,
     older: Option<Id<NamespaceState>>,
     newer: Option<Id<NamespaceState>>,
     pub(super) idle: bool,
@@ -64,6 +66,18 @@ impl Namespaces {
         }
     }
 
+    /// Returns a copy that finds namespaces by number only.
+    pub(super) fn image(&mut self) -> Namespaces {
+        Namespaces {
+            slab: self.slab.image(),
+            oldest: self.oldest,
+            newest: self.newest,
+            idle: self.idle,
+            floor: self.floor,
+            ..Namespaces::new(self.hasher, self.limit)
+        }
+    }
+
     pub(super) fn len(&self) -> u32 {
         self.slab.len()
     }
@@ -94,6 +108,7 @@ impl Namespaces {
             marks: 0,
             capacities: 0,
             waiting_paths: 0,
+            waiting_levels: 0,
             older: None,
             newer: None,
             idle: false,

@@ -17,14 +17,19 @@ use crate::outcome::{Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Missing, Mode};
 use crate::query::{
-    Counts, DumpCursor, DumpPage, EventsAfter, Explanation, FenceCheck, HeldLock, Inspection,
-    LeaseView, OwnerLocks, WaiterView, WaitsFor,
+    Counts, DumpCursor, DumpPage, EdgeDetail, EventsAfter, Explanation, FenceCheck, HeldLock,
+    Inspection, LeaseView, OwnerLocks, WaiterView, WaitsFor,
 };
 use crate::slab::Id;
+use crate::tree::{PathNode, PathQueue};
 use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
 
 /// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
 const LISTED: usize = 256;
+
+/// Maximum number of claims that are visited to find the owners that block a waiter: one owner may
+/// have very many of them.
+const VISITED: usize = 4 * LISTED;
 
 /// Maximum number of claim slots that one page of a dump visits.
 const DUMP_LOOKS: u32 = 4096;
@@ -128,9 +133,10 @@ impl Space {
             .tree
             .extra(node)
             .into_iter()
-            .flat_map(|extra| extra.here.iter().flatten())
-            .filter(|(_, (waiter, _))| self.waiters[*waiter].end > now)
-            .map(|(number, _)| *number)
+            .flat_map(|extra| Mode::ALL.map(|mode| extra.line(mode)))
+            .flat_map(PathQueue::iter)
+            .filter(|(_, queued)| self.waiters[queued.waiter].end > now)
+            .map(|(number, _)| number)
             .collect();
         found.waiters = waiters.len() as u64;
         found
@@ -294,8 +300,13 @@ impl Space {
             return found;
         };
         let session = self.sessions.find(namespace, owner);
-        let entry = session.and_then(|session| self.live_waiter(&self.sessions[session], now));
-        let pairs = entry.map(|entry| super::conflict::new_pairs(&entry.request));
+        let entry = session.and_then(|session| self.sessions[session].waiter);
+        let entry = entry.map(|entry| &self.waiters[entry]);
+        // A waiter whose time is over has no position any more, but does not block its owner.
+        let pairs = entry.map(|entry| match entry.end > now {
+            true => super::conflict::new_pairs(&entry.request),
+            false => BTreeSet::new(),
+        });
         let requester = Requester {
             namespace,
             session,
@@ -360,45 +371,101 @@ impl Space {
 
     /// Returns the wait-for edges of an owner's waiters (E5: refuse on deadlock).
     pub fn waits_for(&self, owner: &OwnerId, now: u64) -> Vec<WaitsFor> {
-        let sessions = self.selected_sessions(owner, &Selection::All);
-        let waiting = sessions
-            .into_iter()
-            .filter_map(|session| Some((session, self.sessions[session].waiter?)))
-            .map(|(session, id)| (&self.sessions[session], id))
-            .filter(|(session, _)| self.live_waiter(session, now).is_some());
-        waiting
-            .map(|(session, id)| {
-                let waiter = &self.waiters[id];
-                let requester = self.waiter_requester(id);
-                let mut owners: Vec<OwnerId> = Vec::new();
-                let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
-                let _ = self.each_blocker(requester, &waiter.request, &mut |claim| {
-                    let owner = &self.sessions[self.claims[claim].session].owner;
-                    if seen.insert(owner.clone()) {
-                        owners.push(owner.clone());
-                    }
-                    if owners.len() < LISTED {
-                        ControlFlow::Continue(())
-                    } else {
-                        ControlFlow::Break(())
-                    }
-                });
-                for (_, ahead) in self.ahead(requester, &waiter.request, LISTED) {
-                    let ahead = &self.waiters[ahead];
-                    let owner = &self.sessions[ahead.session].owner;
-                    if ahead.end > now && seen.insert(owner.clone()) {
-                        owners.push(owner.clone());
-                    }
-                }
-                WaitsFor {
-                    place: deadlock::WaitPosition {
-                        namespace: self.namespaces[session.namespace].name.clone(),
-                        waiter: waiter.number,
-                    },
-                    owners,
-                }
-            })
-            .collect()
+        let owners = core::slice::from_ref(owner);
+        let edges = self.waits_of(owners, now, EdgeDetail::All, usize::MAX);
+        edges.into_iter().map(|(_, waits)| waits).collect()
+    }
+
+    /// Returns the wait-for edges of several owners, and stops when it has so many.
+    pub fn waits_of(
+        &self,
+        owners: &[OwnerId],
+        now: u64,
+        detail: EdgeDetail,
+        most: usize,
+    ) -> Vec<(OwnerId, WaitsFor)> {
+        let sessions = owners
+            .iter()
+            .flat_map(|owner| self.sessions.of_owner(owner));
+        let mut waiting: Vec<&Waiter> = sessions
+            .filter_map(|session| self.live_waiter(&self.sessions[session], now))
+            .collect();
+        // The latest first: see `EdgeDetail::Reachable`.
+        waiting.sort_by_key(|waiter| core::cmp::Reverse(waiter.number));
+        let mut listed = BTreeSet::new();
+        let mut found = Vec::new();
+        let mut edges = 0;
+        for waiter in waiting {
+            if edges >= most {
+                break;
+            }
+            if detail == EdgeDetail::All {
+                listed.clear();
+            }
+            let blockers = self.blocking_owners(waiter, now, &mut listed);
+            edges += blockers.len();
+            let session = &self.sessions[waiter.session];
+            let waits = WaitsFor {
+                place: deadlock::WaitPosition {
+                    namespace: self.namespaces[session.namespace].name.clone(),
+                    waiter: waiter.number,
+                },
+                owners: blockers,
+            };
+            found.push((session.owner.clone(), waits));
+        }
+        found
+    }
+
+    /// Returns the owners that a waiter waits for, each once. Of a line in `listed` only the latest
+    /// waiter ahead; other lines are added to `listed`.
+    fn blocking_owners(
+        &self,
+        waiter: &Waiter,
+        now: u64,
+        listed: &mut BTreeSet<(Id<PathNode>, u8)>,
+    ) -> Vec<OwnerId> {
+        let Some(id) = self.sessions[waiter.session].waiter else {
+            return Vec::new();
+        };
+        let requester = self.waiter_requester(id);
+        let mut owners: Vec<OwnerId> = Vec::new();
+        let mut seen: BTreeSet<OwnerId> = BTreeSet::new();
+        let mut visited = 0;
+        let _ = self.each_blocker(requester, &waiter.request, &mut |claim| {
+            visited += 1;
+            let owner = &self.sessions[self.claims[claim].session].owner;
+            if seen.insert(owner.clone()) {
+                owners.push(owner.clone());
+            }
+            if owners.len() < LISTED && visited < VISITED {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        let mut ahead = BTreeSet::new();
+        for request in new_requests(&waiter.request) {
+            let want = self.want(requester, &waiter.request, request);
+            if self.holds_enough(requester.session, want.path_position, want.access.mode) {
+                continue;
+            }
+            let before = requester.before(request);
+            for (at, line) in self.lines(want) {
+                let most = if listed.insert(at.line()) { LISTED } else { 0 };
+                // The latest one is always needed: without it a long line would be cut off.
+                ahead.extend(before.latest(line));
+                ahead.extend(before.all(line).take(most));
+            }
+        }
+        for (_, ahead) in ahead.into_iter().take(LISTED) {
+            let ahead = &self.waiters[ahead];
+            let owner = &self.sessions[ahead.session].owner;
+            if ahead.end > now && seen.insert(owner.clone()) {
+                owners.push(owner.clone());
+            }
+        }
+        owners
     }
 
     /// Returns the events after a sequence number.
@@ -485,7 +552,7 @@ impl Space {
     pub fn counts(&self) -> Counts {
         Counts {
             namespaces: u64::from(self.namespaces.len()),
-            leases: self.leases().count() as u64,
+            leases: u64::from(self.leases),
             claims: u64::from(self.claims.len()),
             waiters: u64::from(self.waiters.len()),
             marks: u64::from(self.marks.len()),

@@ -23,7 +23,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 
 use super::Space;
-use super::conflict::{BlockingClaim, excludes_below};
+use super::conflict::{BlockingClaim, excludes_below, new_requests};
 use super::idempotency::ScopedKey;
 use super::namespaces::NamespaceState;
 use super::sessions::Session;
@@ -33,7 +33,7 @@ use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode, Position, excludes};
 use crate::segment::below_root;
 use crate::slab::Id;
-use crate::tree::{NodeRing, PathNode, PathPosition, PathQueue, Side};
+use crate::tree::{NodeRing, PathNode, PathPosition, PathQueue, QueuedPath, Side};
 use crate::value::{Fence, OwnerId};
 use crate::wait_lists::WaitLink;
 
@@ -49,6 +49,8 @@ pub(crate) struct Waiter {
     pub(super) since: u64,
     pub(super) end: u64,
     pub(super) parts: Vec<WantedPath>,
+    /// The sum of the levels of its paths, which its memory is proportional to.
+    pub(super) levels: u64,
     /// Its link in the wait list of its blocker.
     pub(super) link: Id<WaitLink>,
     /// The owners that it has asked to release (E2: ask blockers to release).
@@ -86,6 +88,16 @@ pub(super) enum WaiterPosition {
     Below(Id<PathNode>, Side),
 }
 
+impl WaiterPosition {
+    /// Identifies the line.
+    pub(super) fn line(self) -> (Id<PathNode>, u8) {
+        match self {
+            WaiterPosition::Here(node, mode) => (node, mode as u8),
+            WaiterPosition::Below(node, side) => (node, 3 + side as u8),
+        }
+    }
+}
+
 /// The part of the queue that is ahead of a request (R79).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueueBound {
@@ -95,17 +107,17 @@ pub(super) struct QueueBound {
 }
 
 impl QueueBound {
-    fn latest(self, line: &PathQueue) -> Option<(u64, Id<Waiter>)> {
-        line.range(..self.number)
+    pub(super) fn latest(self, line: &PathQueue) -> Option<(u64, Id<Waiter>)> {
+        line.before(self.number)
             .rev()
-            .find(|(number, _)| **number != self.own)
-            .map(|(number, (waiter, _))| (*number, *waiter))
+            .find(|(number, _)| *number != self.own)
+            .map(|(number, queued)| (number, queued.waiter))
     }
 
-    fn all(self, line: &PathQueue) -> impl Iterator<Item = (u64, Id<Waiter>)> + '_ {
-        line.range(..self.number)
-            .filter(move |(number, _)| **number != self.own)
-            .map(|(number, (waiter, _))| (*number, *waiter))
+    pub(super) fn all(self, line: &PathQueue) -> impl Iterator<Item = (u64, Id<Waiter>)> + '_ {
+        line.before(self.number)
+            .filter(move |(number, _)| *number != self.own)
+            .map(|(number, queued)| (number, queued.waiter))
     }
 }
 
@@ -170,7 +182,7 @@ impl Space {
         match lines.as_slice() {
             [] => Some(0),
             [(_, line)] if before.number == u64::MAX => {
-                Some(line.len() - usize::from(line.contains_key(&before.own)))
+                Some(line.len() - usize::from(line.get(before.own).is_some()))
             }
             _ => None,
         }
@@ -178,7 +190,7 @@ impl Space {
 
     /// Returns the queues of waiters that exclude a wanted path (R44: when two requests exclude
     /// each other), each with its position.
-    fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
+    pub(super) fn lines(&self, want: WantedAccess) -> Vec<(WaiterPosition, &PathQueue)> {
         let mut found: Vec<(WaiterPosition, &PathQueue)> = Vec::new();
         let WantedAccess {
             path_position,
@@ -249,6 +261,7 @@ impl Space {
         self.sessions[session].waiter = Some(id);
         self.ends.insert((end, number, id));
         let mut parts: Vec<WantedPath> = Vec::new();
+        let mut levels = 0;
         let request = core::mem::take(&mut self.waiters[id].request.requests);
         let mut seen: BTreeSet<(Id<PathNode>, Mode)> = BTreeSet::new();
         for wanted in request
@@ -258,7 +271,8 @@ impl Space {
             let node = self.reach(namespace, &wanted.path);
             let mode = wanted.mode;
             if seen.insert((node, mode)) {
-                self.enqueue(node, mode, number, id);
+                let index = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+                levels += self.enqueue(node, mode, number, id, index);
                 parts.push(WantedPath {
                     node,
                     mode,
@@ -268,34 +282,89 @@ impl Space {
                 self.settle_capacity(namespace, &wanted.path);
             }
         }
-        self.namespaces[namespace].waiting_paths += u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        let state = &mut self.namespaces[namespace];
+        state.waiting_paths += u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        state.waiting_levels += levels;
+        self.waiting_levels += levels;
+        self.waiters[id].levels = levels;
         self.waiters[id].request.requests = request;
         self.waiters[id].parts = parts;
         id
     }
 
-    fn enqueue(&mut self, node: Id<PathNode>, mode: Mode, number: u64, id: Id<Waiter>) {
-        self.tree.extra_mut(node).here[mode as usize].insert(number, (id, 1));
+    /// Puts the paths of a waiter in the order of its request, which was replaced by one for the same
+    /// paths in another order.
+    pub(super) fn reorder_parts(&mut self, id: Id<Waiter>) {
+        let waiter = &self.waiters[id];
+        let (number, namespace) = (waiter.number, self.sessions[waiter.session].namespace);
+        let mut order: Vec<usize> = Vec::new();
+        let mut seen: BTreeSet<usize> = BTreeSet::new();
+        for wanted in new_requests(&waiter.request) {
+            let node = self.path_position(namespace, &wanted.path).at;
+            let index = node.and_then(|node| self.part_in_line(node, wanted.mode, number));
+            order.extend(index.filter(|index| seen.insert(*index)));
+        }
+        if order.is_sorted() {
+            return;
+        }
+        let waiter = &mut self.waiters[id];
+        waiter.parts = order.iter().map(|at| waiter.parts[*at].clone()).collect();
+        let places = waiter.parts.iter().map(|part| (part.node, part.mode));
+        let places: Vec<_> = places.collect();
+        for ((node, mode), index) in places.into_iter().zip(0..) {
+            let line = self.tree.extra_mut(node).line_mut(mode);
+            if let Some(queued) = line.get_mut(number) {
+                queued.paths = index;
+            }
+        }
+    }
+
+    /// Returns the number of levels of the path.
+    fn enqueue(
+        &mut self,
+        node: Id<PathNode>,
+        mode: Mode,
+        number: u64,
+        waiter: Id<Waiter>,
+        index: u32,
+    ) -> u64 {
+        let here = QueuedPath {
+            waiter,
+            paths: index,
+        };
+        self.tree
+            .extra_mut(node)
+            .line_mut(mode)
+            .insert(number, here);
         let side = Side::of(mode) as usize;
+        let mut levels = 1;
         let mut at = self.tree.nodes[node].parent;
         while let Some(above) = at {
             let line = &mut self.tree.extra_mut(above).below[side];
-            line.entry(number).or_insert((id, 0)).1 += 1;
+            match line.get_mut(number) {
+                Some(queued) => queued.paths += 1,
+                None => line.insert(number, QueuedPath { waiter, paths: 1 }),
+            }
+            levels += 1;
             at = self.tree.nodes[above].parent;
         }
+        levels
     }
 
     /// Removes one path of a waiter from the queues. Waiters parked on it stay parked.
     fn unqueue(&mut self, part: &WantedPath, number: u64) {
-        self.tree.extra_mut(part.node).here[part.mode as usize].remove(&number);
+        self.tree
+            .extra_mut(part.node)
+            .line_mut(part.mode)
+            .remove(number);
         let side = Side::of(part.mode) as usize;
         let mut at = self.tree.nodes[part.node].parent;
         while let Some(above) = at {
             let line = &mut self.tree.extra_mut(above).below[side];
-            if let Some((_, count)) = line.get_mut(&number) {
-                *count -= 1;
-                if *count == 0 {
-                    line.remove(&number);
+            if let Some(queued) = line.get_mut(number) {
+                queued.paths -= 1;
+                if queued.paths == 0 {
+                    line.remove(number);
                 }
             }
             self.tree.settle_extra(above);
@@ -309,10 +378,14 @@ impl Space {
         let waiter = self.waiters.remove(id)?;
         self.links.destroy(waiter.link);
         self.ends.remove(&(waiter.end, waiter.number, id));
+        self.pending.remove(&(waiter.number, id));
         let session = &mut self.sessions[waiter.session];
         session.waiter = None;
         let namespace = session.namespace;
-        self.namespaces[namespace].waiting_paths -= u32::try_from(waiter.parts.len()).unwrap_or(0);
+        let state = &mut self.namespaces[namespace];
+        state.waiting_paths -= u32::try_from(waiter.parts.len()).unwrap_or(0);
+        state.waiting_levels -= waiter.levels;
+        self.waiting_levels -= waiter.levels;
         for parked in self.routes.frozen.values_mut() {
             parked.waiters.remove(&(waiter.number, id));
         }
@@ -330,8 +403,7 @@ impl Space {
             self.answers.gone(key);
         }
         for part in &waiter.parts {
-            self.dissolve(part.blocks);
-            self.dissolve(part.blocks_asking);
+            self.pass_on(part, waiter.number);
         }
         self.tell_waiter(&waiter, ChangeKind::Dequeued);
         self.leave_paths(&waiter);
@@ -348,6 +420,34 @@ impl Space {
         }
         for part in &waiter.parts {
             self.tree.prune(part.node);
+        }
+    }
+
+    /// Parks the waiters behind one path of a waiter that has left on the waiter before it in the
+    /// same line, which excludes them just as well. Without one they are re-checked.
+    fn pass_on(&mut self, part: &WantedPath, number: u64) {
+        let line = self.tree.extra(part.node);
+        let line = line.map(|extra| extra.line(part.mode));
+        let earlier = line.and_then(|line| line.before(number).next_back());
+        let Some((_, earlier)) = earlier else {
+            self.dissolve(part.blocks);
+            self.dissolve(part.blocks_asking);
+            return;
+        };
+        let parts = &mut self.waiters[earlier.waiter].parts;
+        let there = &mut parts[earlier.paths as usize];
+        for (from, to) in [
+            (part.blocks, &mut there.blocks),
+            (part.blocks_asking, &mut there.blocks_asking),
+        ] {
+            match (from, *to) {
+                (Some(from), Some(to)) => {
+                    self.links.splice(from, to);
+                    self.links.destroy(from);
+                }
+                (Some(_), None) => *to = from,
+                (None, _) => {}
+            }
         }
     }
 
@@ -370,7 +470,11 @@ impl Space {
             return;
         };
         if extra.rings[ring as usize].is_some() {
-            let head = self.tree.extra_mut(node).rings[ring as usize].take();
+            let extra = self.tree.extra_mut(node);
+            if ring == NodeRing::AmongOwn {
+                extra.most_own = [0, 0];
+            }
+            let head = extra.rings[ring as usize].take();
             self.dissolve(head);
             self.tree.settle_extra(node);
         }
@@ -388,15 +492,15 @@ impl Space {
     /// Parks a waiter on an earlier one.
     pub(super) fn park_on_waiter(&mut self, id: Id<Waiter>, ahead: BlockingWaiter) {
         let asks = self.waiters[id].request.wait == WaitMode::QueueAndAsk;
-        let part = self.waiters[ahead.waiter]
-            .parts
-            .iter()
-            .position(|part| match ahead.at {
-                WaiterPosition::Here(node, mode) => part.node == node && part.mode == mode,
-                WaiterPosition::Below(node, side) => {
+        let part = match ahead.at {
+            WaiterPosition::Here(node, mode) => self.part_in_line(node, mode, ahead.number),
+            WaiterPosition::Below(node, side) => {
+                let mut parts = self.waiters[ahead.waiter].parts.iter();
+                parts.position(|part| {
                     Side::of(part.mode) == side && self.tree.is_below(part.node, node)
-                }
-            });
+                })
+            }
+        };
         let Some(part) = part else {
             return;
         };
@@ -409,6 +513,17 @@ impl Space {
         };
         let head = *head.get_or_insert_with(|| self.links.create());
         self.links.join(link, head);
+    }
+
+    /// Returns the index of the path with which a waiter is in a line.
+    pub(super) fn part_in_line(
+        &self,
+        node: Id<PathNode>,
+        mode: Mode,
+        number: u64,
+    ) -> Option<usize> {
+        let queued = self.tree.extra(node)?.line(mode).get(number)?;
+        Some(queued.paths as usize)
     }
 
     /// Parks a waiter on the claim that blocks it.
@@ -424,7 +539,11 @@ impl Space {
                 match (self.own_below(session, node)[side as usize], side) {
                     (0, Side::Writes) => NodeRing::WritesBelow,
                     (0, Side::Reads) => NodeRing::ReadsBelow,
-                    _ => NodeRing::AmongOwn,
+                    (own, _) => {
+                        let most = &mut self.tree.extra_mut(node).most_own[side as usize];
+                        *most = own.max(*most);
+                        NodeRing::AmongOwn
+                    }
                 }
             }
         };

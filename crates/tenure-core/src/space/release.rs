@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::idempotency::{KeyedCall, ScopedKey, release_fingerprint};
+use super::idempotency::{KeyName, KeyedCall, ScopedKey, release_fingerprint};
 use super::namespaces::NamespaceState;
 use super::sessions::Session;
 use super::{Claim, ClaimEnd, Space};
@@ -33,7 +33,7 @@ impl Space {
             let fingerprint = release_fingerprint(&release);
             let key = ScopedKey {
                 call: KeyedCall::Release,
-                key: key.clone(),
+                key: KeyName::new(key, self.rules),
                 namespace: release.route.namespace.clone(),
             };
             let whole = release.whole.filter(|_| self.rules >= 2);
@@ -158,7 +158,8 @@ impl Space {
     /// [`Space::holds_back`].
     pub fn was_released(&self, key: &Key, fingerprint: u128, hold: &Hold, now: u64) -> bool {
         let time = now.max(self.time);
-        self.answers.was_released(key, fingerprint, hold, time)
+        let key = KeyName::new(key, self.rules);
+        self.answers.was_released(&key, fingerprint, hold, time)
     }
 
     /// Ends an owner's leases and waiters (R100 ReleaseAll drops everything, R101 ForceRelease
@@ -345,6 +346,7 @@ impl Space {
             return;
         }
         if let Some(lease) = there.end_lease() {
+            self.leases -= 1;
             self.long_leases -= u32::from(lease.ttl.millis() > SHORT_LEASE_MS);
             let lease = LeaseNumber(session.number());
             self.out.lease(LeaseChange::Ended { lease });

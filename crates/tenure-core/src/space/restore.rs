@@ -33,6 +33,9 @@ impl Space {
         let version = take_snapshot_version(&mut input)?;
         let mut space = Space::new(take_limits(&mut input)?, seed);
         space.rules = take_rules(version, &mut input)?;
+        if space.rules >= 2 {
+            space.share_answers();
+        }
         space.time = input.number()?;
         space.epoch = input.number()?;
         space.minted = input.number()?;
@@ -47,15 +50,27 @@ impl Space {
         space.take_events(&mut input)?;
         if space.rules >= 2 {
             space.take_taken(&mut input, &sessions)?;
-            space.take_order(&mut input)?;
+            space.take_order(&mut input, &waiters)?;
         }
         input.finish()?;
         space.park_on_all(&waiters);
         Ok(space)
     }
 
-    fn take_order(&mut self, input: &mut Reader<'_>) -> Result<(), DecodeError> {
+    fn take_order(
+        &mut self,
+        input: &mut Reader<'_>,
+        waiters: &BTreeMap<u64, Id<Waiter>>,
+    ) -> Result<(), DecodeError> {
         self.order_from = input.number()?;
+        self.limits.batch = input.take()?;
+        for _ in 0..input.length()? {
+            let number = input.number()?;
+            let id = waiters.get(&number).ok_or(DecodeError::Inconsistent(
+                "a pending waiter that is not there",
+            ))?;
+            self.pending.insert((number, *id));
+        }
         self.routes.all_moved = AllMoved {
             end: input.number()?,
             version: input.number()?,
@@ -128,6 +143,7 @@ impl Space {
             if lease.is_some() {
                 self.sessions[session].set_asked_until(input.number()?);
             }
+            self.leases += u32::from(lease.is_some());
             self.long_leases +=
                 u32::from(lease.is_some_and(|lease| lease.ttl.millis() > SHORT_LEASE_MS));
             self.take_claims(input, session, &mut claims)?;
@@ -256,6 +272,7 @@ impl Space {
                 since,
                 end,
                 parts: Vec::new(),
+                levels: 0,
                 link: self.links.create(),
                 asked,
                 answers: Vec::new(),
@@ -363,7 +380,7 @@ impl Space {
         waiters: &BTreeMap<u64, Id<Waiter>>,
     ) -> Result<(), DecodeError> {
         for _ in 0..input.length()? {
-            let key: ScopedKey = input.take()?;
+            let key = ScopedKey::take(input, self.rules)?;
             let fingerprint = input.take()?;
             let end = input.number()?;
             let answer: StoredAnswer = input.take()?;
@@ -436,14 +453,15 @@ impl Space {
         Ok(())
     }
 
-    /// Parks every waiter on its blocker. A waiter without a blocker is marked pending for the next
-    /// command; a snapshot written by a space contains none.
+    /// Parks every waiter on its blocker, unless it is pending. Another waiter without a blocker is
+    /// marked pending, too; a snapshot written by a space contains none.
     fn park_on_all(&mut self, waiters: &BTreeMap<u64, Id<Waiter>>) {
         let parked: BTreeSet<_> = self
             .routes
             .frozen
             .values()
             .flat_map(|frozen| frozen.waiters.iter().map(|(_, id)| *id))
+            .chain(self.pending.iter().map(|(_, id)| *id))
             .collect();
         for id in waiters.values().filter(|id| !parked.contains(id)) {
             self.park_on(*id);
@@ -482,6 +500,7 @@ fn take_limits(input: &mut Reader<'_>) -> Result<SpaceLimits, DecodeError> {
         capacities: input.take()?,
         waiting_paths: input.take()?,
         events: input.take()?,
+        batch: SpaceLimits::default().batch,
     })
 }
 

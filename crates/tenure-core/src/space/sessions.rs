@@ -234,6 +234,14 @@ impl Sessions {
         }
     }
 
+    /// Returns a copy that finds sessions by number only.
+    pub(super) fn image(&mut self) -> Sessions {
+        Sessions {
+            slab: self.slab.image(),
+            ..Sessions::new(self.hasher)
+        }
+    }
+
     pub(super) fn find(
         &self,
         namespace: Id<NamespaceState>,

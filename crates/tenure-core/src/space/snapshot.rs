@@ -5,7 +5,7 @@
 //! eviction queues, the expiry order of idempotency keys) are written as they are. Derived state
 //! (counts, path queues, wait lists) is not written; restore rebuilds it.
 
-use alloc::collections::BTreeMap;
+use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
 use super::namespaces::NamespaceState;
@@ -13,12 +13,61 @@ use super::policy_change::RegionFloor;
 use super::queue::Waiter;
 use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant, TakenHolds};
-use super::{Space, SpaceLimits};
+use super::{Effects, Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
 use crate::slab::Id;
 use crate::value::OwnerId;
+use crate::wait_lists::WaitLists;
+
+/// A space as it was when [`Space::image`] was called. It is encoded while the space goes on, by
+/// any thread.
+#[derive(Clone, Debug)]
+pub struct SpaceImage(Space);
+
+impl SpaceImage {
+    /// Appends the encoded state to `bytes`, as [`Space::encode_snapshot`] would have done at
+    /// that moment.
+    pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
+        self.0.encode_snapshot(bytes)
+    }
+}
 
 impl Space {
+    /// Returns a copy of what a snapshot contains. It shares the memory of the space until one of
+    /// the two changes, so that it costs little, however many locks there are.
+    pub fn image(&mut self) -> SpaceImage {
+        SpaceImage(Space {
+            limits: self.limits.clone(),
+            rules: self.rules,
+            time: self.time,
+            wall: self.wall,
+            namespaces: self.namespaces.image(),
+            region_floors: self.region_floors.clone(),
+            tree: self.tree.image(),
+            claims: self.claims.image(),
+            sessions: self.sessions.image(),
+            waiters: self.waiters.image(),
+            next_waiter: self.next_waiter,
+            waiting_levels: self.waiting_levels,
+            ends: BTreeSet::new(),
+            links: WaitLists::new(),
+            marks: self.marks.image(),
+            capacities: self.capacities.image(),
+            answers: self.answers.image(),
+            events: self.events.clone(),
+            routes: self.routes.clone(),
+            epoch: self.epoch,
+            order_from: self.order_from,
+            minted: self.minted,
+            long_leases: self.long_leases,
+            leases: self.leases,
+            watching: false,
+            pending: self.pending.clone(),
+            woken: 0,
+            out: Effects::default(),
+        })
+    }
+
     /// Appends the encoded state to `bytes`. Equal states give equal bytes.
     pub fn encode_snapshot(&self, bytes: Vec<u8>) -> Vec<u8> {
         let mut out = Writer::append_to(bytes);
@@ -184,9 +233,9 @@ impl Space {
     }
 
     fn put_answers(&self, out: &mut Writer) {
-        out.length(self.answers.len());
+        out.length(self.answers.iter().count());
         for (key, remembered) in self.answers.iter() {
-            out.put(key);
+            key.put(out);
             out.put(&remembered.fingerprint);
             out.number(remembered.end);
             out.put(&remembered.answer.answer);
@@ -212,10 +261,16 @@ impl Space {
         }
     }
 
-    /// Encodes the rules 2 part: the start of the common number sequence, recently moved regions,
-    /// and the holds released under each key.
+    /// Encodes the rules 2 part: the start of the common number sequence, the size of a batch and the
+    /// waiters that are left for the next commands, recently moved regions, and the holds released
+    /// under each key.
     fn put_order(&self, out: &mut Writer) {
         out.number(self.order_from);
+        out.put(&self.limits.batch);
+        out.length(self.pending.len());
+        for (number, _) in &self.pending {
+            out.number(*number);
+        }
         out.number(self.routes.all_moved.end);
         out.number(self.routes.all_moved.version);
         out.length(self.routes.moved.len());
@@ -249,6 +304,8 @@ fn put_limits(out: &mut Writer, limits: &SpaceLimits) {
         capacities,
         waiting_paths,
         events,
+        // Rules 1 have no such limit: see `put_order`.
+        batch: _,
     } = limits;
     for limit in [
         marks,

@@ -5,6 +5,10 @@
 //! earlier ones, which are then re-checked next. The effect equals a walk over the whole queue from
 //! its front after every grant, without the cost: a waiter that is not re-checked still has its
 //! blocker.
+//!
+//! Since rules 2 a command grants a limited number of waiters, so that a change that frees very many
+//! does not keep everything else waiting. The others stay pending, in the queue, and later requests
+//! do not overtake them. The following commands grant them; the leader adds ticks for that.
 
 use alloc::vec::Vec;
 use core::ops::ControlFlow;
@@ -27,27 +31,56 @@ pub(super) const ASKED_MS: u64 = 300_000;
 /// Maximum number of owners asked per check (E2: ask blockers to release).
 const ASKED_AT_ONCE: usize = 64;
 
+/// Maximum number of blocking claims that a check visits to find these owners.
+const VISITED_FOR_ASKING: usize = 1024;
+
 impl Space {
-    /// Re-checks all pending waiters, smallest number first, until none is pending.
+    /// Re-checks all pending waiters, smallest number first, until none is pending or the command
+    /// has granted enough.
     pub(super) fn wake_waiters(&mut self) {
         while let Some((number, id)) = self.pending.pop_first() {
             let there = self.waiters.get(id);
             // The slot may have been freed, or reused by another waiter.
-            if there.is_some_and(|waiter| waiter.number == number) {
-                self.look_at(id);
+            if there.is_some_and(|waiter| waiter.number == number) && self.look_at(id).is_break() {
+                self.pending.insert((number, id));
+                return;
             }
         }
     }
 
-    /// Re-checks a waiter: grants it, gives it up, or parks it on its present blocker.
-    fn look_at(&mut self, id: Id<Waiter>) {
+    /// Returns whether waiters are to be granted, or to be removed, by the next command.
+    pub fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Re-checks a waiter: grants it, gives it up, or parks it on its present blocker. Breaks if the
+    /// command has granted enough.
+    fn look_at(&mut self, id: Id<Waiter>) -> ControlFlow<()> {
         let link = self.waiters[id].link;
         self.links.leave(link);
         if self.park(id) {
-            return;
+            return ControlFlow::Continue(());
         }
         let requester = self.waiter_requester(id);
-        match self.evaluate(requester, &self.waiters[id].request) {
+        let decision = self.evaluate(requester, &self.waiters[id].request);
+        let stays = matches!(
+            decision,
+            AcquireDecision::Behind(_) | AcquireDecision::Blocked { .. }
+        );
+        if !stays && self.rules >= 2 {
+            if self.woken >= self.limits.batch {
+                return ControlFlow::Break(());
+            }
+            self.woken += 1;
+            // Its time is over, but other waiters were removed before it: it must not be granted.
+            if self.waiters[id].end <= self.time {
+                let session = self.waiters[id].session;
+                self.leave(id);
+                self.settle_session(session);
+                return ControlFlow::Continue(());
+            }
+        }
+        match decision {
             AcquireDecision::Free => self.grant_waiter(id, self.waiters[id].fence),
             AcquireDecision::FreeButStale => match self.newer_fence(id) {
                 Some(fence) => self.grant_waiter(id, Some(fence)),
@@ -60,6 +93,7 @@ impl Space {
                 self.park_on_claim(id, blocking_claim);
             }
         }
+        ControlFlow::Continue(())
     }
 
     /// Parks a waiter that was just queued.
@@ -161,13 +195,20 @@ impl Space {
         }
         let mut sessions: Vec<Id<Session>> = Vec::new();
         let waiter = &self.waiters[id];
+        let mut visited = 0;
+        // One owner may have very many of these claims.
+        let most = match self.rules {
+            0..2 => usize::MAX,
+            _ => VISITED_FOR_ASKING,
+        };
         let _ = self.each_blocker(self.waiter_requester(id), &waiter.request, &mut |claim| {
+            visited += 1;
             let session = self.claims[claim].session;
             let known = waiter.asked.contains(&self.sessions[session].owner);
             if !known && !sessions.contains(&session) {
                 sessions.push(session);
             }
-            if sessions.len() < ASKED_AT_ONCE {
+            if sessions.len() < ASKED_AT_ONCE && visited < most {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())

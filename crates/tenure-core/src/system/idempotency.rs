@@ -2,7 +2,7 @@
 //! after it (R102–R105).
 
 use super::command::{KeyClaim, KeyWork, RepeatedKey, SystemAnswer, SystemCall};
-use crate::idempotency::{IdempotencyTable, KeyLookup, Remembered};
+use crate::idempotency::{IdempotencyTable, KeyLookup, Remembered, TableKey};
 use crate::value::Key;
 
 /// A claimed key.
@@ -16,6 +16,14 @@ pub(super) struct ClaimedKey {
 
 /// Claimed keys and remembered answers.
 pub(super) type SystemIdempotency = IdempotencyTable<(SystemCall, Key), ClaimedKey>;
+
+impl TableKey for (SystemCall, Key) {
+    /// All calls share the room.
+    type Share = ();
+    fn share(&self) -> &() {
+        &()
+    }
+}
 
 impl SystemIdempotency {
     /// Looks up the key of a call; `None` if it is fresh and there is room.

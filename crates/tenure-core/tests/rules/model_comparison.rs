@@ -12,7 +12,7 @@ use tenure_core::outcome::{Applied, LeaseChange, LeaseNumber};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{BlockReason, Mode};
 use tenure_core::query::{EventsAfter, HeldLock, LeaseView};
-use tenure_core::space::{HashSeed, Space, SpaceLimits};
+use tenure_core::space::{HashSeed, Space, SpaceImage, SpaceLimits};
 use tenure_core::value::{Fence, OwnerId, Stamp, Ttl};
 use tenure_reference::Model;
 
@@ -29,12 +29,26 @@ pub(crate) struct ModelPair {
     /// Whether algorithms are mixed in one namespace, which only the conflict check supports: R43
     /// (conflicts between different algorithms).
     pub(crate) mixed: bool,
+    /// An image of the space, and its bytes when it was made.
+    image: Option<(SpaceImage, Vec<u8>)>,
 }
 
 impl ModelPair {
     pub(crate) fn new() -> ModelPair {
         let mut pair = ModelPair::alone(SpaceLimits::default());
         pair.alone = false;
+        pair
+    }
+
+    /// A pair whose commands grant and end so many waiters each.
+    pub(crate) fn with_batch(batch: u32) -> ModelPair {
+        let limits = SpaceLimits {
+            batch,
+            ..SpaceLimits::default()
+        };
+        let mut pair = ModelPair::alone(limits);
+        pair.alone = false;
+        pair.model = Model::with_batch(batch as usize);
         pair
     }
 
@@ -48,6 +62,7 @@ impl ModelPair {
             model: Model::new(),
             alone: true,
             mixed: false,
+            image: None,
         }
     }
 
@@ -112,8 +127,12 @@ impl ModelPair {
         same("the answer", space, twin)
     }
 
-    /// Encodes the space, and continues with the decoded copy.
+    /// Encodes the space, and continues with the decoded copy. An image that was made before is
+    /// encoded only now, after many changes of the space.
     pub(crate) fn through_a_snapshot(&mut self) -> Result<(), String> {
+        if let Some((image, bytes)) = self.image.take() {
+            same("image", &image.encode_snapshot(Vec::new()), &bytes)?;
+        }
         let bytes = self.space.encode_snapshot(Vec::new());
         let mut read = Space::decode_snapshot(&bytes, HashSeed(bytes.len() as u64))
             .map_err(|error| format!("its own snapshot is refused: {error}"))?;
@@ -121,6 +140,7 @@ impl ModelPair {
         same("snapshot", &read.encode_snapshot(Vec::new()), &bytes)?;
         read.watch();
         self.space = read;
+        self.image = Some((self.space.image(), bytes));
         Ok(())
     }
 
@@ -229,6 +249,10 @@ impl ModelPair {
                 &self.space.is_blocking(&namespace, owner, path, reason, now),
                 &model.is_blocking(&namespace, owner, path, reason),
             )?;
+        }
+        if self.space.next_waiter_end().is_some_and(|end| end <= now) {
+            // The space still sees waiters that the next commands end.
+            return Ok(());
         }
         let route = self.world.table.resolve(path);
         for mode in [Mode::Write, Mode::Read, Mode::ReadTree] {

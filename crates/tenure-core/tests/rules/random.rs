@@ -391,7 +391,10 @@ fn play(steps: &[Step], seed: u64, care: CheckLevel) -> Result<(), Mismatch> {
         .iter()
         .map(|path| Path::parse(path).unwrap())
         .collect();
-    let mut pair = ModelPair::new();
+    let mut pair = match seed % 3 {
+        0 => ModelPair::with_batch(1 + (seed / 3 % 3) as u32),
+        _ => ModelPair::new(),
+    };
     if !seed.is_multiple_of(4) {
         // Every fourth sequence starts with the oldest rules, and gets only those that its first
         // step activates.

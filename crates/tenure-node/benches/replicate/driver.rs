@@ -65,7 +65,8 @@ enum ToLog {
 
 /// A long job in the background; no thread waits for it.
 enum BackgroundJob {
-    Save(Snapshot),
+    Save(SnapshotImage),
+    Encode(SnapshotImage),
     Spare(SpareJob<RealDisk>),
 }
 
@@ -272,8 +273,11 @@ impl Stepper {
                         let _ = self.to_log.send(ToLog::Frame(mark, to, frame));
                     }
                 },
-                Output::SaveSnapshot(snapshot) => {
-                    let _ = self.to_background.send(BackgroundJob::Save(snapshot));
+                Output::SaveSnapshot(image) => {
+                    let _ = self.to_background.send(BackgroundJob::Save(image));
+                }
+                Output::EncodeSnapshot(image) => {
+                    let _ = self.to_background.send(BackgroundJob::Encode(image));
                 }
                 Output::Answer { id, answer, .. } => {
                     let answer = answer.expect("nothing fails in a benchmark");
@@ -322,7 +326,7 @@ fn shown(outputs: &[Output]) -> String {
                 };
                 text += &format!(" send({} {when} {} bytes)", to.number(), frame.len());
             }
-            Output::SaveSnapshot(_) => text += " snapshot",
+            Output::SaveSnapshot(_) | Output::EncodeSnapshot(_) => text += " snapshot",
             Output::Answer { .. } => answers += 1,
             _ => {}
         }
@@ -405,12 +409,15 @@ fn tidy(
 ) {
     for job in jobs {
         match job {
-            BackgroundJob::Save(snapshot) => {
-                save(snapshots, &snapshot);
+            BackgroundJob::Save(image) => {
+                save(snapshots, &image.encode());
                 let _ = me.send(DriverMessage::Input(Input::SnapshotSaved {
-                    group: snapshot.group,
-                    index: snapshot.index,
+                    group: image.group,
+                    index: image.index,
                 }));
+            }
+            BackgroundJob::Encode(image) => {
+                let _ = me.send(DriverMessage::Input(Input::SnapshotEncoded(image.encode())));
             }
             BackgroundJob::Spare(job) => {
                 let _ = to_log.send(ToLog::Spare(job.run()));

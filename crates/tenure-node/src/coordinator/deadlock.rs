@@ -19,6 +19,10 @@ use crate::request::{Answer, ExplainAnswer};
 
 /// How deep Explain follows the waits of blockers.
 const EXPLAIN_DEPTH: usize = 16;
+/// Of how many owners Explain reads the waits, nearest first.
+const EXPLAIN_OWNERS: usize = 1024;
+/// How many waits Explain reads; with more it goes no deeper.
+const EXPLAIN_EDGES: usize = 8192;
 
 pub(super) enum DetectCycleCall {
     Detect { walk: Walk, asked: WalkQuestion },
@@ -45,6 +49,7 @@ pub(super) struct ExplainCall {
     /// pass also existed in between, when the explanation was read.
     before: Option<EdgeReads>,
     seen: BTreeSet<OwnerId>,
+    edges: usize,
     depth: usize,
 }
 
@@ -68,6 +73,7 @@ impl DetectCycleCall {
             waits: BTreeMap::new(),
             before: None,
             seen: BTreeSet::new(),
+            edges: 0,
             depth: 0,
         }))
     }
@@ -214,6 +220,7 @@ impl Node {
             CallEvent::FanoutResult(fanout_result) => {
                 let mut next = BTreeSet::new();
                 for (owner, waits) in fanout_result.edges {
+                    call.edges += waits.owners.len();
                     next.extend(waits.owners.iter().cloned());
                     call.waits.entry(owner).or_default().push(waits);
                 }
@@ -241,12 +248,14 @@ impl Node {
         call: &mut ExplainCall,
         next: BTreeSet<OwnerId>,
     ) -> CallProgress {
+        let room = EXPLAIN_OWNERS.saturating_sub(call.seen.len());
         let owners: Vec<OwnerId> = next
             .into_iter()
             .filter(|owner| *owner != call.owner && call.seen.insert(owner.clone()))
+            .take(room)
             .collect();
         call.depth += 1;
-        if !owners.is_empty() && call.depth <= EXPLAIN_DEPTH {
+        if !owners.is_empty() && call.depth <= EXPLAIN_DEPTH && call.edges < EXPLAIN_EDGES {
             let fanout = Fanout::about(call.owner.clone(), FanoutOp::WaitsFor { owners });
             self.fanout(cx, fanout, FanoutScope::All);
             return CallProgress::Wait;
@@ -255,6 +264,7 @@ impl Node {
         if !cycle.is_empty() && call.before.is_none() {
             call.before = Some(std::mem::take(&mut call.waits));
             call.seen.clear();
+            call.edges = 0;
             call.depth = 0;
             return self.explain_first(cx, call);
         }

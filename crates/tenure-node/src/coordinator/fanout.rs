@@ -16,7 +16,7 @@
 //!
 //! A long answer is sent in pages ([`PAGE_BYTES`]). The asking node fetches all but the first few.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use hashbrown::HashMap;
@@ -28,7 +28,7 @@ use tenure_core::event::Event;
 use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
 use tenure_core::policy::Missing;
-use tenure_core::query::{HeldLock, WaitsFor};
+use tenure_core::query::{EdgeDetail, HeldLock, WaitsFor};
 use tenure_core::space::Space;
 use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use tenure_core::{record, record_enum};
@@ -60,6 +60,18 @@ const LONGEST_ANSWER_BYTES: usize = 1 << 28;
 const KEPT_ANSWERS: usize = 8;
 /// A kept answer is dropped if no page is fetched for this long.
 const KEPT_MS: u64 = 10_000;
+
+/// How much one step reads for questions about wait-for edges: an owner that a group does not know
+/// costs one, an edge [`EDGE_COST`]. Reading goes on in the next step.
+const EDGE_WORK: usize = 8192;
+const EDGE_COST: usize = 4;
+/// Owners whose edges are read together.
+const EDGE_OWNERS: usize = 256;
+/// Up to so many owners get all their edges: the owners of a suspected cycle, whose every edge must
+/// be seen again.
+const FEW_OWNERS: usize = 64;
+/// Maximum edges of one answer. A search follows fewer in all.
+const EDGES: usize = 8192;
 
 /// A question to every group in scope.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -275,7 +287,20 @@ pub(crate) struct Fanouts {
     local: HashMap<u64, LocalFanout, FxBuildHasher>,
     /// Fan-outs in `local` that began since the last leadership check.
     begun: Vec<u64>,
+    /// Questions about wait-for edges that are being read, oldest first.
+    reading: VecDeque<EdgeRead>,
+    /// What the present step may still read for them.
+    edge_work: usize,
     confirming: HashMap<u64, LeadershipConfirmation, FxBuildHasher>,
+}
+
+/// A question about wait-for edges, to one confirmed group.
+#[derive(Debug)]
+struct EdgeRead {
+    fanout: u64,
+    group: GroupId,
+    /// How many of its owners were read.
+    done: usize,
 }
 
 /// A leadership check that all fan-outs of one step share.
@@ -325,6 +350,8 @@ struct LocalFanout {
     unvouched: GroupSet,
     /// The number of unfinished operations.
     open: usize,
+    /// The number of wait-for edges found.
+    edges: usize,
     /// Leases for which a renewal was started, indexed by the number of the step.
     renewing: Vec<(GroupId, Namespace)>,
     /// Leases in `renewing` without those whose renewal certainly had no effect.
@@ -690,6 +717,7 @@ impl Node {
                 unvouched: led,
                 // One extra, so that the fan-out stays open until all parts have started.
                 open: 1,
+                edges: 0,
                 renewing: Vec::new(),
                 renewed: BTreeSet::new(),
                 found: FanoutResult::default(),
@@ -862,6 +890,10 @@ impl Node {
             ) else {
                 continue;
             };
+            if matches!(fanout.what, FanoutOp::WaitsFor { .. }) {
+                to_act.push(id);
+                continue;
+            }
             if let FanoutOp::Released { holds, .. } = &fanout.what
                 && space.holds_back(holds.iter().map(|hold| &hold.path))
             {
@@ -888,15 +920,8 @@ impl Node {
                     found.alive |= locks.alive;
                     found.locks.extend(locks.locks);
                 }
-                FanoutOp::WaitsFor { owners } => {
-                    for owner in owners {
-                        let waits = space.waits_for(owner, now).into_iter();
-                        let blocked = waits.filter(|waits| !waits.owners.is_empty());
-                        found
-                            .edges
-                            .extend(blocked.map(|waits| (owner.clone(), waits)));
-                    }
-                }
+                // Read in slices: see `act`.
+                FanoutOp::WaitsFor { .. } => {}
                 FanoutOp::Grants => {
                     let mut grants = space.standing_grants(&fanout.owner, now);
                     grants.retain(|event| {
@@ -949,6 +974,7 @@ impl Node {
         let fanout = &local.fanout;
         let command = match &fanout.what {
             FanoutOp::Renew(_) => return self.renew_here(number, id),
+            FanoutOp::WaitsFor { .. } => return self.begin_edges(number, id),
             FanoutOp::ReleaseAll(cause) => Command::ReleaseAll(ReleaseAll {
                 owner: fanout.owner.clone(),
                 selection: fanout.selection.clone(),
@@ -960,7 +986,6 @@ impl Node {
             }),
             FanoutOp::Alive
             | FanoutOp::List
-            | FanoutOp::WaitsFor { .. }
             | FanoutOp::Grants
             | FanoutOp::Highest
             | FanoutOp::Plan
@@ -968,6 +993,91 @@ impl Node {
         };
         let op = GroupOp::Command(command);
         self.act_here(number, id, FanoutStep::Act, op);
+    }
+
+    fn begin_edges(&mut self, fanout: u64, group: GroupId) {
+        let fanouts = &mut self.coordinator.fanouts;
+        if let Some(local) = fanouts.local.get_mut(&fanout) {
+            local.open += 1;
+            fanouts.reading.push_back(EdgeRead {
+                fanout,
+                group,
+                done: 0,
+            });
+        }
+    }
+
+    /// Starts a step: it may read so many edges.
+    pub(crate) fn allow_edges(&mut self) {
+        self.coordinator.fanouts.edge_work = EDGE_WORK;
+    }
+
+    /// Whether edges are left to read in the next step.
+    pub(crate) fn has_edges_to_read(&self) -> bool {
+        !self.coordinator.fanouts.reading.is_empty()
+    }
+
+    /// Reads wait-for edges, as many as this step may. The groups were confirmed before, and a later
+    /// state contains everything that was true at that moment.
+    pub(crate) fn read_edges(&mut self) {
+        while self.coordinator.fanouts.edge_work > 0 {
+            let Some(mut read) = self.coordinator.fanouts.reading.pop_front() else {
+                return;
+            };
+            if self.read_some_edges(&mut read) {
+                self.part_over(read.fanout);
+            } else {
+                self.coordinator.fanouts.reading.push_front(read);
+            }
+        }
+    }
+
+    /// Reads the edges of the next owners; returns whether the group is done.
+    fn read_some_edges(&mut self, read: &mut EdgeRead) -> bool {
+        let fanouts = &mut self.coordinator.fanouts;
+        // The call has ended: nothing more is read for it.
+        let Some(local) = fanouts.local.get_mut(&read.fanout) else {
+            return true;
+        };
+        let FanoutOp::WaitsFor { owners } = &local.fanout.what else {
+            return true;
+        };
+        let group = self.groups.get(read.group.0 as usize);
+        let group = group.and_then(|group| group.as_ref());
+        let space = group.and_then(|group| {
+            let now = group.lead().lease_time(self.turn.now_ms)?;
+            Some((group.machine.space()?, now))
+        });
+        // Not led any more: the group is asked again.
+        let Some((space, now)) = space else {
+            return true;
+        };
+        let detail = if owners.len() > FEW_OWNERS {
+            EdgeDetail::Reachable
+        } else {
+            EdgeDetail::All
+        };
+        let some = owners[read.done..].iter().take(EDGE_OWNERS);
+        read.done += some.len();
+        let mut work = some.len();
+        let known: Vec<OwnerId> = some
+            .filter(|owner| space.has_owner(owner))
+            .cloned()
+            .collect();
+        let most = EDGES.saturating_sub(local.edges);
+        for (owner, waits) in space.waits_of(&known, now, detail, most) {
+            work += EDGE_COST * (1 + waits.owners.len());
+            local.edges += waits.owners.len();
+            if !waits.owners.is_empty() {
+                local.found.edges.push((owner, waits));
+            }
+        }
+        fanouts.edge_work = fanouts.edge_work.saturating_sub(work);
+        if read.done < owners.len() && local.edges < EDGES {
+            return false;
+        }
+        local.found.groups.insert(read.group);
+        true
     }
 
     fn acted(&mut self, part: FanoutPart, answer: GroupOpResult) {

@@ -19,6 +19,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::{AwaitedPart, CallEvent};
+use crate::budget::Urgency;
 use crate::codec::{DecodeResult, Reader, from_bytes, to_bytes};
 use crate::coordinator::fanout;
 use crate::group_op::{GroupOp, GroupOpResult, OpId};
@@ -165,7 +166,7 @@ impl Node {
 
     fn carry(&mut self, ticket: OpId, id: GroupId, op: GroupOp, expires: u64) {
         if let Some(group) = self.group_ref(id).filter(|group| group.leads()) {
-            if !self.has_room(group) {
+            if !self.has_room(group, Urgency::of_operation(&op)) {
                 self.answered(ticket, GroupOpResult::Busy);
             } else if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
                 group.submit(ticket, op, expires, &mut self.turn);
@@ -250,7 +251,7 @@ impl Node {
         }
         let expires = self.now_ms().saturating_add(left.min(3_600_000));
         let origin = OpOrigin::Peer { from, id };
-        if self.has_room_for_calls() {
+        if self.has_room_for_calls(Urgency::of_operation(&op)) {
             self.submit(origin, group, op, expires);
         } else {
             let ticket = self.ticket(origin, group, expires);

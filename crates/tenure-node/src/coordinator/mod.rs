@@ -43,6 +43,7 @@ use rustc_hash::FxBuildHasher;
 use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::system::SystemCommand;
 
+use crate::budget::Urgency;
 use crate::codec::{DecodeResult, Reader};
 use crate::config::Config;
 use crate::group_op::{GroupOp, GroupOpResult};
@@ -387,7 +388,7 @@ impl Node {
 
     /// Starts a client's call.
     pub(crate) fn call(&mut self, client: RequestId, request: Box<ClientRequest>, timeout_ms: u64) {
-        if !self.has_room_for_calls() {
+        if !self.has_room_for_calls(Urgency::of_request(&request)) {
             let answer = Err(Failure::Unavailable {
                 why: "too many calls wait on this node: try again",
                 nothing_happened: EffectCertainty::Yes,

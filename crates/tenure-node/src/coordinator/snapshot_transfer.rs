@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   log too long ─▶ SaveSnapshot ─▶ SnapshotSaved ─▶ the log begins there
-//!   peer too far behind ─▶ chunks on the bulk channel, a few at a time ─▶ installed ─▶ reported
+//!   peer too far behind ─▶ EncodeSnapshot ─▶ SnapshotEncoded ─▶ chunks on the bulk channel, a few at a time ─▶ installed ─▶ reported
 //! ```
 
 use std::collections::{BTreeMap, VecDeque};
@@ -15,7 +15,7 @@ use crate::coordinator::AddressedReplica;
 use crate::node::frames_item as item;
 use crate::node::{Node, keep_room};
 use crate::{
-    Base, GroupId, LogPosition, LogWrite, NodeId, Output, ReplicaId, Snapshot, codec, snapshot,
+    Base, GroupId, LogPosition, LogWrite, NodeId, Output, ReplicaId, Snapshot, SnapshotImage, codec,
 };
 
 /// Size of a chunk.
@@ -26,6 +26,8 @@ const WINDOW_BYTES: usize = 4 * 1024 * 1024;
 /// Maximum bytes of snapshots that wait to be sent, for all nodes together. Beyond it, the library
 /// asks again with the next heartbeat.
 const QUEUED_BYTES: usize = 64 * 1024 * 1024;
+/// Maximum snapshots that are encoded for peers at the same time.
+const ENCODED_AT_ONCE: usize = 4;
 /// A transfer without progress for this long has failed. The total time has no limit (R170: large
 /// transfers complete).
 const STALLED_AFTER_MS: u64 = 15_000;
@@ -46,6 +48,8 @@ pub(crate) struct SnapshotTransfers {
     /// other, so that the first snapshot arrives early.
     queues: BTreeMap<NodeId, VecDeque<(GroupId, ReplicaId)>>,
     incoming: BTreeMap<GroupId, IncomingSnapshot>,
+    /// Snapshots that are being encoded for peers.
+    encoding: BTreeMap<GroupId, Base>,
     /// Snapshots that are being saved to cut a log.
     saving: BTreeMap<GroupId, SnapshotSave>,
 }
@@ -82,6 +86,7 @@ impl SnapshotTransfers {
     /// Drops all transfers of a removed replica.
     pub(crate) fn forget(&mut self, id: GroupId) {
         self.offered.remove(&id);
+        self.encoding.remove(&id);
         self.incoming.remove(&id);
         self.saving.remove(&id);
         self.outgoing.retain(|(group, _), _| *group != id);
@@ -94,7 +99,7 @@ impl SnapshotTransfers {
     fn has_room(&self) -> bool {
         let queued = self.outgoing.values();
         let queued: usize = queued.map(|one| one.data.len() - one.sent).sum();
-        queued < QUEUED_BYTES
+        queued < QUEUED_BYTES && self.encoding.len() < ENCODED_AT_ONCE
     }
 
     /// Returns the bytes in flight to a node.
@@ -161,19 +166,15 @@ impl Node {
             return;
         }
         let membership = group.membership().clone();
-        let data = snapshot::encode(&group.machine);
-        group.state_bytes = data.len();
+        let image = SnapshotImage::new(id, index, &mut group.machine);
+        group.state_bytes = group.machine.approximate_bytes();
         let saving = SnapshotSave {
             place,
             membership,
             covered: group.replica.store().weight(),
         };
         self.transfers.saving.insert(id, saving);
-        self.outputs.push(Output::SaveSnapshot(Snapshot {
-            group: id,
-            index,
-            data,
-        }));
+        self.outputs.push(Output::SaveSnapshot(image));
     }
 
     /// A snapshot is durable: the log may begin there.
@@ -211,6 +212,9 @@ impl Node {
 
     /// Makes a snapshot of the applied state for a peer.
     fn offer_state(&mut self, id: GroupId) {
+        if self.transfers.encoding.contains_key(&id) {
+            return;
+        }
         let Some(group) = self.group(id) else {
             return;
         };
@@ -219,9 +223,28 @@ impl Node {
             place,
             membership: group.membership().clone(),
         };
-        let data = snapshot::encode(&group.machine);
+        let image = SnapshotImage::new(id, place.index, &mut group.machine);
+        self.transfers.encoding.insert(id, base);
+        self.outputs.push(Output::EncodeSnapshot(image));
+    }
+
+    /// A snapshot for peers is encoded: consensus sends it when it next tries.
+    pub(crate) fn snapshot_encoded(&mut self, snapshot: Snapshot) {
+        let id = snapshot.group;
+        let Some(base) = self.transfers.encoding.remove(&id) else {
+            return;
+        };
+        let Some(group) = self.group(id) else {
+            return;
+        };
+        // A member that was added since would not accept it; consensus asks for another one.
+        if base.place.index != snapshot.index || base.membership != *group.membership() {
+            return;
+        }
+        let place = base.place;
         group.replica.store_mut().offer(Some(base));
-        self.transfers.offered.insert(id, (place, data));
+        self.transfers.offered.insert(id, (place, snapshot.data));
+        self.activate(id);
     }
 
     /// Sends a snapshot of consensus in chunks; the Raft message goes with the first.

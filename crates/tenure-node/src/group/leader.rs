@@ -20,6 +20,11 @@ use crate::state_machine::{AnyCommand, StateMachine};
 /// 7).
 const TICK_EVERY_MS: u64 = 60_000;
 
+/// Endings that may be proposed and not applied yet. Very many leases may be due at once: they end
+/// in the order of their deadlines, a batch after the other, with other work in between. A lease may
+/// end late, never early.
+const ENDINGS_AT_ONCE: u64 = 2048;
+
 /// Whether this node leads a group, and the leader's state.
 pub(crate) enum Leadership {
     /// This node does not lead the group.
@@ -260,7 +265,8 @@ impl LeaderState {
         let Some(space) = machine.space() else {
             return;
         };
-        for lease in self.leases.due(now_ms, self.endings + 1) {
+        let room = self.room_for_endings();
+        for lease in self.leases.due(now_ms, self.endings + 1, room) {
             self.endings += 1;
             let view = space.numbered_lease(lease);
             // `note` follows every applied command, so the leases here are exactly those of the
@@ -279,19 +285,31 @@ impl LeaderState {
         }
     }
 
+    fn room_for_endings(&self) -> usize {
+        let open = self.endings - self.endings_applied;
+        // At most 2048, so the cast is lossless.
+        ENDINGS_AT_ONCE.saturating_sub(open) as usize
+    }
+
     fn wants_tick(&self, space: &tenure_core::space::Space, now_ms: u64) -> bool {
         let waiter_over = space
             .next_waiter_end()
             .is_some_and(|end| end <= self.lease_time(now_ms));
-        waiter_over || (space.wants_ticks() && self.last_stamp + TICK_EVERY_MS <= now_ms)
+        waiter_over
+            || space.has_pending()
+            || (space.wants_ticks() && self.last_stamp + TICK_EVERY_MS <= now_ms)
     }
 
     /// Returns when [`LeaderState::due`] next has work.
     pub(crate) fn next_due(&self, machine: &StateMachine) -> Option<u64> {
         let space = machine.space()?;
         let lease = self.leases.next_due();
+        let lease = lease.filter(|_| self.room_for_endings() > 0);
         let (mut waiter, mut stamp) = (None, None);
         if self.tick.is_none() {
+            if space.has_pending() {
+                return Some(0);
+            }
             waiter = space
                 .next_waiter_end()
                 .map(|end| self.then_ms + end.saturating_sub(self.time_then));

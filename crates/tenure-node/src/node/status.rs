@@ -102,6 +102,14 @@ impl Node {
         Some((group.applied.index, crate::snapshot::encode(&group.machine)))
     }
 
+    /// Returns the state of a replica, to be encoded by another thread.
+    pub fn image_of(&mut self, group: GroupId) -> Option<crate::SnapshotImage> {
+        let group = self.groups.get_mut(group.0 as usize)?.as_mut()?;
+        let index = group.applied.index;
+        let image = crate::SnapshotImage::new(group.id, index, &mut group.machine);
+        Some(image)
+    }
+
     /// Returns the term in which this node believes to lead and serve a group.
     pub fn led_term(&self, group: GroupId) -> Option<u64> {
         let group = self.groups.get(group.0 as usize)?.as_ref()?;

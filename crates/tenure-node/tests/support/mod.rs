@@ -379,7 +379,11 @@ impl Cluster {
                     let before = test_node.answers.insert(id, answer);
                     assert!(before.is_none(), "a request was answered twice");
                 }
-                Output::SaveSnapshot(snapshot) => {
+                Output::EncodeSnapshot(image) => {
+                    self.input(at, Input::SnapshotEncoded(image.encode()));
+                }
+                Output::SaveSnapshot(image) => {
+                    let snapshot = image.encode();
                     let key = (snapshot.group, snapshot.index);
                     test_node.disk.snapshots.insert(key, snapshot.data);
                     let input = Input::SnapshotSaved {

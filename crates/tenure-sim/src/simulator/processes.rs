@@ -238,7 +238,11 @@ impl Simulator {
             }
             match output {
                 Output::Write(batch) => self.disk_job(at, DiskJob::Write(batch)),
-                Output::SaveSnapshot(snapshot) => {
+                Output::EncodeSnapshot(image) => {
+                    self.input(at, Input::SnapshotEncoded(image.encode()));
+                }
+                Output::SaveSnapshot(image) => {
+                    let snapshot = image.encode();
                     self.counts.snapshots += 1;
                     self.checkers
                         .snapshot(self.now, self.node_slots[at].member, &snapshot);
