@@ -188,7 +188,9 @@ impl Principal {
 
     /// Validates a name.
     pub fn parse(text: &str) -> Result<Principal, InvalidAuth> {
-        let fits = text.len() <= Self::MAX_BYTES && !text.chars().any(char::is_control);
+        // `@` separates an owner id from its principal.
+        let is_odd = |letter: char| letter.is_control() || letter == '@';
+        let fits = text.len() <= Self::MAX_BYTES && !text.chars().any(is_odd);
         let is_known = match text.split_once(':') {
             None => text == "anonymous",
             Some(("key" | "group", name)) => is_name(name),
@@ -767,7 +769,7 @@ mod tests {
         }
         for bad in [
             "", "amy", "key:", "key:a b", "key:a@b", "unix:-1", "unix:01", "unix:+1", "cert:",
-            "user:amy", "jwt:a\n",
+            "user:amy", "jwt:a\n", "jwt:i/a@b",
         ] {
             assert!(Principal::parse(bad).is_err(), "{bad}");
         }

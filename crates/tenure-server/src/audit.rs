@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use tenure_core::auth::Principal;
+
 use crate::status::Failure;
 
 /// Whether calls of an RPC are audited, and at which level.
@@ -25,6 +27,8 @@ pub(crate) struct AuditRecord {
     pub(crate) hold: Option<NamedHold>,
     /// The client's address.
     pub(crate) peer: Option<SocketAddr>,
+    /// Who called.
+    pub(crate) principal: Option<Principal>,
     result: &'static str,
 }
 
@@ -46,6 +50,7 @@ impl AuditRecord {
             victim,
             hold: None,
             peer: None,
+            principal: None,
             result: "CANCELLED",
         }
     }
@@ -73,6 +78,7 @@ impl Drop for AuditRecord {
                     actor = hold.map(|hold| hold.actor.as_str()),
                     reason = hold.map(|hold| hold.reason.as_str()),
                     peer = self.peer.map(|peer| peer.to_string()),
+                    principal = self.principal.as_ref().map(|principal| principal.as_str()),
                     result = self.result,
                 )
             };

@@ -36,6 +36,7 @@ use super::connection::{GrpcConnection, GrpcPort, OpKind, Permits, grpc_response
 use super::h2_body::{self, RequestBody};
 use super::preface_timeout::PrefaceTimeout;
 use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
+use crate::auth::{Caller, Origin};
 use crate::handlers;
 use crate::in_flight::InFlight;
 use crate::rpc::{Facts, Outcome, Unary};
@@ -60,6 +61,7 @@ pub(crate) async fn serve(
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) {
+    let origin = Origin::network(peer);
     // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
@@ -74,7 +76,7 @@ pub(crate) async fn serve(
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = ServedConnection::new(connection, port, peer);
+    let mut served = ServedConnection::new(connection, port, origin);
     // `biased`: the connection is polled before `stop`, so a request that has arrived is still
     // served.
     tokio::select! {
@@ -87,6 +89,7 @@ pub(crate) async fn serve(
 
 /// A unary call that is not submitted to the node yet.
 struct Arrived {
+    caller: Caller,
     unary: &'static Unary,
     headers: HeaderMap,
     deadline: Duration,
@@ -125,14 +128,14 @@ impl ServedConnection {
     fn new(
         mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
         port: Arc<GrpcPort>,
-        peer: SocketAddr,
+        origin: Origin,
     ) -> ServedConnection {
         ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // The event buffer is not used: unary calls listen to no owner.
             calls: port.node.calls(1),
-            client: GrpcConnection::new(&port, peer),
+            client: GrpcConnection::new(&port, origin),
             under_way: InFlight::default(),
             heard: Vec::new(),
             others: FuturesUnordered::new(),
@@ -204,14 +207,14 @@ impl ServedConnection {
     ) {
         let request = request.map(RequestBody::new);
         // Authentication comes first, for known and unknown RPCs alike.
-        let deadline = match self.client.admit(&request) {
-            Ok(deadline) => deadline,
+        let (caller, deadline) = match self.client.admit(&request) {
+            Ok(admitted) => admitted,
             Err(refused) => return self.other(async move { refused }, respond),
         };
         let unary = match kind_of(&request) {
             Ok(OpKind::Unary(unary)) => unary,
             Ok(kind) => {
-                let served = self.client.clone().serve(kind, request, deadline);
+                let served = self.client.clone().serve(caller, kind, request, deadline);
                 return self.other(served, respond);
             }
             Err(status) => {
@@ -222,6 +225,7 @@ impl ServedConnection {
         let (head, body) = request.into_parts();
         let mut body = self.client.limited(body, deadline);
         let mut arrived = Arrived {
+            caller,
             unary,
             headers: head.headers,
             deadline,
@@ -254,12 +258,13 @@ impl ServedConnection {
     /// Submits a unary call to the node. A message that is invalid is answered without the node.
     fn enter(&mut self, arrived: Arrived, permits: Permits, message: &[u8], now: Instant) {
         let Arrived {
+            caller,
             unary,
             headers,
             deadline,
             mut respond,
         } = arrived;
-        let asked = match (unary.parse)(message) {
+        let asked = match (unary.parse)(&caller, message) {
             Ok(asked) => asked,
             Err(error) => {
                 let _ = refuse(&mut respond, Status::internal(error.to_string()));
@@ -278,7 +283,7 @@ impl ServedConnection {
             Ok(asked) => {
                 call.facts = asked.facts;
                 if let Some(record) = &mut call.facts.audit {
-                    record.peer = Some(self.client.peer());
+                    record.peer = self.client.peer();
                 }
                 let tag = self.under_way.take(call);
                 self.calls.push(tag, asked.request, unary.timeout(deadline));
