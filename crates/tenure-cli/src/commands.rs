@@ -9,6 +9,7 @@ use clap::{Args, FromArgMatches, Subcommand};
 use crate::run::supervisor;
 
 mod ask;
+mod auth;
 mod bench;
 mod break_lock;
 mod check;
@@ -64,6 +65,8 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
     /// Load a daemon and print throughput and latency.
     Bench(bench::Bench),
     /// Run the daemon.
@@ -93,6 +96,7 @@ impl Command {
             Command::Policy(verb) => verb.run(),
             Command::Doctor(verb) => verb.run(),
             Command::Cluster(verb) => verb.run(),
+            Command::Auth(verb) => verb.run(),
             Command::Bench(verb) => verb.run(),
             Command::Serve(verb) => verb.run(),
             Command::Completions(verb) => verb.run(),
