@@ -9,6 +9,7 @@ use clap::{Args, FromArgMatches, Subcommand};
 use crate::run::supervisor;
 
 mod ask;
+mod audit;
 mod auth;
 mod bench;
 mod break_lock;
@@ -67,6 +68,8 @@ pub(crate) enum Command {
     Cluster(cluster::ClusterCommand),
     #[command(subcommand)]
     Auth(auth::AuthCommand),
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Load a daemon and print throughput and latency.
     Bench(bench::Bench),
     /// Run the daemon.
@@ -97,6 +100,7 @@ impl Command {
             Command::Doctor(verb) => verb.run(),
             Command::Cluster(verb) => verb.run(),
             Command::Auth(verb) => verb.run(),
+            Command::Audit(verb) => verb.run(),
             Command::Bench(verb) => verb.run(),
             Command::Serve(verb) => verb.run(),
             Command::Completions(verb) => verb.run(),

@@ -299,8 +299,8 @@ pub struct Grant {
 impl Grant {
     fn check(&self) -> Result<(), InvalidAuth> {
         let is_partial = self.at.is_some();
-        let is_senseless = self.verbs.is_empty()
-            || (is_partial && self.verbs.iter().any(Verb::is_cluster_wide));
+        let is_senseless =
+            self.verbs.is_empty() || (is_partial && self.verbs.iter().any(Verb::is_cluster_wide));
         match is_senseless {
             true => Err(InvalidAuth::Grant),
             false => Ok(()),
@@ -768,8 +768,18 @@ mod tests {
             assert!(Principal::parse(good).is_ok(), "{good}");
         }
         for bad in [
-            "", "amy", "key:", "key:a b", "key:a@b", "unix:-1", "unix:01", "unix:+1", "cert:",
-            "user:amy", "jwt:a\n", "jwt:i/a@b",
+            "",
+            "amy",
+            "key:",
+            "key:a b",
+            "key:a@b",
+            "unix:-1",
+            "unix:01",
+            "unix:+1",
+            "cert:",
+            "user:amy",
+            "jwt:a\n",
+            "jwt:i/a@b",
         ] {
             assert!(Principal::parse(bad).is_err(), "{bad}");
         }

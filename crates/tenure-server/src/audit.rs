@@ -2,8 +2,9 @@
 
 use std::net::SocketAddr;
 
-use tenure_core::auth::Principal;
+use serde_json::{Map, json};
 
+use crate::auth::Caller;
 use crate::status::Failure;
 
 /// Whether calls of an RPC are audited, and at which level.
@@ -28,7 +29,7 @@ pub(crate) struct AuditRecord {
     /// The client's address.
     pub(crate) peer: Option<SocketAddr>,
     /// Who called.
-    pub(crate) principal: Option<Principal>,
+    pub(crate) caller: Option<Caller>,
     result: &'static str,
 }
 
@@ -50,7 +51,7 @@ impl AuditRecord {
             victim,
             hold: None,
             peer: None,
-            principal: None,
+            caller: None,
             result: "CANCELLED",
         }
     }
@@ -78,16 +79,40 @@ impl Drop for AuditRecord {
                     actor = hold.map(|hold| hold.actor.as_str()),
                     reason = hold.map(|hold| hold.reason.as_str()),
                     peer = self.peer.map(|peer| peer.to_string()),
-                    principal = self.principal.as_ref().map(|principal| principal.as_str()),
+                    principal = self.caller.as_ref().map(|caller| caller.principal().as_str()),
                     result = self.result,
                 )
             };
         }
         match self.audit {
-            Audit::No => {}
+            Audit::No => return,
             Audit::Info => line!(info),
             Audit::Warn => line!(warn),
         }
+        let Some(log) = self.caller.as_ref().and_then(Caller::audit_log) else {
+            return;
+        };
+        let mut fields = Map::new();
+        let mut field = |name: &str, value| drop(fields.insert(name.to_owned(), value));
+        field(
+            "principal",
+            json!(
+                self.caller
+                    .as_ref()
+                    .map(|caller| caller.principal().as_str())
+            ),
+        );
+        field("action", json!(self.action));
+        field("victim", json!(self.victim));
+        if let Some(hold) = hold {
+            field("path", json!(hold.path));
+            field("fence", json!(hold.fence));
+            field("actor", json!(hold.actor));
+            field("reason", json!(hold.reason));
+        }
+        field("peer", json!(self.peer.map(|peer| peer.to_string())));
+        field("result", json!(self.result));
+        log.record(fields);
     }
 }
 

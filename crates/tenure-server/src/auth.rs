@@ -29,8 +29,9 @@ pub use api_key::ApiKey;
 pub(crate) use caller::{Caller, LiveCaller};
 pub(crate) use judge::{judge, judge_owner, judge_watch, service_verb};
 pub(crate) use root_key::ensure_root_key;
-pub(crate) use service::AuthService;
+pub(crate) use service::{AuthService, caller};
 
+use crate::audit_log::AuditLog;
 use crate::config::{LoopbackAccess, RemoteAnonymous, TransportConfig};
 use crate::status::{Code, Failure};
 
@@ -102,6 +103,7 @@ struct Shared {
     loopback: LoopbackAccess,
     remote_anonymous: RemoteAnonymous,
     own_uid: u32,
+    audit: Arc<AuditLog>,
     callers: Mutex<Callers>,
 }
 
@@ -116,6 +118,7 @@ impl AccessControl {
     pub(crate) fn new(
         config: &TransportConfig,
         table: watch::Receiver<Option<Arc<AuthTable>>>,
+        audit: Arc<AuditLog>,
     ) -> AccessControl {
         let token = config.client_token.as_ref();
         AccessControl(Arc::new(Shared {
@@ -124,6 +127,7 @@ impl AccessControl {
             loopback: config.loopback,
             remote_anonymous: config.remote_anonymous,
             own_uid: rustix::process::geteuid().as_raw(),
+            audit,
             callers: Mutex::default(),
         }))
     }
@@ -258,7 +262,9 @@ impl AccessControl {
                 };
                 // Whatever the table says: a stranger never administrates.
                 let never = VerbSet::of([Verb::Operate, Verb::Backup, Verb::Auth]);
-                let granted = table.into_iter().flat_map(|table| table.grants_of(&principal));
+                let granted = table
+                    .into_iter()
+                    .flat_map(|table| table.grants_of(&principal));
                 rights.extend(granted.map(|grant| (grant.verbs.without(never), grant.at)));
                 rights.retain(|(verbs, _)| !verbs.is_empty());
                 if rights.is_empty() {
@@ -289,7 +295,14 @@ impl AccessControl {
                 (principal.clone(), rights_of(table, principal))
             }
         };
-        Ok(Caller::new(principal, rights, credential.clone(), version))
+        let audit = Some(Arc::clone(&self.0.audit));
+        Ok(Caller::new(
+            principal,
+            rights,
+            credential.clone(),
+            version,
+            audit,
+        ))
     }
 
     /// Follows a caller for as long as a stream is open.

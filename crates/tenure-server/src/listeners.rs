@@ -2,6 +2,7 @@
 //! that serves until the daemon stops.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,6 +17,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
+use crate::audit_log::AuditLog;
 use crate::auth::{AccessControl, AuthService};
 use crate::config::{Config, FixedConfig, TransportConfig};
 use crate::daemon::DaemonError;
@@ -30,7 +32,7 @@ use crate::transport::json::{self, JsonApi};
 use crate::transport::sse::{self, Sse};
 use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
 use crate::transport::tls::Certificate;
-use crate::transport::{auth, grpc_connection, h3, openapi};
+use crate::transport::{auth, grpc_connection, h3, openapi, unix};
 
 /// Maximum number of open connections of all web transports.
 const WEB_CONNECTIONS: usize = 4096;
@@ -46,6 +48,7 @@ pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// State shared by all ports, and the transports bound so far.
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
+    data_dir: &'a Path,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
@@ -80,12 +83,17 @@ impl<'a> Listeners<'a> {
         );
         Listeners {
             config: transports,
+            data_dir: &config.disk.data_dir,
             fixed: &config.node.fixed,
             node,
             telemetry,
             stop,
             events,
-            access: AccessControl::new(transports, node.auth()),
+            access: AccessControl::new(
+                transports,
+                node.auth(),
+                Arc::new(AuditLog::open(&config.disk.data_dir)),
+            ),
             admission: Admission::new(timeout),
             timeout,
             running: Vec::new(),
@@ -123,6 +131,15 @@ impl<'a> Listeners<'a> {
             timeout: self.timeout,
         });
         let connections = Arc::new(Semaphore::new(GRPC_CONNECTIONS));
+        if let Some(socket) = unix::bind(self.data_dir) {
+            let served = unix::serve(
+                socket,
+                Arc::clone(&connections),
+                Arc::clone(&port),
+                self.stop.clone(),
+            );
+            self.running.push(Box::pin(served));
+        }
         let stop = self.stop.clone();
         let connection = move |stream, peer| {
             let port = Arc::clone(&port);

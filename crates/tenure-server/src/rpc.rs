@@ -158,9 +158,13 @@ fn check<M, A: Into<ValidCall>>(
     let mut asked = parse(caller, message)?.into();
     if let Some(record) = &mut asked.facts.audit {
         record.audit = audit;
-        record.principal = Some(caller.principal().clone());
+        record.caller = Some(caller.clone());
     }
-    if let Err(denied) = auth::judge(caller, verb, &asked.request) {
+    let mut judged = auth::judge(caller, verb, &asked.request);
+    if audit == Audit::Warn && judged.is_ok() {
+        judged = caller.recordable();
+    }
+    if let Err(denied) = judged {
         if let Some(record) = asked.facts.audit {
             (*record).end::<()>(&Err(denied.clone()));
         }
@@ -284,11 +288,11 @@ macro_rules! rpcs {
 rpcs! {
     Acquire Lock "/v1/acquire" Writes Short No
         AcquireRequest acquire::acquire => AcquireResponse acquire::acquired, in session as Acquire;
-    SetNamespacePolicy Policy "/v1/setNamespacePolicy" Writes Short No
+    SetNamespacePolicy Policy "/v1/setNamespacePolicy" Writes Short Warn
         SetNamespacePolicyRequest policy::set => SetNamespacePolicyResponse done;
     GetNamespacePolicy Observe "/v1/getNamespacePolicy" Reads Short No
         GetNamespacePolicyRequest policy::get => GetNamespacePolicyResponse policy::got;
-    DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short No
+    DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short Warn
         DeleteNamespacePolicyRequest policy::delete => DeleteNamespacePolicyResponse done;
     AcquireStream Lock;
     Release Share "/v1/release" Writes Short No
@@ -397,7 +401,8 @@ mod tests {
             let verb = unary.rpc.row().verb;
             let looks = matches!(verb, Verb::Observe | Verb::Status);
             assert_eq!(looks, unary.effect == Effect::Reads, "{:?}", unary.rpc);
-            let acts_on_others = matches!(verb, Verb::Ask | Verb::Break);
+            // A policy change ends holds.
+            let acts_on_others = matches!(verb, Verb::Ask | Verb::Break | Verb::Policy);
             assert_eq!(acts_on_others, unary.audit != Audit::No, "{:?}", unary.rpc);
         }
         assert_eq!(Rpc::AcquireStream.row().verb, Verb::Lock);
@@ -410,6 +415,11 @@ mod tests {
     #[test]
     fn an_audited_row_makes_a_record() {
         let asked = [
+            (
+                Rpc::SetNamespacePolicy,
+                r#"{"namespace": "amy", "algorithm": 3}"#,
+            ),
+            (Rpc::DeleteNamespacePolicy, r#"{"namespace": "amy"}"#),
             (Rpc::ForceRelease, r#"{"victimId": "amy"}"#),
             (Rpc::RequestRevoke, r#"{"ownerId": "amy"}"#),
             (
@@ -422,7 +432,9 @@ mod tests {
         assert_eq!(audited, asked.map(|(rpc, _)| rpc));
         for (rpc, body) in asked {
             let unary = rpc.row().unary.as_ref().unwrap();
-            let asked = (unary.parse_json)(&Caller::local(), body.as_bytes()).unwrap().unwrap();
+            let asked = (unary.parse_json)(&Caller::local(), body.as_bytes())
+                .unwrap()
+                .unwrap();
             let record = asked.facts.audit.unwrap();
             assert_eq!((record.audit, record.victim.as_str()), (unary.audit, "amy"));
         }
@@ -444,6 +456,9 @@ mod tests {
         assert!(one.is_ok());
         assert!((renew.parse)(&Caller::local(), &[0xff]).is_err());
         assert!((renew.parse_json)(&Caller::local(), b"[]").is_err());
-        assert!((renew.parse)(&Caller::local(), &[]).unwrap().is_err(), "an owner is wanted");
+        assert!(
+            (renew.parse)(&Caller::local(), &[]).unwrap().is_err(),
+            "an owner is wanted"
+        );
     }
 }

@@ -477,9 +477,8 @@ impl FileArguments {
         let text = std::fs::read_to_string(&self.file).map_err(|error| {
             CommandFailure::usage(format!("cannot read {}: {error}", self.file.display()))
         })?;
-        let wanted = file::Wanted::parse(&text).map_err(|error| {
-            CommandFailure::usage(format!("{}: {error}", self.file.display()))
-        })?;
+        let wanted = file::Wanted::parse(&text)
+            .map_err(|error| CommandFailure::usage(format!("{}: {error}", self.file.display())))?;
         Ok(wanted.difference(&self.common.table()?))
     }
 

@@ -187,10 +187,7 @@ fn requests() -> Vec<Step> {
         ("DumpLocks", json!({})),
         ("Health", json!({})),
         ("Explain", json!({"path": "m:/a", "ownerId": "o"})),
-        (
-            "Break",
-            json!({"path": "m:/a", "ownerId": "o", "fence": 1}),
-        ),
+        ("Break", json!({"path": "m:/a", "ownerId": "o", "fence": 1})),
         ("ListNamespacePolicies", json!({})),
     ];
     let step = |(rpc, request)| Step {
@@ -334,6 +331,8 @@ async fn every_call_over_http2_needs_its_permission() {
             }
             command.arg(format!("https://{}{}", guarded.daemon.web, url(step.rpc)));
             let output = command.output().expect("curl is needed for this test");
+            let error = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success(), "{}: {error}", step.rpc);
             let text = String::from_utf8(output.stdout).unwrap();
             let (body, status) = text.rsplit_once('\n').unwrap();
             let body = serde_json::from_str(body).unwrap_or(Value::Null);
@@ -359,7 +358,8 @@ async fn every_call_over_http3_needs_its_permission() {
                 json!({"path": url(step.rpc), "body": step.request.to_string(), "headers": headers})
             })
             .collect();
-        let input = json!({"mode": "requests", "port": guarded.daemon.h3.port(), "requests": asked});
+        let input =
+            json!({"mode": "requests", "port": guarded.daemon.h3.port(), "requests": asked});
         let answers = python_script("quic.py", &input);
         let answers = answers.as_array().unwrap();
         assert_eq!(answers.len(), asked.len());
@@ -501,7 +501,9 @@ async fn a_refusal_names_the_missing_verb() {
     let (_, key) = guarded.key("ci", 0).await;
     guarded.grant("key:ci", &["share"], "ci:/a").await;
     let mut client = guarded.client().await;
-    let refused = client.acquire(with(acquire("o", "ci:/a"), Some(&key))).await;
+    let refused = client
+        .acquire(with(acquire("o", "ci:/a"), Some(&key)))
+        .await;
     let refused = refused.unwrap_err();
     for part in ["key:ci", "`lock`", "ci:/a", "tenure auth grant"] {
         assert!(refused.message().contains(part), "{}", refused.message());
@@ -549,7 +551,10 @@ async fn an_owner_belongs_to_its_principal() {
     assert_eq!(renewed.into_inner().status(), v1::RenewStatus::Lost);
     client.release_all(with(release("job"), two)).await.unwrap();
     for refused in [
-        client.renew(with(renew("job@key:one"), two)).await.map(drop),
+        client
+            .renew(with(renew("job@key:one"), two))
+            .await
+            .map(drop),
         client
             .release_all(with(release("job@key:one"), two))
             .await
@@ -599,9 +604,16 @@ async fn a_caller_sees_what_it_may_observe() {
         prefix: "a".to_owned(),
         snapshot: false,
     };
-    let mut changes = client.watch(with(watch, viewer)).await.unwrap().into_inner();
+    let mut changes = client
+        .watch(with(watch, viewer))
+        .await
+        .unwrap()
+        .into_inner();
     for path in ["b:/x", "a:/x"] {
-        client.acquire(with(acquire("o", path), root)).await.unwrap();
+        client
+            .acquire(with(acquire("o", path), root))
+            .await
+            .unwrap();
     }
     let change = changes.next().await.unwrap().unwrap();
     assert_eq!((change.path.as_str(), change.id), ("a:/x", 1));
@@ -711,7 +723,11 @@ async fn revocation_ends_open_streams() {
         let mut events = subscribed.unwrap().into_inner();
         let (operations, requests) = tokio::sync::mpsc::channel(4);
         let requests = tokio_stream::wrappers::ReceiverStream::new(requests);
-        let mut session = client.session(with(requests, key)).await.unwrap().into_inner();
+        let mut session = client
+            .session(with(requests, key))
+            .await
+            .unwrap()
+            .into_inner();
         let take = |id, path: &str| v1::SessionRequest {
             id,
             op: Some(Op::Acquire(acquire("o", path))),
@@ -785,7 +801,9 @@ async fn loopback_needs_no_key_by_default() {
         assert_eq!((me.principal.as_str(), me.administrator), (principal, true));
     }
     let wrong = ApiKey::generate().unwrap();
-    let me = auth.who_am_i(with(WhoAmIRequest {}, Some(wrong.reveal()))).await;
+    let me = auth
+        .who_am_i(with(WhoAmIRequest {}, Some(wrong.reveal())))
+        .await;
     assert_eq!(me.unwrap_err().code(), tonic::Code::Unauthenticated);
 }
 
@@ -833,7 +851,10 @@ async fn the_commands_manage_keys_and_grants() {
     ok(&["auth", "grant", "key:ci", "lock,observe", "ci:/"]);
     let allowed = ok(&["auth", "check", "key:ci", "lock", "ci:/build", "--json"]);
     let allowed: Value = serde_json::from_str(&allowed).unwrap();
-    assert_eq!((&allowed["allowed"], &allowed["by"]["at"]), (&json!(true), &json!("ci:/")));
+    assert_eq!(
+        (&allowed["allowed"], &allowed["by"]["at"]),
+        (&json!(true), &json!("ci:/"))
+    );
     let denied = guarded.tenure(root, &["auth", "check", "key:ci", "break", "ci:/build"]);
     assert_eq!(denied.status.code(), Some(1));
     let me = guarded.tenure(Some(key), &["auth", "whoami", "--json"]);
@@ -874,8 +895,8 @@ async fn the_commands_manage_keys_and_grants() {
         assert_eq!(me.status.code(), Some(0));
     }
     ok(&["auth", "key", "revoke", older]);
-    let codes = [key, secret]
-        .map(|key| guarded.tenure(Some(key), &["auth", "whoami"]).status.code());
+    let codes =
+        [key, secret].map(|key| guarded.tenure(Some(key), &["auth", "whoami"]).status.code());
     assert_eq!(codes, [Some(125), Some(0)]);
 }
 

@@ -33,6 +33,8 @@ use crate::{NodeId, ReplicaId};
 const CONFIRM_MS: u64 = 3_000;
 /// A node without an answer gets the table again after this time.
 const RESEND_MS: u64 = 300;
+/// A change that found no leader is repeated after this time.
+const RETRY_MS: u64 = 100;
 /// An unanswered read of the table is repeated after this time.
 const READ_TIMEOUT_MS: u64 = 5_000;
 
@@ -123,8 +125,18 @@ impl Node {
         match happened {
             CallEvent::Start | CallEvent::Table | CallEvent::Timer => match &call.phase {
                 AuthPhase::Confirming { .. } => self.confirming(cx, call),
-                _ => self.auth_start(cx, call),
+                // The change is made, and must not be made again.
+                AuthPhase::Reading => self.read_auth(cx, call),
+                AuthPhase::Start | AuthPhase::Changing => self.auth_start(cx, call),
             },
+            // No leader, or a leader whose machine is not by rules 2 yet: nothing has changed.
+            CallEvent::Op(GroupOpResult::NotHere { .. }) => {
+                if matches!(call.phase, AuthPhase::Changing) {
+                    call.phase = AuthPhase::Start;
+                }
+                self.set_timer(cx, RETRY_MS);
+                CallProgress::Wait
+            }
             CallEvent::Op(answer) => match failure_of(&answer) {
                 Some(failure) => CallProgress::fail(failure),
                 None => self.auth_answer(cx, call, answer),

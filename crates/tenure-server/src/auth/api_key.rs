@@ -43,8 +43,7 @@ impl ApiKey {
             let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
             part.len() == 2 * bytes && part.bytes().all(is_digit)
         };
-        let is_key =
-            is_hex(id, ID_BYTES) && is_hex(secret, SECRET_BYTES) && checksum(front) == sum;
+        let is_key = is_hex(id, ID_BYTES) && is_hex(secret, SECRET_BYTES) && checksum(front) == sum;
         let text = text.to_owned();
         is_key.then_some(ApiKey { text })
     }

@@ -23,6 +23,7 @@ use tenure_core::value::{Invalid, Key, OwnerId};
 use tokio::sync::watch;
 
 use super::{AccessControl, Credential};
+use crate::audit_log::AuditLog;
 use crate::status::{Code, Failure};
 
 /// Prefix of idempotency keys of callers with a principal.
@@ -45,6 +46,8 @@ struct CallerInfo {
     credential: Credential,
     /// The version of the table that the rights are from.
     version: Option<u64>,
+    /// Where privileged calls are recorded.
+    audit: Option<Arc<AuditLog>>,
 }
 
 impl Caller {
@@ -53,6 +56,7 @@ impl Caller {
         rights: Vec<(VerbSet, Option<Namespace>)>,
         credential: Credential,
         version: Option<u64>,
+        audit: Option<Arc<AuditLog>>,
     ) -> Caller {
         let suffix = match credential {
             Credential::Loopback | Credential::Nothing | Credential::SharedToken => String::new(),
@@ -66,6 +70,7 @@ impl Caller {
             rights,
             credential,
             version,
+            audit,
         }))
     }
 
@@ -77,7 +82,40 @@ impl Caller {
             vec![(VerbSet::ALL, None)],
             Credential::Loopback,
             None,
+            None,
         )
+    }
+
+    pub(crate) fn audit_log(&self) -> Option<&Arc<AuditLog>> {
+        self.0.audit.as_ref()
+    }
+
+    /// Appends a line about a privileged call to the audit log.
+    pub(crate) fn record(&self, action: &str, change: &str, result: &str) {
+        let Some(log) = &self.0.audit else {
+            return;
+        };
+        let mut fields = serde_json::Map::new();
+        for (name, value) in [
+            ("principal", self.0.principal.as_str()),
+            ("action", action),
+            ("change", change),
+            ("result", result),
+        ] {
+            fields.insert(name.to_owned(), value.into());
+        }
+        log.record(fields);
+    }
+
+    /// Fails if the call of a privileged verb could not be recorded.
+    pub(crate) fn recordable(&self) -> Result<(), Failure> {
+        match &self.0.audit {
+            Some(log) if !log.is_writable() => Err(Failure::new(
+                Code::Unavailable,
+                "the audit log cannot be written, so privileged calls are refused: free disk space on the daemon's data directory",
+            )),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn principal(&self) -> &Principal {
@@ -152,11 +190,7 @@ impl Caller {
         let Some(whole) = room.get_mut(..length) else {
             return Err(Failure::new(
                 Code::InvalidArgument,
-                format!(
-                    "{}, together with `{}`",
-                    Invalid::Owner,
-                    self.0.suffix
-                ),
+                format!("{}, together with `{}`", Invalid::Owner, self.0.suffix),
             ));
         };
         whole[..text.len()].copy_from_slice(text.as_bytes());

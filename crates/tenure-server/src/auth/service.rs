@@ -46,6 +46,7 @@ impl AuthService {
         what: &str,
         command: AuthCommand,
     ) -> Result<ChangeTableResponse, Failure> {
+        by.recordable()?;
         let request = Box::new(ClientRequest::ChangeAuth(Box::new(command)));
         let answer = handlers::ask(&self.node, request, self.timeout).await;
         let result = match &answer {
@@ -59,6 +60,7 @@ impl AuthService {
             change = what,
             result,
         );
+        by.record("auth", what, result);
         match answer? {
             Answer::AuthChanged {
                 version,
@@ -111,10 +113,9 @@ impl Auth for AuthService {
         let by = caller(&request)?;
         let request = request.into_inner();
         if !is_name(&request.name) || request.name == "client_auth_token" {
-            return Err(invalid(
-                "the name of a key has 1 to 64 letters, digits, `.`, `-` or `_`",
-            )
-            .into());
+            return Err(
+                invalid("the name of a key has 1 to 64 letters, digits, `.`, `-` or `_`").into(),
+            );
         }
         let secret = ApiKey::generate().map_err(|error| handlers::internal(&error))?;
         let created_ms = now_ms();
@@ -240,7 +241,7 @@ impl Auth for AuthService {
 }
 
 /// Returns the caller that the transport has put into the request.
-fn caller<T>(request: &Request<T>) -> Result<Caller, Failure> {
+pub(crate) fn caller<T>(request: &Request<T>) -> Result<Caller, Failure> {
     let caller = request.extensions().get::<Caller>().cloned();
     caller.ok_or_else(|| handlers::internal(&"a request without a caller"))
 }

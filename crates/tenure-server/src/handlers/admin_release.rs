@@ -15,7 +15,10 @@ use crate::status::{Code, Failure};
 
 /// Parses a ForceRelease: drops everything that an owner has (R101 ForceRelease always notifies the
 /// victim, always notifies the victim).
-pub(crate) fn force_release(caller: &Caller, request: v1::ForceReleaseRequest) -> Result<ValidCall, Failure> {
+pub(crate) fn force_release(
+    caller: &Caller,
+    request: v1::ForceReleaseRequest,
+) -> Result<ValidCall, Failure> {
     let force = ClientRequest::ForceRelease {
         victim: caller.other_owner(&request.victim_id)?,
         key: caller.key(&request.idempotency_key)?,
@@ -26,7 +29,10 @@ pub(crate) fn force_release(caller: &Caller, request: v1::ForceReleaseRequest) -
 
 /// Parses a RequestRevoke: asks an owner to release (R115 RequestRevoke sends an event, sends an
 /// event).
-pub(crate) fn request_revoke(caller: &Caller, request: v1::RequestRevokeRequest) -> Result<ValidCall, Failure> {
+pub(crate) fn request_revoke(
+    caller: &Caller,
+    request: v1::RequestRevokeRequest,
+) -> Result<ValidCall, Failure> {
     let owner = caller.other_owner(&request.owner_id)?;
     let record = AuditRecord::new("request_revoke", request.owner_id);
     Ok(audited(ClientRequest::RequestRevoke { owner }, record))
@@ -77,7 +83,8 @@ pub(crate) fn broken(outcome: Outcome<'_>) -> Result<v1::BreakResponse, Failure>
     }
 }
 
-fn audited(request: ClientRequest, record: AuditRecord) -> ValidCall {
+/// Adds an audit record to a call.
+pub(super) fn audited(request: ClientRequest, record: AuditRecord) -> ValidCall {
     let facts = Facts {
         audit: Some(Box::new(record)),
         ..Default::default()

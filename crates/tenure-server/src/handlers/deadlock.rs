@@ -12,7 +12,10 @@ use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Parses a DetectCycle: follows wait edges from an owner.
-pub(crate) fn detect_cycle(caller: &Caller, request: v1::DetectCycleRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn detect_cycle(
+    caller: &Caller,
+    request: v1::DetectCycleRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::DetectCycle {
         start: caller.other_owner(&request.start_owner_id)?,
         max_depth: request.max_depth,
@@ -34,7 +37,10 @@ pub(crate) fn detected(outcome: Outcome<'_>) -> Result<v1::DetectCycleResponse, 
 }
 
 /// Parses a query whether a conflict still exists.
-pub(crate) fn is_blocking(caller: &Caller, request: v1::IsBlockingRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn is_blocking(
+    caller: &Caller,
+    request: v1::IsBlockingRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::IsBlocking {
         path: convert::path(&request.conflict_path)?,
         owner: caller.other_owner(&request.conflict_owner)?,
@@ -50,7 +56,10 @@ pub(crate) fn blocking(outcome: Outcome<'_>) -> Result<v1::IsBlockingResponse, F
 }
 
 /// Parses a SetWaitEdge: records which owner an owner waits for.
-pub(crate) fn set_wait_edge(caller: &Caller, request: v1::SetWaitEdgeRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn set_wait_edge(
+    caller: &Caller,
+    request: v1::SetWaitEdgeRequest,
+) -> Result<ClientRequest, Failure> {
     // R16 (SetWaitEdge path and reason): both or neither.
     let why = match (request.conflict_path.as_str(), request.reason) {
         ("", 0) => None,
@@ -72,7 +81,10 @@ pub(crate) fn set_wait_edge(caller: &Caller, request: v1::SetWaitEdgeRequest) ->
 }
 
 /// Parses a ClearWaitEdge: removes the record of what an owner waits for.
-pub(crate) fn clear_wait_edge(caller: &Caller, request: v1::ClearWaitEdgeRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn clear_wait_edge(
+    caller: &Caller,
+    request: v1::ClearWaitEdgeRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::ClearWaitEdge {
         owner: caller.owner(&request.owner_id)?,
         key: caller.key(&request.idempotency_key)?,

@@ -13,7 +13,10 @@ use crate::rpc::Outcome;
 use crate::status::Failure;
 
 /// Parses an Explain of one path, mode and owner.
-pub(crate) fn explain(caller: &Caller, request: v1::ExplainRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn explain(
+    caller: &Caller,
+    request: v1::ExplainRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Explain {
         path: convert::path(&request.path)?,
         mode: convert::mode(request.mode)?,

@@ -16,7 +16,10 @@ use crate::status::Failure;
 pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Parses a query for the holders of exactly this path.
-pub(crate) fn inspect_path(_: &Caller, request: v1::InspectPathRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn inspect_path(
+    _: &Caller,
+    request: v1::InspectPathRequest,
+) -> Result<ClientRequest, Failure> {
     let path = convert::path(&request.path)?;
     Ok(ClientRequest::InspectPath { path })
 }
@@ -40,7 +43,10 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
 }
 
 /// Parses a query for the holds of an owner.
-pub(crate) fn list_owner_locks(caller: &Caller, request: v1::ListOwnerLocksRequest) -> Result<ValidCall, Failure> {
+pub(crate) fn list_owner_locks(
+    caller: &Caller,
+    request: v1::ListOwnerLocksRequest,
+) -> Result<ValidCall, Failure> {
     let list = ClientRequest::ListOwnerLocks {
         owner: caller.other_owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,

@@ -4,23 +4,33 @@ use tenure_core::auth::{Target, Verb};
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
+use super::admin_release::audited;
 use super::mismatch;
+use crate::audit::AuditRecord;
 use crate::auth::Caller;
 use crate::convert;
-use crate::rpc::Outcome;
+use crate::rpc::{Outcome, ValidCall};
 use crate::status::Failure;
 
 /// Parses a request to set the algorithm of a namespace.
-pub(crate) fn set(caller: &Caller, request: v1::SetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
-    Ok(ClientRequest::SetNamespacePolicy {
+pub(crate) fn set(
+    caller: &Caller,
+    request: v1::SetNamespacePolicyRequest,
+) -> Result<ValidCall, Failure> {
+    let set = ClientRequest::SetNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         algorithm: convert::algorithm(request.algorithm)?,
         key: caller.key(&request.idempotency_key)?,
-    })
+    };
+    let record = AuditRecord::new("set_policy", request.namespace);
+    Ok(audited(set, record))
 }
 
 /// Parses a request for the exact row of a namespace.
-pub(crate) fn get(_: &Caller, request: v1::GetNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn get(
+    _: &Caller,
+    request: v1::GetNamespacePolicyRequest,
+) -> Result<ClientRequest, Failure> {
     let namespace = convert::namespace(&request.namespace)?;
     Ok(ClientRequest::GetNamespacePolicy { namespace })
 }
@@ -39,15 +49,23 @@ pub(crate) fn got(outcome: Outcome<'_>) -> Result<v1::GetNamespacePolicyResponse
 }
 
 /// Parses a request to remove the row of a namespace.
-pub(crate) fn delete(caller: &Caller, request: v1::DeleteNamespacePolicyRequest) -> Result<ClientRequest, Failure> {
-    Ok(ClientRequest::DeleteNamespacePolicy {
+pub(crate) fn delete(
+    caller: &Caller,
+    request: v1::DeleteNamespacePolicyRequest,
+) -> Result<ValidCall, Failure> {
+    let delete = ClientRequest::DeleteNamespacePolicy {
         namespace: convert::namespace(&request.namespace)?,
         key: caller.key(&request.idempotency_key)?,
-    })
+    };
+    let record = AuditRecord::new("delete_policy", request.namespace);
+    Ok(audited(delete, record))
 }
 
 /// Parses a request for one page of the rows of all explicit namespaces.
-pub(crate) fn list(_: &Caller, request: v1::ListNamespacePoliciesRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn list(
+    _: &Caller,
+    request: v1::ListNamespacePoliciesRequest,
+) -> Result<ClientRequest, Failure> {
     let after = match request.after.as_str() {
         "" => None,
         name => Some(convert::namespace(name)?),

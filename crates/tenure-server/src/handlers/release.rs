@@ -8,7 +8,10 @@ use crate::convert::{self, MAX_ENTRIES};
 use crate::status::Failure;
 
 /// Parses a Release of the listed holds.
-pub(crate) fn release(caller: &Caller, request: v1::ReleaseLocksRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn release(
+    caller: &Caller,
+    request: v1::ReleaseLocksRequest,
+) -> Result<ClientRequest, Failure> {
     let owner = caller.owner(&request.owner_id)?;
     let key = caller.key(&request.idempotency_key)?;
     convert::count(request.requests.len(), MAX_ENTRIES)?;
@@ -23,7 +26,10 @@ pub(crate) fn release(caller: &Caller, request: v1::ReleaseLocksRequest) -> Resu
 }
 
 /// Parses a ReleaseAll: everything that the owner holds in the named namespaces.
-pub(crate) fn release_all(caller: &Caller, request: v1::ReleaseAllRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn release_all(
+    caller: &Caller,
+    request: v1::ReleaseAllRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::ReleaseAll {
         owner: caller.owner(&request.owner_id)?,
         key: caller.key(&request.idempotency_key)?,

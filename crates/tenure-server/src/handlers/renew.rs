@@ -36,7 +36,10 @@ pub(crate) fn renewed(outcome: Outcome<'_>) -> Result<v1::RenewResponse, Failure
 }
 
 /// Parses a query whether the owner has a live lease or a queued request.
-pub(crate) fn is_owner_alive(caller: &Caller, request: v1::IsOwnerAliveRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn is_owner_alive(
+    caller: &Caller,
+    request: v1::IsOwnerAliveRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::IsOwnerAlive {
         owner: caller.other_owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,

@@ -27,6 +27,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tenure_cluster::{CallBatch, Completion};
 use tenure_node::Answer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
@@ -61,10 +62,21 @@ pub(crate) async fn serve(
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) {
-    let origin = Origin::network(peer);
     // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
+    serve_stream(stream, Origin::network(peer), port, stop).await;
+}
+
+/// Serves a client of any kind of stream.
+pub(crate) async fn serve_stream<I>(
+    stream: I,
+    origin: Origin,
+    port: Arc<GrpcPort>,
+    stop: watch::Receiver<bool>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let handshake = h2::server::Builder::new()
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEAD)
@@ -113,8 +125,8 @@ type Waited = (Arrived, Permits, Bytes);
 type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
 /// A gRPC connection with its calls in flight.
-struct ServedConnection {
-    connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
+struct ServedConnection<I> {
+    connection: Connection<PrefaceTimeout<I>, Bytes>,
     client: GrpcConnection,
     calls: CallBatch,
     under_way: InFlight<PendingCall>,
@@ -124,12 +136,12 @@ struct ServedConnection {
     ping: Option<KeepAlivePing>,
 }
 
-impl ServedConnection {
+impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
     fn new(
-        mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
+        mut connection: Connection<PrefaceTimeout<I>, Bytes>,
         port: Arc<GrpcPort>,
         origin: Origin,
-    ) -> ServedConnection {
+    ) -> ServedConnection<I> {
         ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
@@ -288,8 +300,20 @@ impl ServedConnection {
                 let tag = self.under_way.take(call);
                 self.calls.push(tag, asked.request, unary.timeout(deadline));
             }
-            Err(failure) => self.answer(call, Err(failure), now),
+            Err(failure) => self.refuse(call, failure),
         }
+    }
+
+    /// Refuses a call that the node did not get. Its row is not asked for an answer: to Health a
+    /// failure of the node is an answer.
+    fn refuse(&self, mut call: PendingCall, failure: Failure) {
+        let mut code = failure.code.grpc();
+        if refuse(&mut call.respond, failure.into()).is_err() {
+            code = tonic::Code::Cancelled;
+        }
+        let telemetry = self.client.telemetry();
+        let took = call.begun.elapsed();
+        telemetry.end(Transport::Grpc, call.unary.rpc, code, took, call.span);
     }
 
     fn other(
@@ -353,7 +377,7 @@ impl ServedConnection {
     }
 }
 
-impl Drop for ServedConnection {
+impl<I> Drop for ServedConnection<I> {
     fn drop(&mut self) {
         let telemetry = self.client.telemetry();
         for call in self.under_way.drain() {

@@ -13,6 +13,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
+use tenure_core::auth::Verb;
 use tenure_wire::auth::{ChangeTableRequest, Grant, Group, ReadTableResponse};
 
 /// The content of a file.
@@ -60,7 +61,14 @@ impl Wanted {
         let mut rows = Rows::new();
         for grant in &self.grant {
             let row = rows.entry((grant.to.clone(), grant.at.clone()));
-            row.or_default().extend(grant.verbs.iter().cloned());
+            let row = row.or_default();
+            for verb in &grant.verbs {
+                match verb.as_str() {
+                    // The table has every verb by its name.
+                    "*" => row.extend(Verb::ALL.map(|verb| verb.name().to_owned())),
+                    _ => drop(row.insert(verb.clone())),
+                }
+            }
         }
         rows
     }
@@ -199,11 +207,16 @@ mod tests {
 
     #[test]
     fn a_file_that_says_what_the_cluster_has_makes_no_difference() {
+        let all = Verb::ALL.map(Verb::name);
         let table = ReadTableResponse {
-            grants: vec![grant("key:root", &["auth"], "*")],
+            grants: vec![
+                grant("key:ci", &["lock"], "ci:/"),
+                grant("key:root", &all, "*"),
+            ],
             ..Default::default()
         };
-        let text = "[[grant]]\nto = 'key:root'\nverbs = ['auth']\n";
+        let text = "[[grant]]\nto = 'key:root'\nverbs = ['*']\n\
+                    [[grant]]\nto = 'key:ci'\nverbs = ['lock']\nat = 'ci:/'\n";
         assert!(Wanted::parse(text).unwrap().difference(&table).is_empty());
         assert!(Wanted::parse("[[grants]]\n").is_err(), "unknown keys");
     }
