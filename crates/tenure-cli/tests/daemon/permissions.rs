@@ -929,3 +929,100 @@ async fn a_reset_creates_a_new_administrator() {
     assert_eq!(older.unwrap_err().code(), tonic::Code::Unauthenticated);
     assert!(!data.path().join("auth-reset").exists());
 }
+
+/// The kernel says who connects to the Unix socket: a process of the daemon's user administrates,
+/// without a key. Its file is gone when the daemon has stopped.
+#[tokio::test]
+async fn the_unix_socket_knows_its_user() {
+    let guarded = Guarded::start();
+    let socket = guarded.data.path().join("tenure.sock");
+    let url = format!("unix://{}", socket.display());
+    let endpoint = tonic::transport::Endpoint::from_shared(url.clone()).unwrap();
+    let channel = endpoint.connect().await.unwrap();
+    let mut auth = AuthClient::new(channel.clone());
+    let me = auth.who_am_i(WhoAmIRequest {}).await.unwrap().into_inner();
+    let uid = rustix::process::geteuid().as_raw();
+    assert_eq!(
+        (me.principal, me.administrator),
+        (format!("unix:{uid}"), true)
+    );
+    let mut client = PathLockClient::new(channel);
+    let granted = client.acquire(acquire("o", "u:/a")).await.unwrap();
+    assert_eq!(granted.into_inner().status(), v1::AcquireStatus::Ok);
+    let inspect = v1::InspectPathRequest {
+        path: "u:/a".to_owned(),
+    };
+    let mut other = guarded.client().await;
+    let seen = other.inspect_path(with(inspect, Some(&guarded.root))).await;
+    let seen = seen.unwrap().into_inner().write_owner;
+    assert_eq!(seen, format!("o@unix:{uid}"));
+    let shown = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["auth", "key", "ls", "--url", &url])
+        .env_remove("TENURE_CLIENT_AUTH_TOKEN")
+        .output()
+        .unwrap();
+    let shown = String::from_utf8(shown.stdout).unwrap();
+    assert!(shown.contains("key:root"), "{shown}");
+    guarded.daemon.terminate();
+    assert!(!socket.exists());
+}
+
+/// Forced releases, policy changes, changes of permissions and backups are lines of the audit log,
+/// refused ones too; a forged line is noticed.
+#[tokio::test]
+async fn privileged_calls_are_in_the_audit_log() {
+    let guarded = Guarded::start();
+    let root = Some(guarded.root.as_str());
+    let (_, poor) = guarded.key("poor", 0).await;
+    let mut client = guarded.client().await;
+    let force = || v1::ForceReleaseRequest {
+        victim_id: "amy".to_owned(),
+        ..Default::default()
+    };
+    client.force_release(with(force(), root)).await.unwrap();
+    let denied = client.force_release(with(force(), Some(&poor))).await;
+    assert_eq!(denied.unwrap_err().code(), tonic::Code::PermissionDenied);
+    let policy = v1::SetNamespacePolicyRequest {
+        namespace: "p".to_owned(),
+        algorithm: 3,
+        ..Default::default()
+    };
+    client
+        .set_namespace_policy(with(policy, root))
+        .await
+        .unwrap();
+    let mut cluster = ClusterClient::new(guarded.daemon.channel().await);
+    let backup = with(BackupRequest::default(), root);
+    drop(cluster.backup(backup).await.unwrap());
+    let file = guarded.data.path().join("audit.jsonl");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let found: Vec<_> = lines
+        .iter()
+        .map(|line| {
+            let part = |name: &str| line[name].as_str().unwrap_or_default().to_owned();
+            (part("principal"), part("action"), part("result"))
+        })
+        .collect();
+    let expected = [
+        ("key:root", "auth", "OK"),
+        ("key:root", "force_release", "OK"),
+        ("key:poor", "force_release", "PERMISSION_DENIED"),
+        ("key:root", "set_policy", "OK"),
+        ("key:root", "backup", "OK"),
+    ];
+    let expected = expected.map(|(one, two, three)| (one.into(), two.into(), three.into()));
+    assert_eq!(found, expected);
+    assert!(!text.contains(&poor), "no secret is written");
+    let verify = || {
+        let data = guarded.data.path().to_str().unwrap();
+        let output = guarded.tenure(None, &["audit", "verify", "--data-dir", data]);
+        output.status.code()
+    };
+    assert_eq!(verify(), Some(0));
+    std::fs::write(&file, text.replace("key:poor", "key:root")).unwrap();
+    assert_eq!(verify(), Some(1));
+}
