@@ -126,11 +126,14 @@ async fn health_get(State(facade): State<JsonApi>, request: Request<Body>) -> Re
 
 async fn health_post(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    let caller = match may_ask_for_health(&request) {
+    let caller = may_ask_for_health(&request);
+    // The body is read in any case: HTTP/2 resets a stream whose body was not read.
+    let body = read(request).await;
+    let caller = match caller {
         Ok(caller) => caller,
         Err(failure) => return error(&failure),
     };
-    let parsed = match (&Rpc::Health.row().unary, read(request).await) {
+    let parsed = match (&Rpc::Health.row().unary, body) {
         (Some(unary), Ok(body)) => parse(&caller, unary, &body).map(drop),
         (_, body) => body.map(drop),
     };
