@@ -12,6 +12,8 @@ use prost_types::{DescriptorProto, FieldDescriptorProto, FileDescriptorSet};
 const PROTO: &str = "pathlockd/v1/pathlock.proto";
 /// The cluster administration service: gRPC only, without JSON.
 const CLUSTER: &str = "tenure/cluster/v1/cluster.proto";
+/// Identity and permissions: gRPC only, without JSON.
+const AUTH: &str = "tenure/auth/v1/auth.proto";
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Read at run time, not with `env!`: worktrees may share a target directory.
@@ -32,16 +34,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     config.compile_fds(descriptors)?;
 
-    println!(
-        "cargo::rerun-if-changed={}",
-        include.join(CLUSTER).display()
-    );
-    let descriptors = protox::compile([CLUSTER], [&include])?;
-    std::fs::write(out.join("cluster.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .build_server(cfg!(feature = "server"))
-        .build_client(cfg!(feature = "client"))
-        .compile_fds(descriptors)?;
+    for (proto, file) in [(CLUSTER, "cluster.bin"), (AUTH, "auth.bin")] {
+        println!("cargo::rerun-if-changed={}", include.join(proto).display());
+        let descriptors = protox::compile([proto], [&include])?;
+        std::fs::write(out.join(file), descriptors.encode_to_vec())?;
+        tonic_prost_build::configure()
+            .build_server(cfg!(feature = "server"))
+            .build_client(cfg!(feature = "client"))
+            .compile_fds(descriptors)?;
+    }
     Ok(())
 }
 

@@ -9,6 +9,8 @@ use clap::Subcommand;
 use crate::run::{Channel, supervisor};
 
 mod ask;
+mod audit;
+mod auth;
 mod bench;
 mod break_lock;
 mod check;
@@ -64,6 +66,10 @@ pub(crate) enum Command {
     Doctor(doctor::Doctor),
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),
+    #[command(subcommand)]
+    Auth(auth::AuthCommand),
+    #[command(subcommand)]
+    Audit(audit::AuditCommand),
     /// Load a daemon and print throughput and latency.
     Bench(bench::Bench),
     /// Run the daemon.
@@ -94,6 +100,8 @@ impl Command {
             Command::Policy(verb) => verb.run(),
             Command::Doctor(verb) => verb.run(),
             Command::Cluster(verb) => verb.run(),
+            Command::Auth(verb) => verb.run(),
+            Command::Audit(verb) => verb.run(),
             Command::Bench(verb) => verb.run(),
             Command::Serve(verb) => verb.run(),
             Command::Completions(verb) => verb.run(),

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use rustc_hash::FxBuildHasher;
+use tenure_core::auth::AuthTable;
 use tenure_node::{
     Channel, DurableAfter, GroupId, Input, Mark, Node, NodeId, Output, RequestId, Role, StepTime,
     WriteBatch,
@@ -85,6 +86,8 @@ pub(crate) struct Driver {
     pub(crate) node: Node,
     pub(crate) clock: MachineClock,
     pub(crate) stopped: watch::Sender<Option<StopReason>>,
+    /// The access control table that this node judges by.
+    pub(crate) auth: watch::Sender<Option<Arc<AuthTable>>>,
     pub(crate) log_writer: Sender<LogJob>,
     pub(crate) gauges: Arc<LogGauges>,
     pub(crate) background: Sender<BackgroundJob>,
@@ -472,6 +475,9 @@ impl Driver {
                 if let Some(listener) = self.listeners.remove(&id.0) {
                     listener.end(StreamEnd::Failed(why));
                 }
+            }
+            Output::Auth(table) => {
+                self.auth.send_replace(Some(table));
             }
             Output::SaveSnapshot(snapshot) => {
                 let _ = self.background.send(BackgroundJob::Save(snapshot));

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use tenure_core::auth::AuthTable;
 use tenure_core::event::Event;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
@@ -30,6 +31,7 @@ use crate::stream::{self, EventStream, StreamSender};
 pub struct Handle {
     pub(crate) runner: Arc<Runner>,
     pub(crate) stopped: watch::Sender<Option<StopReason>>,
+    pub(crate) auth: watch::Sender<Option<Arc<AuthTable>>>,
     pub(crate) registry: Option<UnboundedSender<peers::RegistryEvent>>,
     pub(crate) joined: watch::Sender<ClusterMembership>,
     pub(crate) known: watch::Sender<ClusterView>,
@@ -279,6 +281,13 @@ impl Handle {
         let (reply, answer) = oneshot::channel();
         self.push(job(reply));
         answer.await.ok()
+    }
+
+    /// Returns the access control table that this node judges by, and its changes. `None` until it
+    /// was read from the cluster once. A change of the table is answered after every reachable node
+    /// has the new one here.
+    pub fn auth(&self) -> watch::Receiver<Option<Arc<AuthTable>>> {
+        self.auth.subscribe()
     }
 
     /// Returns the id of the node's cluster. `None`: it has not joined one yet.

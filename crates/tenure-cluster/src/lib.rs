@@ -354,6 +354,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
 
     let gauges = Arc::new(LogGauges::default());
     let stopped = watch::Sender::new(None);
+    let auth = watch::Sender::new(None);
     let (log_writer, writes) = mpsc::channel();
     let (background, todo) = mpsc::channel();
     let registry_events = options
@@ -366,6 +367,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
         node,
         clock,
         stopped: stopped.clone(),
+        auth: auth.clone(),
         log_writer: log_writer.clone(),
         gauges: Arc::clone(&gauges),
         background: background.clone(),
@@ -454,6 +456,7 @@ pub fn start(options: Options) -> Result<RunningNode, StartError> {
     let handle = Handle {
         runner,
         stopped,
+        auth,
         registry,
         joined,
         known,

@@ -17,6 +17,7 @@ use crate::path::Namespace;
 use crate::space::{FIRST_RULES, RULES};
 use crate::value::Invalid;
 
+mod auth;
 mod command;
 mod outcome;
 mod query;

@@ -16,6 +16,7 @@
 //! | state that spans groups | [`system`] |
 //! | lease arithmetic of the leader | [`lease`] |
 //! | deadlock detection | [`deadlock`] |
+//! | keys, groups and grants | [`auth`] |
 //! | binary encoding | [`codec`] |
 
 #![no_std]
@@ -24,6 +25,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod auth;
 mod byte_search;
 pub mod codec;
 pub mod command;

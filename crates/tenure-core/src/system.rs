@@ -1,8 +1,8 @@
 //! State machine of the system group: the state that spans groups.
 //!
 //! It keeps the namespace table and its pending changes, the wait edges that clients set, the
-//! counter of IncrFencingToken, the idempotency table of cluster-wide calls, and the KILLED and
-//! REVOKE events of ForceRelease and RequestRevoke.
+//! counter of IncrFencingToken, the idempotency table of cluster-wide calls, the KILLED and REVOKE
+//! events of ForceRelease and RequestRevoke, and the access control table.
 //!
 //! ```text
 //! Begin ──▶ freeze the groups ──▶ Decide ──▶ the groups apply it, or thaw ──▶ Finish
@@ -29,6 +29,7 @@ pub use table_changes::{AfterChange, ChangeView};
 
 use self::idempotency::SystemIdempotency;
 use self::table_changes::PendingChanges;
+use crate::auth::AuthTable;
 use crate::event::{Event, EventIdStride, EventKind};
 use crate::event_log::EventLog;
 use crate::namespace_table::NamespaceTable;
@@ -57,6 +58,7 @@ pub struct System {
     counter: u64,
     answers: SystemIdempotency,
     events: EventLog,
+    auth: AuthTable,
 }
 
 impl System {
@@ -73,6 +75,7 @@ impl System {
             counter: 0,
             answers: SystemIdempotency::new(ANSWERS),
             events: EventLog::new(EVENTS),
+            auth: AuthTable::default(),
         }
     }
 
@@ -150,6 +153,7 @@ impl System {
                 self.rules = self.rules.max(number);
                 SystemOutcome::Done
             }
+            SystemCommand::Auth(command) => SystemOutcome::Auth(self.auth.apply(*command)),
         };
         SystemApplied { outcome, events }
     }
@@ -157,6 +161,11 @@ impl System {
     /// Returns the namespace table.
     pub fn table(&self) -> &NamespaceTable {
         &self.table
+    }
+
+    /// Returns the access control table.
+    pub fn auth(&self) -> &AuthTable {
+        &self.auth
     }
 
     /// Returns one pending change.
@@ -412,6 +421,7 @@ impl System {
         let end = Fence::DRIVEN - 1;
         self.counter = self.counter.saturating_add(by).min(end).max(self.counter);
         self.table.lift(by);
+        self.auth.lift(by);
         self.changes.lift(by);
         self.events.sequence = self.events.sequence.saturating_add(by);
     }

@@ -3,6 +3,7 @@
 //! The leader of the group carries an operation out, on whichever node it is. Client calls and all
 //! cross-group work consist of these operations.
 
+use tenure_core::auth::AuthTable;
 use tenure_core::command::{Command, ReleaseAll, RenewLease, Route};
 use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::{Outcome, Renewed};
@@ -89,6 +90,8 @@ impl GroupOp {
                 SystemCommand::Begin { .. } | SystemCommand::Kill { .. } => false,
                 // Every copy would send an event.
                 SystemCommand::Ask { .. } => false,
+                // A second one would be refused: the key exists, or the version is another one.
+                SystemCommand::Auth(_) => false,
                 // Leaders propose these themselves and never send them.
                 SystemCommand::Tick | SystemCommand::Lift { .. } | SystemCommand::Rules { .. } => {
                     false
@@ -150,6 +153,8 @@ pub(crate) enum GroupQuery {
     Claimed { claim: Box<KeyClaim> },
     /// How a policy change ended. Since rules 2.
     Ended { change: u64 },
+    /// The access control table, if it has another version. Since rules 2.
+    Auth { known: Option<u64> },
 }
 
 /// The result of a [`GroupQuery`].
@@ -189,6 +194,8 @@ pub(crate) enum QueryResult {
     },
     /// `None` for a change that is not over, or that is forgotten.
     Ended(Option<ChangeEnd>),
+    /// `None` if the known version is still the newest.
+    Auth(Option<AuthTable>),
     /// The path was resolved by a table older than a change that affects it. At least this version
     /// is needed.
     Outdated {
@@ -245,6 +252,7 @@ record_enum! { GroupQuery as "query" {
     // Since rules 2.
     13(claim) => Claimed { claim },
     14(change) => Ended { change },
+    20(known) => Auth { known },
 } }
 record_enum! { QueryResult as "finding" {
     1(failed) => Assert(failed),
@@ -262,6 +270,7 @@ record_enum! { QueryResult as "finding" {
     13(view) => Change(view),
     14(rules, before, work) => Claimed { rules, before, work },
     15(end) => Ended(end),
+    20(table) => Auth(table),
 } }
 record_enum! { GroupOpResult as "answer" {
     1(outcome, lease_left_ms) => Applied { outcome, lease_left_ms },

@@ -287,6 +287,9 @@ pub enum Output {
         /// The reason.
         why: Failure,
     },
+    /// This node's copy of the access control table is another one from now on. Must be in use
+    /// before the frames that follow are sent.
+    Auth(std::sync::Arc<tenure_core::auth::AuthTable>),
     /// The node has stopped; this is its last output.
     Stop {
         /// The reason.

@@ -475,7 +475,10 @@ impl Node {
             GroupEvent::Leader => self.leader_changed(id),
             GroupEvent::Event(event) => self.event_made(id, event),
             GroupEvent::Change(change) => self.change_made(id, *change),
-            GroupEvent::System => self.system_changed(),
+            GroupEvent::System => {
+                self.system_changed();
+                self.auth_applied();
+            }
             GroupEvent::Membership => self.membership_changed(id),
             GroupEvent::Installed => self.installed(id),
         }
@@ -490,6 +493,10 @@ impl Node {
         self.cut_logs();
         // Writes and frames come before answers: peers wait for them, and the disk can start.
         let mut first = Vec::new();
+        // Before the frames: a frame of this step may confirm that the table is in use here.
+        if let Some(table) = self.coordinator.auth_news() {
+            first.push(Output::Auth(table));
+        }
         if !self.turn.writes.is_empty() {
             self.write(&mut first);
         }

@@ -4,6 +4,7 @@
 //! state. A conflict, a queue position and a lost lock are answers; [`Failure`] is for requests
 //! that could not be decided.
 
+use tenure_core::auth::{AuthCommand, AuthTable};
 use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
@@ -12,7 +13,7 @@ use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{Explanation, FenceCheck, HeldLock, Inspection, OwnerLocks};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
-use crate::GroupId;
+use crate::{GroupId, NodeId};
 
 /// One call of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -186,6 +187,10 @@ pub enum ClientRequest {
         /// For a write, the fence it must still have.
         fence: Option<Fence>,
     },
+    /// Reads the access control table.
+    ReadAuth,
+    /// Changes the access control table. Answered when every reachable node uses the new one.
+    ChangeAuth(Box<AuthCommand>),
 }
 
 /// See [`ClientRequest::Acquire`].
@@ -294,6 +299,15 @@ pub enum Answer {
     Explain(Box<ExplainAnswer>),
     /// To Break.
     Break(Box<BreakOutcome>),
+    /// To a read of the access control table.
+    Auth(Box<AuthTable>),
+    /// To a change of the access control table.
+    AuthChanged {
+        /// The new version.
+        version: u64,
+        /// The nodes that have not confirmed that they use it.
+        unconfirmed: Vec<NodeId>,
+    },
 }
 
 /// The result of an acquire.

@@ -192,6 +192,7 @@ fn outdated(space: &Space, query: &GroupQuery) -> Option<u64> {
         | GroupQuery::Born { .. }
         | GroupQuery::Claimed { .. }
         | GroupQuery::Ended { .. }
+        | GroupQuery::Auth { .. }
         | GroupQuery::Nothing => None,
     }
 }
@@ -244,6 +245,7 @@ fn query_space(space: &Space, query: &GroupQuery, now: u64) -> Option<QueryResul
         | GroupQuery::Change { .. }
         | GroupQuery::Claimed { .. }
         | GroupQuery::Ended { .. }
+        | GroupQuery::Auth { .. }
         | GroupQuery::Policy { .. }
         | GroupQuery::Policies { .. } => return None,
     })
@@ -263,6 +265,10 @@ fn query_system(system: &System, query: &GroupQuery, now: u64) -> Option<QueryRe
             work: system.work(claim, now).cloned(),
         },
         GroupQuery::Ended { change } => QueryResult::Ended(system.change_end(*change).cloned()),
+        GroupQuery::Auth { known } => {
+            let auth = system.auth();
+            QueryResult::Auth((*known != Some(auth.version())).then(|| auth.clone()))
+        }
         GroupQuery::Policy { namespace } => QueryResult::Policy {
             algorithm: table.algorithm(namespace),
             explicit: table.row(namespace).is_some(),

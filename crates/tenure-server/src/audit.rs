@@ -3,6 +3,9 @@
 
 use std::net::SocketAddr;
 
+use serde_json::{Map, json};
+
+use crate::auth::Caller;
 use crate::status::Failure;
 
 /// Whether calls of an RPC are audited, and at which level.
@@ -28,6 +31,8 @@ pub(crate) struct AuditRecord {
     pub(crate) namespace: Option<String>,
     /// The client's address.
     pub(crate) peer: Option<SocketAddr>,
+    /// Who called.
+    pub(crate) caller: Option<Caller>,
     result: &'static str,
 }
 
@@ -50,6 +55,7 @@ impl AuditRecord {
             hold: None,
             namespace: None,
             peer: None,
+            caller: None,
             result: "CANCELLED",
         }
     }
@@ -57,15 +63,9 @@ impl AuditRecord {
     /// Creates the record of a call that changes the policy of a namespace. Every owner in it loses
     /// its holds.
     pub(crate) fn of_policy(action: &'static str, namespace: String) -> AuditRecord {
-        AuditRecord {
-            namespace: Some(namespace),
-            audit: Audit::No,
-            action,
-            victim: String::new(),
-            hold: None,
-            peer: None,
-            result: "CANCELLED",
-        }
+        let mut record = AuditRecord::new(action, String::new());
+        record.namespace = Some(namespace);
+        record
     }
 
     /// Sets the result, `OK` or the code of the failure, and writes the line.
@@ -92,15 +92,43 @@ impl Drop for AuditRecord {
                     actor = hold.map(|hold| hold.actor.as_str()),
                     reason = hold.map(|hold| hold.reason.as_str()),
                     peer = self.peer.map(|peer| peer.to_string()),
+                    principal = self.caller.as_ref().map(|caller| caller.principal().as_str()),
                     result = self.result,
                 )
             };
         }
         match self.audit {
-            Audit::No => {}
+            Audit::No => return,
             Audit::Info => line!(info),
             Audit::Warn => line!(warn),
         }
+        let Some(log) = self.caller.as_ref().and_then(Caller::audit_log) else {
+            return;
+        };
+        let mut fields = Map::new();
+        let mut field = |name: &str, value| drop(fields.insert(name.to_owned(), value));
+        field(
+            "principal",
+            json!(
+                self.caller
+                    .as_ref()
+                    .map(|caller| caller.principal().as_str())
+            ),
+        );
+        field("action", json!(self.action));
+        match &self.namespace {
+            Some(namespace) => field("namespace", json!(namespace)),
+            None => field("victim", json!(self.victim)),
+        }
+        if let Some(hold) = hold {
+            field("path", json!(hold.path));
+            field("fence", json!(hold.fence));
+            field("actor", json!(hold.actor));
+            field("reason", json!(hold.reason));
+        }
+        field("peer", json!(self.peer.map(|peer| peer.to_string())));
+        field("result", json!(self.result));
+        log.record(fields);
     }
 }
 

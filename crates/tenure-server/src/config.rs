@@ -199,8 +199,30 @@ pub struct TransportConfig {
     pub request_timeout_ms: u64,
     /// Maximum number of concurrent calls per gRPC connection.
     pub max_concurrent_requests_per_connection: u64,
-    /// The token that every client must send; `None` admits all clients.
+    /// A token that makes every client that sends it an administrator.
     pub client_token: Option<Secret>,
+    /// What clients on this machine may do without credentials.
+    pub loopback: LoopbackAccess,
+    /// What clients on other machines may do without credentials.
+    pub remote_anonymous: RemoteAnonymous,
+}
+
+/// What a client on a loopback address may do without credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopbackAccess {
+    /// Everything.
+    Anonymous,
+    /// What is granted to `anonymous`.
+    Authenticated,
+}
+
+/// What a client beyond loopback may do without credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAnonymous {
+    /// Everything on paths, but nothing about the cluster or permissions (`allow_anonymous`).
+    Allowed,
+    /// What is granted to `anonymous`.
+    Granted,
 }
 
 /// Whether HTTP/3 accepts early data.
@@ -460,6 +482,10 @@ impl Config {
                 None
             }
         };
+        let client_token = w.secret("client_auth_token");
+        let has_token = client_token.is_some();
+        let loopback = loopback(&mut w, has_token);
+        let anonymous = w.flag("allow_anonymous", false);
         let transports = TransportConfig {
             listen: w.address("listen", bind(50051)),
             public_addr: w.text("public_addr", "http://localhost:50051"),
@@ -479,11 +505,17 @@ impl Config {
                 256,
                 1..=1_000_000,
             ),
-            client_token: w.secret("client_auth_token"),
+            client_token,
+            loopback,
+            // As in release 0.1.0: with a shared token every client needs it.
+            remote_anonymous: if anonymous && !has_token {
+                RemoteAnonymous::Allowed
+            } else {
+                RemoteAnonymous::Granted
+            },
         };
         // R182: a port beyond loopback needs a client token, or the explicit consent to anonymous
-        // clients.
-        let anonymous = w.flag("allow_anonymous", false);
+        // clients. With `loopback = "authenticated"` every client needs a key.
         for (key, address) in [
             ("listen", Some(transports.listen)),
             ("web_listen", transports.web_listen),
@@ -491,6 +523,7 @@ impl Config {
             let exposed = address.filter(|address| !address.ip().is_loopback());
             if let Some(address) = exposed
                 && transports.client_token.is_none()
+                && transports.loopback == LoopbackAccess::Anonymous
                 && !anonymous
             {
                 w.mistake(
@@ -599,6 +632,24 @@ fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
         );
     }
     number
+}
+
+/// What clients on this machine may do without credentials. With a shared token they need it, as in
+/// release 0.1.0.
+fn loopback(w: &mut raw::SettingsReader, has_token: bool) -> LoopbackAccess {
+    let default = if has_token {
+        "authenticated"
+    } else {
+        "anonymous"
+    };
+    match w.text("loopback", default).as_str() {
+        "anonymous" => LoopbackAccess::Anonymous,
+        "authenticated" => LoopbackAccess::Authenticated,
+        other => {
+            w.mistake("loopback", other, "must be anonymous or authenticated", "");
+            LoopbackAccess::Authenticated
+        }
+    }
 }
 
 fn log_format(w: &mut raw::SettingsReader) -> LogFormat {

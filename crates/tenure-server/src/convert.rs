@@ -11,27 +11,18 @@ use tenure_core::event::{Event, EventKind};
 use tenure_core::outcome::Blocker;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
-use tenure_core::value::{Fence, Holder, Invalid, Key, OwnerId, Ttl};
+use tenure_core::value::{Fence, Holder, Invalid, Ttl};
 use tenure_wire::v1;
 
+use crate::auth::Caller;
 use crate::status::{Code, Failure};
 
 /// Maximum number of entries of one request (R13 list length limits).
 pub(crate) const MAX_ENTRIES: usize = 1024;
 
-/// Parses an owner id (R7: owner ids).
-pub(crate) fn owner(text: &str) -> Result<OwnerId, Failure> {
-    Ok(OwnerId::new(text)?)
-}
-
 /// Parses a lease time (R8 range of ttl_ms, range of `ttl_ms`).
 pub(crate) fn ttl(millis: u64) -> Result<Ttl, Failure> {
     Ok(Ttl::from_millis(millis)?)
-}
-
-/// Parses an idempotency key (R10: idempotency key syntax). Empty means none.
-pub(crate) fn key(text: &str) -> Result<Option<Key>, Failure> {
-    Ok(Key::new(text)?)
 }
 
 /// Parses a path (R1–R4).
@@ -270,10 +261,36 @@ pub(crate) fn holder_out(holder: &Holder) -> v1::Holder {
     }
 }
 
-/// Converts a blocker to the wire type (E4 blocker and queue position).
-pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::Blocker {
+/// Stands for an owner at a path that the caller may not see.
+pub(crate) const HIDDEN: &str = "(no access)";
+
+/// A holder or waiter at a path that the caller may not see.
+pub(crate) fn hidden() -> v1::Blocker {
     v1::Blocker {
-        owner: blocker.owner.as_str().to_owned(),
+        owner: HIDDEN.to_owned(),
+        ..Default::default()
+    }
+}
+
+/// Returns a path, or nothing if the caller may not see it.
+pub(crate) fn path_out(caller: &Caller, path: &Path) -> String {
+    match caller.sees(path) {
+        true => path.as_str().to_owned(),
+        false => String::new(),
+    }
+}
+
+/// Converts a blocker to the wire type (E4 blocker and queue position).
+pub(crate) fn blocker_out(
+    caller: &Caller,
+    blocker: &Blocker,
+    lease_left_ms: Option<u64>,
+) -> v1::Blocker {
+    if !caller.sees(&blocker.path) {
+        return hidden();
+    }
+    v1::Blocker {
+        owner: caller.shown(&blocker.owner).into_owned(),
         holder: blocker.holder.as_ref().map(holder_out),
         held_ms: blocker.held_ms,
         lease_left_ms: lease_left_ms.unwrap_or(0),
@@ -284,7 +301,7 @@ pub(crate) fn blocker_out(blocker: &Blocker, lease_left_ms: Option<u64>) -> v1::
 }
 
 /// Converts an event to the wire type, with Tenure's details (E12 event details).
-pub(crate) fn event_out(event: &Event) -> v1::Event {
+pub(crate) fn event_out(caller: &Caller, event: &Event) -> v1::Event {
     let (kind, fence) = match event.kind {
         EventKind::Grant { fence } => (v1::EventType::Grant, fence),
         EventKind::Killed => (v1::EventType::Killed, None),
@@ -292,7 +309,7 @@ pub(crate) fn event_out(event: &Event) -> v1::Event {
     };
     v1::Event {
         r#type: kind.into(),
-        owner_id: event.owner.as_str().to_owned(),
+        owner_id: caller.shown(&event.owner).into_owned(),
         id: event.id,
         namespace: event
             .namespace

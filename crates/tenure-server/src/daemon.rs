@@ -14,6 +14,7 @@ use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
 
+use crate::auth;
 use crate::config::{self, Config, SyncConfig};
 use crate::listeners::{Listeners, ServingTransport};
 use crate::peer_config;
@@ -100,6 +101,13 @@ impl Daemon {
         let grpc = ports.open_grpc().await?;
         let web = ports.open_web().await?;
         let mut running = ports.running;
+        let data_dir = config.disk.data_dir.clone();
+        let handle = node.handle().clone();
+        running.push(Box::pin(auth::ensure_root_key(
+            handle,
+            data_dir,
+            stopped.clone(),
+        )));
         if let Some(pusher) = signals.pusher {
             running.push(Box::pin(pusher.run(telemetry.clone(), stopped)));
         }

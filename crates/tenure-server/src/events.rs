@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use futures_util::Stream;
 use tenure_cluster::{Handle, StreamEnd};
+use tenure_core::auth::{Target, Verb};
 use tenure_core::event::{Event, EventKind, LockChange};
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
@@ -21,6 +22,7 @@ use tenure_node::{WatchEvent, WatchStart};
 use tenure_wire::v1;
 use tokio::task::AbortHandle;
 
+use crate::auth::{Caller, LiveCaller};
 use crate::convert;
 use crate::handlers;
 use crate::status::{Code, Failure};
@@ -256,8 +258,9 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
 }
 
 /// Streams the changes under a prefix, numbered from 1 (E8: Watch lock changes).
-pub fn watch(
+pub(crate) fn watch(
     node: &Handle,
+    caller: LiveCaller,
     prefix: Namespace,
     snapshot: bool,
 ) -> impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<> {
@@ -269,6 +272,7 @@ pub fn watch(
         WatchStart::Changes
     };
     let watched = WatchStream {
+        caller,
         stream: node.watch(prefix, start, BUFFER),
         present: Vec::new().into_iter(),
         last: 0,
@@ -284,6 +288,8 @@ pub fn watch(
 
 /// A watch stream that yields one change at a time.
 struct WatchStream {
+    /// Who watches, and sees only what it may observe.
+    caller: LiveCaller,
     stream: tenure_cluster::EventStream<WatchEvent>,
     /// Entries of a group's snapshot that are not sent yet.
     present: std::vec::IntoIter<LockChange>,
@@ -296,13 +302,16 @@ impl WatchStream {
         let id = self.last;
         loop {
             if let Some(change) = self.present.next() {
+                let Some(caller) = viewer(&mut self.caller, &change) else {
+                    continue;
+                };
                 // A snapshot entry of a hold is a SNAPSHOT, not a grant that happens now. Waiters
                 // stay QUEUED.
                 let kind = match change_kind(&change) {
                     v1::ChangeKind::Granted => v1::ChangeKind::Snapshot,
                     other => other,
                 };
-                return Ok(lock_change(id, kind, &change));
+                return Ok(lock_change(caller, id, kind, &change));
             }
             match self.stream.next().await? {
                 WatchEvent::Present(all) => self.present = all.into_iter(),
@@ -314,7 +323,10 @@ impl WatchStream {
                     });
                 }
                 WatchEvent::Changed(change) => {
-                    return Ok(lock_change(id, change_kind(&change), &change));
+                    let Some(caller) = viewer(&mut self.caller, &change) else {
+                        continue;
+                    };
+                    return Ok(lock_change(caller, id, change_kind(&change), &change));
                 }
             }
         }
@@ -335,7 +347,23 @@ fn change_kind(change: &LockChange) -> v1::ChangeKind {
     }
 }
 
-fn lock_change(id: u64, kind: v1::ChangeKind, change: &LockChange) -> v1::LockChange {
+/// Returns the caller if it may see a change.
+fn viewer<'a>(caller: &'a mut LiveCaller, change: &LockChange) -> Option<&'a Caller> {
+    // A caller that is none any more sees nothing; its stream ends soon.
+    let caller = caller.current().ok()?;
+    let sees = match &change.path {
+        Some(path) => caller.observes(path),
+        None => caller.may(Verb::Observe, Target::Below(&change.namespace)),
+    };
+    sees.then_some(caller)
+}
+
+fn lock_change(
+    caller: &Caller,
+    id: u64,
+    kind: v1::ChangeKind,
+    change: &LockChange,
+) -> v1::LockChange {
     let path = change.path.as_ref().map(|path| path.as_str());
     v1::LockChange {
         id,
@@ -343,7 +371,7 @@ fn lock_change(id: u64, kind: v1::ChangeKind, change: &LockChange) -> v1::LockCh
         owner: change
             .owner
             .as_ref()
-            .map_or_else(String::new, |o| o.as_str().to_owned()),
+            .map_or_else(String::new, |owner| caller.shown(owner).into_owned()),
         // A policy change has no path: it concerns the whole namespace.
         path: path.unwrap_or(change.namespace.as_str()).to_owned(),
         mode: change.mode.map_or(0, convert::mode_number),

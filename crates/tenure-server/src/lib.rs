@@ -4,6 +4,8 @@
 //! derived from it. `daemon` starts and stops the process.
 
 pub mod audit;
+pub mod audit_log;
+pub mod auth;
 pub mod config;
 mod convert;
 pub mod daemon;

@@ -2,6 +2,7 @@
 //! that serves until the daemon stops.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,12 +10,15 @@ use std::time::Duration;
 use axum::Router;
 use http::HeaderValue;
 use tenure_cluster::Handle;
+use tenure_wire::auth::auth_server::AuthServer;
 use tenure_wire::cluster::cluster_server::ClusterServer;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
+use crate::audit_log::AuditLog;
+use crate::auth::{AccessControl, AuthService};
 use crate::config::{Config, FixedConfig, TransportConfig};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
@@ -28,7 +32,7 @@ use crate::transport::json::{self, JsonApi};
 use crate::transport::sse::{self, Sse};
 use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
 use crate::transport::tls::Certificate;
-use crate::transport::{auth, grpc_connection, h3, openapi};
+use crate::transport::{auth, grpc_connection, h3, openapi, unix};
 
 /// Maximum number of open connections of all web transports.
 const WEB_CONNECTIONS: usize = 4096;
@@ -44,12 +48,13 @@ pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 /// State shared by all ports, and the transports bound so far.
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
+    data_dir: &'a Path,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
     stop: &'a watch::Receiver<bool>,
     events: EventHub,
-    guard: auth::Authenticator,
+    access: AccessControl,
     admission: Admission,
     timeout: Duration,
     /// Futures of the bound transports. They serve when polled.
@@ -78,12 +83,17 @@ impl<'a> Listeners<'a> {
         );
         Listeners {
             config: transports,
+            data_dir: &config.disk.data_dir,
             fixed: &config.node.fixed,
             node,
             telemetry,
             stop,
             events,
-            guard: auth::Authenticator::new(transports.client_token.as_ref()),
+            access: AccessControl::new(
+                transports,
+                node.auth(),
+                Arc::new(AuditLog::open(&config.disk.data_dir)),
+            ),
             admission: Admission::new(timeout),
             timeout,
             running: Vec::new(),
@@ -98,6 +108,7 @@ impl<'a> Listeners<'a> {
             node: self.node.clone(),
             events: self.events.clone(),
             telemetry: self.telemetry.clone(),
+            access: self.access.clone(),
             timeout: self.timeout,
             stop: self.stop.clone(),
         };
@@ -106,9 +117,13 @@ impl<'a> Listeners<'a> {
         let port = Arc::new(GrpcPort {
             node: self.node.clone(),
             coalescer: Coalescer::new(self.node.clone()),
-            routes: grpc_routes(&service, operators)?,
+            routes: grpc_routes(
+                &service,
+                operators,
+                AuthService::new(self.node.clone(), self.timeout),
+            )?,
             service,
-            guard: self.guard.clone(),
+            access: self.access.clone(),
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
                 .min(Semaphore::MAX_PERMITS),
@@ -116,6 +131,15 @@ impl<'a> Listeners<'a> {
             timeout: self.timeout,
         });
         let connections = Arc::new(Semaphore::new(GRPC_CONNECTIONS));
+        if let Some(socket) = unix::bind(self.data_dir) {
+            let served = unix::serve(
+                socket,
+                Arc::clone(&connections),
+                Arc::clone(&port),
+                self.stop.clone(),
+            );
+            self.running.push(Box::pin(served));
+        }
         let stop = self.stop.clone();
         let connection = move |stream, peer| {
             let port = Arc::clone(&port);
@@ -134,7 +158,7 @@ impl<'a> Listeners<'a> {
         let certificate = Certificate::load(self.config.tls.as_ref())?;
         let listener = bind("web_listen", asked).await?;
         let tcp = local(&listener, asked);
-        let routes = self.guard.wrap(self.web_routes());
+        let routes = auth::wrap(&self.access, self.web_routes());
         let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
         let quic = self.open_quic(&certificate, &connections, &routes)?;
         let listen_endpoint = TcpListenerConfig {
@@ -203,6 +227,7 @@ impl<'a> Listeners<'a> {
         let sse = Sse {
             events: self.events.clone(),
             node: self.node.clone(),
+            access: self.access.clone(),
             stop: self.stop.clone(),
         };
         sse::router(sse)
@@ -238,13 +263,18 @@ fn local(listener: &TcpListener, asked: SocketAddr) -> SocketAddr {
 }
 
 /// Builds the services beside the lock service: reflection, health, cluster administration.
-fn grpc_routes(service: &Grpc, operators: AdminService) -> Result<Router, DaemonError> {
+fn grpc_routes(
+    service: &Grpc,
+    operators: AdminService,
+    permissions: AuthService,
+) -> Result<Router, DaemonError> {
     let failed =
         |error: tonic_reflection::server::Error| DaemonError::Reflection(error.to_string());
     let describe = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(tenure_wire::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tenure_wire::CLUSTER_DESCRIPTORS)
+            .register_encoded_file_descriptor_set(tenure_wire::AUTH_DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let v1 = describe().build_v1().map_err(failed)?;
@@ -253,6 +283,7 @@ fn grpc_routes(service: &Grpc, operators: AdminService) -> Result<Router, Daemon
     let routes = Routes::new(v1)
         .add_service(v1alpha)
         .add_service(health)
-        .add_service(ClusterServer::new(operators));
+        .add_service(ClusterServer::new(operators))
+        .add_service(AuthServer::new(permissions));
     Ok(routes.prepare().into_axum_router())
 }

@@ -17,6 +17,7 @@ use bytes::Bytes;
 use prost::{DecodeError, Message};
 use serde::Serialize;
 use tenure_cluster::Handle;
+use tenure_core::auth::Verb;
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::json::JsonObject;
 use tenure_wire::v1;
@@ -24,6 +25,7 @@ use tenure_wire::v1::session_request::Op;
 use tenure_wire::v1::session_response::Result as OpResult;
 
 use crate::audit::{Audit, AuditRecord};
+use crate::auth::{self, Caller};
 use crate::handlers::{
     HEALTH_TIMEOUT, acquire, admin_release, deadlock, done, explain, fence, inspect, internal,
     policy, release, renew,
@@ -50,25 +52,6 @@ pub enum Length {
     Long,
 }
 
-/// The permission that an RPC needs. Recorded in the table, not yet enforced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verb {
-    /// See holders and waiters.
-    Observe,
-    /// Acquire, renew and release locks.
-    Lock,
-    /// Ask a holder to release.
-    Ask,
-    /// End a hold of another owner.
-    Break,
-    /// Change the policy of a namespace.
-    Policy,
-    /// Mint fencing tokens.
-    Fence,
-    /// See whether the node is ready.
-    Status,
-}
-
 /// A call of any transport whose message is decoded and validated.
 #[derive(Debug)]
 pub(crate) struct ValidCall {
@@ -92,6 +75,8 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
+    /// The caller, who sees only what it may observe. `None` only in calls that have no answer yet.
+    pub(crate) caller: Option<Caller>,
     /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.
@@ -103,6 +88,16 @@ pub(crate) struct Outcome<'a> {
     pub(crate) answer: Result<Answer, Failure>,
     pub(crate) facts: Facts,
     pub(crate) node: &'a Handle,
+}
+
+impl Outcome<'_> {
+    /// Splits the answer from the caller that gets it.
+    pub(crate) fn open(self) -> Result<(Answer, Caller), Failure> {
+        let answer = self.answer?;
+        let caller = self.facts.caller;
+        let caller = caller.ok_or_else(|| internal(&"a call without a caller"))?;
+        Ok((answer, caller))
+    }
 }
 
 /// One row of the table: an RPC.
@@ -132,9 +127,9 @@ pub struct Unary {
     /// Its request and response messages, as the proto file names them.
     pub messages: (&'static str, &'static str),
     /// Decodes and validates a protobuf message.
-    pub(crate) parse: fn(&[u8]) -> Result<Checked, DecodeError>,
+    pub(crate) parse: fn(&Caller, &[u8]) -> Result<Checked, DecodeError>,
     /// Decodes and validates a JSON body.
-    pub(crate) parse_json: fn(&[u8]) -> serde_json::Result<Checked>,
+    pub(crate) parse_json: fn(&Caller, &[u8]) -> serde_json::Result<Checked>,
     /// Encodes the answer as a gRPC message with its length prefix.
     pub(crate) respond: fn(Outcome<'_>) -> Result<Bytes, Failure>,
     /// Encodes the answer as a JSON body.
@@ -151,16 +146,31 @@ impl Unary {
     }
 }
 
-/// Validates a message and gives its audit record the level of the row.
+/// Validates a message, judges whether the caller may make this call, and gives its audit record the
+/// level of the row.
 fn check<M, A: Into<ValidCall>>(
+    caller: &Caller,
+    verb: Verb,
     audit: Audit,
-    parse: impl FnOnce(M) -> Result<A, Failure>,
+    parse: impl FnOnce(&Caller, M) -> Result<A, Failure>,
     message: M,
 ) -> Checked {
-    let mut asked = parse(message)?.into();
+    let mut asked = parse(caller, message)?.into();
     if let Some(record) = &mut asked.facts.audit {
         record.audit = audit;
+        record.caller = Some(caller.clone());
     }
+    let mut judged = auth::judge(caller, verb, &asked.request);
+    if audit == Audit::Warn && judged.is_ok() {
+        judged = caller.recordable();
+    }
+    if let Err(denied) = judged {
+        if let Some(record) = asked.facts.audit {
+            (*record).end::<()>(&Err(denied.clone()));
+        }
+        return Err(denied);
+    }
+    asked.facts.caller = Some(caller.clone());
     Ok(asked)
 }
 
@@ -218,7 +228,7 @@ macro_rules! rpcs {
                     static ROW: Row = Row {
                         rpc: Rpc::$name,
                         verb: Verb::$verb,
-                        unary: rpcs!(@unary $name $(
+                        unary: rpcs!(@unary $name $verb $(
                             $url $effect $length $audit $request $parse => $response $respond
                         )?),
                     };
@@ -228,9 +238,12 @@ macro_rules! rpcs {
         }
 
         /// Validates an operation of a session; also returns its RPC.
-        pub(crate) fn parse_operation(op: Op) -> (Rpc, Checked) {
+        pub(crate) fn parse_operation(caller: &Caller, op: Op) -> (Rpc, Checked) {
             match op {
-                $($($(Op::$op(message) => (Rpc::$name, check(Audit::$audit, $parse, message)),)?)?)+
+                $($($(Op::$op(message) => (
+                    Rpc::$name,
+                    check(caller, Verb::$verb, Audit::$audit, $parse, message),
+                ),)?)?)+
             }
         }
 
@@ -242,8 +255,8 @@ macro_rules! rpcs {
             }
         }
     };
-    (@unary $name:ident) => { None };
-    (@unary $name:ident $url:literal $effect:ident $length:ident $audit:ident
+    (@unary $name:ident $verb:ident) => { None };
+    (@unary $name:ident $verb:ident $url:literal $effect:ident $length:ident $audit:ident
         $request:ident $parse:path => $response:ident $respond:path) => {
         Some(Unary {
             rpc: Rpc::$name,
@@ -252,12 +265,13 @@ macro_rules! rpcs {
             length: Length::$length,
             audit: Audit::$audit,
             messages: (stringify!($request), stringify!($response)),
-            parse: |bytes| {
-                v1::$request::decode(bytes).map(|message| check(Audit::$audit, $parse, message))
+            parse: |caller, bytes| {
+                let message = v1::$request::decode(bytes)?;
+                Ok(check(caller, Verb::$verb, Audit::$audit, $parse, message))
             },
-            parse_json: |bytes| {
+            parse_json: |caller, bytes| {
                 let message: JsonObject<v1::$request> = serde_json::from_slice(bytes)?;
-                Ok(check(Audit::$audit, $parse, message.0))
+                Ok(check(caller, Verb::$verb, Audit::$audit, $parse, message.0))
             },
             respond: |outcome| {
                 let message: v1::$response = finish($respond, outcome)?;
@@ -281,11 +295,11 @@ rpcs! {
     DeleteNamespacePolicy Policy "/v1/deleteNamespacePolicy" Writes Short Warn
         DeleteNamespacePolicyRequest policy::delete => DeleteNamespacePolicyResponse done;
     AcquireStream Lock;
-    Release Lock "/v1/release" Writes Short No
+    Release Share "/v1/release" Writes Short No
         ReleaseLocksRequest release::release => ReleaseResponse done, in session as Release;
-    ReleaseAll Lock "/v1/releaseAll" Writes Short No
+    ReleaseAll Share "/v1/releaseAll" Writes Short No
         ReleaseAllRequest release::release_all => ReleaseResponse done, in session as ReleaseAll;
-    Renew Lock "/v1/renew" Writes Short No
+    Renew Share "/v1/renew" Writes Short No
         RenewRequest renew::renew => RenewResponse renew::renewed, in session as Renew;
     ForceRelease Break "/v1/forceRelease" Writes Short Warn
         ForceReleaseRequest admin_release::force_release => ForceReleaseResponse done;
@@ -298,9 +312,9 @@ rpcs! {
         IsBlockingRequest deadlock::is_blocking => IsBlockingResponse deadlock::blocking;
     IncrFencingToken Fence "/v1/incrFencingToken" Writes Short No
         IncrFencingTokenRequest fence::incr_fencing_token => IncrFencingTokenResponse fence::incremented;
-    SetWaitEdge Lock "/v1/setWaitEdge" Writes Short No
+    SetWaitEdge Share "/v1/setWaitEdge" Writes Short No
         SetWaitEdgeRequest deadlock::set_wait_edge => SetWaitEdgeResponse done;
-    ClearWaitEdge Lock "/v1/clearWaitEdge" Writes Short No
+    ClearWaitEdge Share "/v1/clearWaitEdge" Writes Short No
         ClearWaitEdgeRequest deadlock::clear_wait_edge => ClearWaitEdgeResponse done;
     IsOwnerAlive Observe "/v1/isOwnerAlive" Reads Short No
         IsOwnerAliveRequest renew::is_owner_alive => IsOwnerAliveResponse renew::alive;
@@ -387,6 +401,7 @@ mod tests {
             let verb = unary.rpc.row().verb;
             let looks = matches!(verb, Verb::Observe | Verb::Status);
             assert_eq!(looks, unary.effect == Effect::Reads, "{:?}", unary.rpc);
+            // A policy change ends holds.
             let acts_on_others = matches!(verb, Verb::Ask | Verb::Break | Verb::Policy);
             assert_eq!(acts_on_others, unary.audit != Audit::No, "{:?}", unary.rpc);
         }
@@ -417,7 +432,9 @@ mod tests {
         assert_eq!(audited, asked.map(|(rpc, _)| rpc));
         for (rpc, body) in asked {
             let unary = rpc.row().unary.as_ref().unwrap();
-            let asked = (unary.parse_json)(body.as_bytes()).unwrap().unwrap();
+            let asked = (unary.parse_json)(&Caller::local(), body.as_bytes())
+                .unwrap()
+                .unwrap();
             let record = asked.facts.audit.unwrap();
             assert_eq!(record.audit, unary.audit);
             match &record.namespace {
@@ -437,12 +454,15 @@ mod tests {
             ..Default::default()
         };
         let body = serde_json::to_vec(&message).unwrap();
-        let one = (renew.parse)(&message.encode_to_vec()).unwrap();
-        let other = (renew.parse_json)(&body).unwrap();
+        let one = (renew.parse)(&Caller::local(), &message.encode_to_vec()).unwrap();
+        let other = (renew.parse_json)(&Caller::local(), &body).unwrap();
         assert_eq!(format!("{one:?}"), format!("{other:?}"));
         assert!(one.is_ok());
-        assert!((renew.parse)(&[0xff]).is_err());
-        assert!((renew.parse_json)(b"[]").is_err());
-        assert!((renew.parse)(&[]).unwrap().is_err(), "an owner is wanted");
+        assert!((renew.parse)(&Caller::local(), &[0xff]).is_err());
+        assert!((renew.parse_json)(&Caller::local(), b"[]").is_err());
+        assert!(
+            (renew.parse)(&Caller::local(), &[]).unwrap().is_err(),
+            "an owner is wanted"
+        );
     }
 }

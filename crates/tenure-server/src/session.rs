@@ -26,6 +26,7 @@ use tenure_wire::v1;
 use tenure_wire::v1::session_response::Result as Response;
 use tonic::Status;
 
+use crate::auth::{Caller, LiveCaller};
 use crate::convert;
 use crate::events;
 use crate::handlers;
@@ -49,8 +50,11 @@ pub(crate) struct SessionContext {
     pub(crate) telemetry: Telemetry,
     /// Time limit of one operation.
     pub(crate) timeout: Duration,
-    /// Resolves when the daemon stops (R169 shutdown within 10 s).
-    pub(crate) stopped: Pin<Box<dyn Future<Output = ()> + Send>>,
+    /// The caller, with its present rights.
+    pub(crate) caller: LiveCaller,
+    /// Resolves to the last status when the daemon stops (R169 shutdown within 10 s), or when the
+    /// caller's credentials are no longer valid.
+    pub(crate) ending: Pin<Box<dyn Future<Output = Status> + Send>>,
 }
 
 /// One session. It ends when the client has closed its side and every operation is answered.
@@ -63,14 +67,17 @@ pub(crate) struct Session<B> {
     heard: Vec<Completion>,
     responses: BytesMut,
     is_over: bool,
+    /// The caller as of the last poll.
+    caller: Caller,
 }
 
 impl<B> Session<B>
 where
     B: http_body::Body<Data = Bytes> + Unpin,
 {
-    pub(crate) fn new(means: SessionContext, requests: B) -> Session<B> {
+    pub(crate) fn new(means: SessionContext, caller: Caller, requests: B) -> Session<B> {
         Session {
+            caller,
             means,
             requests: SessionRequests::new(requests),
             slots: InFlight::default(),
@@ -83,8 +90,15 @@ where
     /// Reads the requests that have arrived, up to the limits, and submits them as one batch.
     fn read(&mut self, cx: &mut Context<'_>) {
         let now = Instant::now();
+        // Every request is judged by the rights that the caller has when it is read. A caller whose
+        // credentials are no longer valid has none: `ending` ends the session.
+        if let Ok(caller) = self.means.caller.current() {
+            self.caller = caller.clone();
+        } else {
+            return;
+        }
         while self.slots.len() < IN_FLIGHT && self.responses.len() < PIECE {
-            if let Some(operation) = self.requests.next() {
+            if let Some(operation) = self.requests.next(&self.caller) {
                 if let Some(operation) = self.read_view(operation, now) {
                     self.take(operation, now);
                 }
@@ -109,6 +123,7 @@ where
             ..
         } = &self.means;
         let (requests, responses) = (&mut self.requests, &mut self.responses);
+        let caller = &self.caller;
         let mut next = Some(first);
         calls.read_view(|mut sight| {
             let took = now.elapsed();
@@ -128,7 +143,7 @@ where
                 let result = rpc::respond_operation(*rpc, outcome);
                 telemetry.record(Transport::Grpc, *rpc, took, &result);
                 put(responses, *id, result.unwrap_or_else(error));
-                next = requests.next();
+                next = requests.next(caller);
             }
         });
         next
@@ -170,7 +185,8 @@ where
                 self.respond(call.id, result.unwrap_or_else(error));
             }
             Completion::Event(event) => {
-                self.respond(0, Response::Event(convert::event_out(&event)))
+                let event = convert::event_out(&self.caller, &event);
+                self.respond(0, Response::Event(event))
             }
             Completion::Ended(end) => self.respond(0, error(events::ended(end))),
         }
@@ -224,12 +240,11 @@ where
             return Poll::Ready(None);
         }
         let mut last = Status::ok("");
-        // `stopped` is polled only when the session is idle: responses that are ready are sent
+        // `ending` is polled only when the session is idle: responses that are ready are sent
         // first.
         if session.go_on(cx).is_pending() {
-            ready!(session.means.stopped.as_mut().poll(cx));
+            last = ready!(session.means.ending.as_mut().poll(cx));
             session.is_over = true;
-            last = Status::unavailable("the node is shutting down: connect to another node");
         }
         if !session.responses.is_empty() {
             let piece = session.responses.split().freeze();
@@ -269,8 +284,8 @@ where
     }
 
     /// Returns the next operation if all of its message has arrived.
-    fn next(&mut self) -> Option<Operation> {
-        next(&mut self.bytes).unwrap_or_else(|Unreadable| {
+    fn next(&mut self, caller: &Caller) -> Option<Operation> {
+        next(caller, &mut self.bytes).unwrap_or_else(|Unreadable| {
             self.body = None;
             self.bytes.clear();
             None
@@ -308,7 +323,7 @@ impl Operation {
 }
 
 /// Decodes and removes the first message, if all of it has arrived.
-fn next(bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
+fn next(caller: &Caller, bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
     let Some((message, end)) = framing::first(bytes)? else {
         return Ok(None);
     };
@@ -316,7 +331,7 @@ fn next(bytes: &mut BytesMut) -> Result<Option<Operation>, Unreadable> {
     bytes.advance(end);
     Ok(Some(Operation {
         id: request.id,
-        asked: parse(request),
+        asked: parse(caller, request),
     }))
 }
 
@@ -334,14 +349,14 @@ struct PendingOp {
     begun: Instant,
 }
 
-fn parse(request: v1::SessionRequest) -> Result<(Rpc, ValidCall), Failure> {
+fn parse(caller: &Caller, request: v1::SessionRequest) -> Result<(Rpc, ValidCall), Failure> {
     let wrong = |text| Failure::new(Code::InvalidArgument, text);
     if request.id == 0 {
         return Err(wrong("id 0 is reserved for events: use ids from 1"));
     }
     let op = request.op;
     let op = op.ok_or_else(|| wrong("the request has no operation"))?;
-    let (rpc, asked) = rpc::parse_operation(op);
+    let (rpc, asked) = rpc::parse_operation(caller, op);
     Ok((rpc, asked?))
 }
 
@@ -382,7 +397,7 @@ mod tests {
         let mut found = Vec::new();
         for byte in sent {
             bytes.put_u8(byte);
-            while let Ok(Some(asked)) = next(&mut bytes) {
+            while let Ok(Some(asked)) = next(&Caller::local(), &mut bytes) {
                 found.push(asked.id);
             }
         }
@@ -397,7 +412,8 @@ mod tests {
             &[0, 255, 0, 0, 0],
             &[0, 0, 0, 0, 1, 255],
         ] {
-            assert!(next(&mut BytesMut::from(bytes)).is_err(), "{bytes:?}");
+            let found = next(&Caller::local(), &mut BytesMut::from(bytes));
+            assert!(found.is_err(), "{bytes:?}");
         }
     }
 }

@@ -21,6 +21,7 @@ pub mod sse;
 pub mod tcp;
 pub mod tls;
 pub(crate) mod unary;
+pub(crate) mod unix;
 
 /// Maximum size of a message on the gRPC port, in bytes.
 pub(crate) const MESSAGE: usize = 4 << 20;

@@ -1,4 +1,4 @@
-//! Protobuf types of Tenure: `pathlockd.v1` with Tenure's additions, and `tenure.cluster.v1`.
+//! Protobuf types of Tenure: `pathlockd.v1` with Tenure's additions, `tenure.cluster.v1` and `tenure.auth.v1`.
 //!
 //! Generated from the files under `proto/` when the crate is built. The same types serve gRPC
 //! (prost) and JSON (serde): JSON responses contain every field, with enums and integers as
@@ -35,8 +35,23 @@ pub mod cluster {
     tonic::include_proto!("tenure.cluster.v1");
 }
 
+/// Package `tenure.auth.v1`: identity and permissions.
+#[allow(
+    missing_docs,
+    unreachable_pub,
+    clippy::allow_attributes_without_reason,
+    clippy::doc_markdown,
+    reason = "generated code; the proto file documents it"
+)]
+pub mod auth {
+    tonic::include_proto!("tenure.auth.v1");
+}
+
 /// Encoded descriptors of the lock service, for gRPC reflection and the OpenAPI document.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
+/// Encoded descriptors of the service for identity and permissions.
+pub const AUTH_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/auth.bin"));
 
 /// Encoded descriptors of the cluster administration service.
 pub const CLUSTER_DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/cluster.bin"));

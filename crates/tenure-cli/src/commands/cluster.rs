@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use serde_json::json;
+use tenure_wire::auth::auth_client::AuthClient;
 use tenure_wire::cluster::cluster_client::ClusterClient;
 use tenure_wire::cluster::{DrainRequest, Node, RemoveRequest, StatusRequest, StatusResponse};
 use tonic::metadata::{Ascii, MetadataValue};
@@ -34,11 +35,11 @@ pub(crate) enum ClusterCommand {
 
 /// The daemon to ask.
 #[derive(Args)]
-struct DaemonAddress {
+pub(super) struct DaemonAddress {
     /// Any node of the cluster.
     #[arg(long, env = "TENURE_URL", default_value = "http://127.0.0.1:50051")]
     url: String,
-    /// The daemon's client_auth_token, if it has one.
+    /// An API key, or the daemon's client_auth_token.
     #[arg(
         long,
         env = "TENURE_CLIENT_AUTH_TOKEN",
@@ -191,7 +192,7 @@ impl RemoveCommand {
     }
 }
 
-fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+pub(super) fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Result<T, String> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
@@ -199,7 +200,7 @@ fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Result<T, Str
     runtime.block_on(future)
 }
 
-fn said(status: tonic::Status) -> String {
+pub(super) fn said(status: tonic::Status) -> String {
     status.message().to_owned()
 }
 
@@ -209,7 +210,7 @@ struct AdminClient {
 }
 
 #[derive(Clone)]
-struct Credentials(Option<MetadataValue<Ascii>>);
+pub(super) struct Credentials(Option<MetadataValue<Ascii>>);
 
 impl Interceptor for Credentials {
     fn call(
@@ -232,6 +233,20 @@ impl DaemonAddress {
 
     /// Connects to another node of the same cluster.
     async fn client_at(&self, url: &str) -> Result<AdminClient, String> {
+        let (channel, credentials) = self.connect(url).await?;
+        let inner = ClusterClient::with_interceptor(channel, credentials);
+        Ok(AdminClient { inner })
+    }
+
+    /// Connects to the daemon for its permissions.
+    pub(super) async fn auth_client(
+        &self,
+    ) -> Result<AuthClient<InterceptedService<Channel, Credentials>>, String> {
+        let (channel, credentials) = self.connect(&self.url).await?;
+        Ok(AuthClient::with_interceptor(channel, credentials))
+    }
+
+    async fn connect(&self, url: &str) -> Result<(Channel, Credentials), String> {
         let http = match url.strip_prefix("tenure://") {
             Some(rest) => format!("http://{rest}"),
             None => url.to_owned(),
@@ -259,8 +274,7 @@ impl DaemonAddress {
             .map_err(|_| {
                 format!("cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL")
             })?;
-        let inner = ClusterClient::with_interceptor(channel, Credentials(token));
-        Ok(AdminClient { inner })
+        Ok((channel, Credentials(token)))
     }
 }
 

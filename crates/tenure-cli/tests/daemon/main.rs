@@ -13,6 +13,7 @@ mod events;
 mod first_steps;
 mod limits;
 mod openapi;
+mod permissions;
 mod quic;
 mod shutdown;
 mod table;

@@ -26,7 +26,7 @@ pub(crate) fn url(rpc: &str) -> String {
 }
 
 /// An HTTP answer as the contract maps it, the status checked against the code.
-fn from_http(rpc: &str, status: u64, body: &Value) -> Answer {
+pub(crate) fn from_http(rpc: &str, status: u64, body: &Value) -> Answer {
     if status == 200 {
         return Answer {
             code: "OK".to_owned(),
@@ -40,6 +40,8 @@ fn from_http(rpc: &str, status: u64, body: &Value) -> Answer {
         "ABORTED" => 409,
         "RESOURCE_EXHAUSTED" => 429,
         "UNAVAILABLE" => 503,
+        "UNAUTHENTICATED" => 401,
+        "PERMISSION_DENIED" => 403,
         _ => 0,
     };
     assert_eq!(status, expected, "{rpc}: {body}");
@@ -125,20 +127,25 @@ pub(crate) async fn tonic(daemon: &Daemon, steps: &[Step]) -> Vec<Answer> {
     let mut client = Grpc::new(daemon.channel().await);
     let mut answers = Vec::new();
     for step in steps {
-        answers.push(tonic_call(&mut client, step).await);
+        answers.push(tonic_call(&mut client, step, None).await);
     }
     answers
 }
 
 macro_rules! unary {
-    ($client:ident, $step:ident, $($rpc:literal $request:ident $response:ident),+ $(,)?) => {
+    ($client:ident, $step:ident, $key:ident, $($rpc:literal $request:ident $response:ident),+ $(,)?) => {
         match $step.rpc {
             $($rpc => {
                 let request: v1::$request = serde_json::from_value($step.request.clone()).unwrap();
                 let path = http::uri::PathAndQuery::from_static(concat!("/pathlockd.v1.PathLock/", $rpc));
                 let codec = ProstCodec::<v1::$request, v1::$response>::default();
                 $client.ready().await.unwrap();
-                let answer = $client.unary(tonic::Request::new(request), path, codec).await;
+                let mut request = tonic::Request::new(request);
+                if let Some(key) = $key {
+                    let value = format!("Bearer {key}").parse().unwrap();
+                    request.metadata_mut().insert("authorization", value);
+                }
+                let answer = $client.unary(request, path, codec).await;
                 answer.map(|answer| serde_json::to_value(answer.into_inner()).unwrap())
             })+
             other => panic!("{other} is not in the table"),
@@ -146,8 +153,13 @@ macro_rules! unary {
     };
 }
 
-async fn tonic_call(client: &mut Grpc<Channel>, step: &Step) -> Answer {
-    let answer = unary!(client, step,
+/// One call, with a key or without.
+pub(crate) async fn tonic_call(
+    client: &mut Grpc<Channel>,
+    step: &Step,
+    key: Option<&str>,
+) -> Answer {
+    let answer = unary!(client, step, key,
         "Acquire" AcquireRequest AcquireResponse,
         "SetNamespacePolicy" SetNamespacePolicyRequest SetNamespacePolicyResponse,
         "GetNamespacePolicy" GetNamespacePolicyRequest GetNamespacePolicyResponse,

@@ -44,6 +44,7 @@ record_enum! { SystemCommand as "system command" {
     // Since rules 2.
     14(claim, owner, plan, effect) => Plan { claim, owner, plan, effect },
     15(claim, answer, plan) => Complete { claim, answer, plan: Some(plan) },
+    20(command) => Auth(command),
 } }
 record_enum! { ChangeBegun as "beginning of a change" {
     0 => Unchanged,
@@ -73,6 +74,8 @@ record_enum! { SystemOutcome as "system outcome" {
     6 => NumbersUsedUp,
     7 => Done,
     8(plan) => Planned(plan),
+    20(version) => Auth(Ok(version)),
+    21(refusal) => Auth(Err(refusal)),
 } }
 
 impl Encode for NamespaceTable {

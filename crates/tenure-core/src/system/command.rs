@@ -1,7 +1,9 @@
 //! Commands and outcomes of the [`System`](super::System) machine.
 
+use alloc::boxed::Box;
 use alloc::vec::Vec;
 
+use crate::auth::{AuthCommand, AuthRefusal};
 use crate::command::Selection;
 use crate::event::Event;
 use crate::outcome::FreezeReport;
@@ -110,6 +112,8 @@ pub enum SystemCommand {
         /// The number of the rules.
         number: u32,
     },
+    /// Changes the access control table. Since rules 2.
+    Auth(Box<AuthCommand>),
 }
 
 impl SystemCommand {
@@ -119,7 +123,7 @@ impl SystemCommand {
     pub fn for_rules(mut self, rules: u32) -> Option<SystemCommand> {
         if rules < 2 {
             match &mut self {
-                SystemCommand::Plan { .. } => return None,
+                SystemCommand::Plan { .. } | SystemCommand::Auth(_) => return None,
                 SystemCommand::Complete { plan, .. } => *plan = None,
                 SystemCommand::ClearEdge { claim, .. }
                     if claim
@@ -265,6 +269,8 @@ pub enum SystemOutcome {
     Planned(ReleasePlan),
     /// The key was used before or cannot be stored; nothing was done.
     Repeated(RepeatedKey),
+    /// Result of `Auth`: the new version of the table.
+    Auth(Result<u64, AuthRefusal>),
     /// The counter has reached its end; nothing was done.
     NumbersUsedUp,
     /// Result of every other command.

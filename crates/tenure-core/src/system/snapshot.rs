@@ -52,6 +52,10 @@ impl System {
         if self.rules >= 2 {
             self.put_work(&mut out);
         }
+        // Only a machine by rules 2 has changed its table.
+        if self.auth.version() > 0 {
+            out.put(&self.auth);
+        }
         out.into_bytes()
     }
 
@@ -155,6 +159,9 @@ impl System {
         }
         if rules >= 2 {
             system.take_work(&mut input)?;
+            if !input.is_empty() {
+                system.auth = input.take()?;
+            }
         }
         input.finish()?;
         Ok(system)

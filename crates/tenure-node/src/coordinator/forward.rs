@@ -47,6 +47,8 @@ pub(crate) enum OpOrigin {
     Fanout(fanout::FanoutPart),
     /// The copy of the namespace table.
     Table,
+    /// The copy of the access control table.
+    Auth,
     /// A driver of a policy change; the number is its group's.
     Driver { change: u64, part: u32 },
     /// The leader's own proposal to move its group to newer rules.
@@ -341,6 +343,7 @@ impl Node {
             }
             OpOrigin::Fanout(part) => self.fanout_part(part, answer),
             OpOrigin::Table => self.table_answer(answer),
+            OpOrigin::Auth => self.auth_read(answer),
             OpOrigin::Driver { change, part } => self.driver_answer(change, part, answer),
             OpOrigin::Upgrade { group } => self.upgrade_ended(group),
         }

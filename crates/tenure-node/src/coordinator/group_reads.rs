@@ -312,6 +312,7 @@ impl Node {
             | QueryResult::Born(_)
             | QueryResult::Claimed { .. }
             | QueryResult::Ended(_)
+            | QueryResult::Auth(_)
             | QueryResult::Change(_) => {
                 return CallProgress::fail(odd_answer());
             }

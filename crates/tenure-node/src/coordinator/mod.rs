@@ -15,6 +15,7 @@
 //! sent again. `docs/design/coordination.md` has the argument.
 
 mod acquire;
+mod auth;
 mod deadlock;
 mod events;
 mod fanout;
@@ -79,6 +80,7 @@ pub(crate) struct Coordinator {
     policy: policy::PolicyDrivers,
     strangers: replica_removal::UnknownSenders,
     upgrades: upgrade::Upgrades,
+    auth: auth::AuthCache,
     /// Whether all nodes support the message forms of rules 2. Never becomes false again.
     newer_forms: bool,
     ticks: u64,
@@ -117,6 +119,7 @@ enum CallKind {
     Cycle(deadlock::DetectCycleCall),
     Policy(policy::PolicyCall),
     Grants(Box<events::GrantsCall>),
+    Auth(auth::AuthCall),
 }
 
 impl CallKind {
@@ -127,6 +130,7 @@ impl CallKind {
             CallKind::Release(call) => Some(call.into_request()),
             CallKind::Owner(call) => Some(call.into_request()),
             CallKind::Read(call) => Some(call.into_request()),
+            CallKind::Auth(call) => Some(call.into_request()),
             CallKind::Cycle(_) | CallKind::Policy(_) | CallKind::Grants(_) => None,
         }
     }
@@ -281,9 +285,15 @@ impl Coordinator {
             policy: policy::PolicyDrivers::default(),
             strangers: replica_removal::UnknownSenders::new(),
             upgrades: upgrade::Upgrades::default(),
+            auth: auth::AuthCache::default(),
             newer_forms: false,
             ticks: 0,
         }
+    }
+
+    /// Returns the access control table if it has changed since the last step.
+    pub(crate) fn auth_news(&mut self) -> Option<std::sync::Arc<tenure_core::auth::AuthTable>> {
+        self.auth.take_news()
     }
 
     fn next_number(&mut self) -> u64 {
@@ -352,6 +362,9 @@ fn kind_of(request: Box<ClientRequest>) -> CallKind {
         | ClientRequest::ListOwnerLocks { .. }
         | ClientRequest::IncrFencingToken { .. } => {
             CallKind::Owner(owner_calls::OwnerCall::new(request))
+        }
+        ClientRequest::ReadAuth | ClientRequest::ChangeAuth(_) => {
+            CallKind::Auth(auth::AuthCall::new(request))
         }
         ClientRequest::DetectCycle { start, max_depth } => {
             CallKind::Cycle(deadlock::DetectCycleCall::detect(start, max_depth))
@@ -450,6 +463,7 @@ impl Node {
             CallKind::Cycle(state) => self.cycle(cx, state, happened),
             CallKind::Policy(state) => self.policy(cx, state, happened),
             CallKind::Grants(state) => self.grants(cx, state, happened),
+            CallKind::Auth(state) => self.auth_call(cx, state, happened),
         };
         match progress {
             CallProgress::Wait => {
@@ -551,6 +565,7 @@ impl Node {
             self.resume_changes();
             self.follow_again();
             self.activate_rules();
+            self.refresh_auth();
         }
         if self.coordinator.ticks.is_multiple_of(30) {
             for node in self.peers.others(self.me.node) {
@@ -570,6 +585,7 @@ impl Node {
             self.announce_rules(node);
         }
         self.system_changed();
+        self.refresh_auth();
     }
 
     /// This node leads a group and step 1 is done: resumes everything that waited for the leader,
@@ -643,6 +659,8 @@ impl Node {
             item::SLOW_DISK => self.receive_slow_disk(from, content),
             item::DISK => self.receive_disk(from, content),
             item::WATCH_PAGES => self.receive_watch_pages(from, content),
+            item::AUTH => self.receive_auth(from, content),
+            item::AUTH_TAKEN => self.receive_auth_taken(from.node, content),
             // An item of a later release.
             _ => Ok(()),
         }

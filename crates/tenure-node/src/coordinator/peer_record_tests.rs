@@ -99,6 +99,7 @@ fn queries() -> Vec<GroupQuery> {
             }),
         },
         GroupQuery::Ended { change: 12 },
+        GroupQuery::Auth { known: Some(4) },
     ]
 }
 
@@ -146,6 +147,7 @@ fn findings() -> Vec<QueryResult> {
     };
     vec![
         QueryResult::Assert(None),
+        QueryResult::Auth(Some(tenure_core::auth::AuthTable::default())),
         QueryResult::Claimed {
             rules: 2,
             before: Some(RepeatedKey::Open),

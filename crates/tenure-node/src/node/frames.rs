@@ -34,6 +34,8 @@ pub(crate) mod item {
     pub(crate) const SLOW_DISK: u8 = 26;
     pub(crate) const DISK: u8 = 27;
     pub(crate) const WATCH_PAGES: u8 = 28;
+    pub(crate) const AUTH: u8 = 40;
+    pub(crate) const AUTH_TAKEN: u8 = 41;
 }
 
 /// A frame is closed when it has this many bytes; the next item begins another.

@@ -393,7 +393,8 @@ impl Cluster {
                     self.input(at, input);
                 }
                 Output::Stop { why } => test_node.stopped = Some(why),
-                other @ (Output::Event { .. }
+                other @ (Output::Auth(_)
+                | Output::Event { .. }
                 | Output::Change { .. }
                 | Output::Closed { .. }
                 | Output::Changed { .. }) => test_node.outputs.push(other),

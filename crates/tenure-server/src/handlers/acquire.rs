@@ -10,6 +10,7 @@ use tenure_node::{AcquireAnswer, AcquireRequest, Answer, ClientRequest, Deadlock
 use tenure_wire::v1;
 
 use super::mismatch;
+use crate::auth::Caller;
 use crate::convert::{self, MAX_ENTRIES};
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
@@ -20,29 +21,33 @@ const MAX_STREAM_ENTRIES: usize = 65_536;
 const MAX_STREAM_BYTES: usize = 4 << 20;
 
 /// Parses an Acquire: acquires, re-validates and releases paths of one namespace atomically.
-pub(crate) fn acquire(wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
-    Ok(ClientRequest::Acquire(parse(wire, MAX_ENTRIES)?))
+pub(crate) fn acquire(caller: &Caller, wire: v1::AcquireRequest) -> Result<ClientRequest, Failure> {
+    Ok(ClientRequest::Acquire(parse(caller, wire, MAX_ENTRIES)?))
 }
 
 /// Parses the joined chunks of an AcquireStream.
-pub(crate) fn acquire_chunks(chunks: Chunks) -> Result<ClientRequest, Failure> {
-    let request = parse(chunks.finish()?, MAX_STREAM_ENTRIES)?;
+pub(crate) fn acquire_chunks(caller: &Caller, chunks: Chunks) -> Result<ClientRequest, Failure> {
+    let request = parse(caller, chunks.finish()?, MAX_STREAM_ENTRIES)?;
     Ok(ClientRequest::Acquire(request))
 }
 
 pub(crate) fn acquired(outcome: Outcome<'_>) -> Result<v1::AcquireResponse, Failure> {
-    match outcome.answer? {
-        Answer::Acquire(answer) => Ok(respond(answer)),
-        other => Err(mismatch(&other)),
+    match outcome.open()? {
+        (Answer::Acquire(answer), caller) => Ok(respond(&caller, answer)),
+        (other, _) => Err(mismatch(&other)),
     }
 }
 
 /// Validates in the order of R17: the first mistake in that order is the one reported.
-fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failure> {
-    let owner = convert::owner(&wire.owner_id)?;
+fn parse(
+    caller: &Caller,
+    wire: v1::AcquireRequest,
+    most: usize,
+) -> Result<AcquireRequest, Failure> {
+    let owner = caller.owner(&wire.owner_id)?;
     let ttl = convert::ttl(wire.ttl_ms)?;
     let queue_ttl = QueueTtl::from_millis(wire.queue_ttl_ms)?;
-    let key = convert::key(&wire.idempotency_key)?;
+    let key = caller.key(&wire.idempotency_key)?;
     convert::count(wire.requests.len() + wire.release_requests.len(), most)?;
     let mut requests = convert::requests(&wire.requests)?;
     let mut releases = convert::holds(&wire.release_requests)?;
@@ -75,7 +80,7 @@ fn parse(wire: v1::AcquireRequest, most: usize) -> Result<AcquireRequest, Failur
     })
 }
 
-fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
+fn respond(caller: &Caller, answer: AcquireAnswer) -> v1::AcquireResponse {
     match answer {
         AcquireAnswer::Granted { namespace, fence } => v1::AcquireResponse {
             status: v1::AcquireStatus::Ok.into(),
@@ -92,7 +97,7 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
             status: v1::AcquireStatus::Queued.into(),
             fencing_token: convert::fence_number(fence),
             position,
-            ..in_the_way(&conflict, lease_left_ms)
+            ..in_the_way(caller, &conflict, lease_left_ms)
         },
         AcquireAnswer::Conflict {
             conflict,
@@ -102,9 +107,9 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
             status: v1::AcquireStatus::Conflict.into(),
             deadlock: deadlock
                 .iter()
-                .map(|owner| owner.as_str().to_owned())
+                .map(|owner| caller.shown(owner).into_owned())
                 .collect(),
-            ..in_the_way(&conflict, lease_left_ms)
+            ..in_the_way(caller, &conflict, lease_left_ms)
         },
         AcquireAnswer::Lost { path, missing } => v1::AcquireResponse {
             status: v1::AcquireStatus::Lost.into(),
@@ -117,9 +122,14 @@ fn respond(answer: AcquireAnswer) -> v1::AcquireResponse {
 
 /// Fills path, owner and reason of a conflict (R48 reported path and owner) and the blocker's
 /// details (E4 blocker and queue position).
-fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireResponse {
+fn in_the_way(
+    caller: &Caller,
+    conflict: &Conflict,
+    lease_left_ms: Option<u64>,
+) -> v1::AcquireResponse {
     let owner = match (&conflict.blocker, conflict.reason) {
-        (Some(blocker), _) => blocker.owner.as_str().to_owned(),
+        (Some(blocker), _) if !caller.sees(&blocker.path) => convert::HIDDEN.to_owned(),
+        (Some(blocker), _) => caller.shown(&blocker.owner).into_owned(),
         // R48: without a blocker, `owner` is the established capacity in decimal.
         (
             None,
@@ -134,14 +144,14 @@ fn in_the_way(conflict: &Conflict, lease_left_ms: Option<u64>) -> v1::AcquireRes
         _ => None,
     };
     v1::AcquireResponse {
-        path: conflict.path.as_str().to_owned(),
+        path: convert::path_out(caller, &conflict.path),
         owner,
         reason: convert::reason_number(conflict.reason),
         current_fencing_token: convert::fence_number(current),
         blocker: conflict
             .blocker
             .as_ref()
-            .map(|b| convert::blocker_out(b, lease_left_ms)),
+            .map(|b| convert::blocker_out(caller, b, lease_left_ms)),
         ..Default::default()
     }
 }
@@ -311,7 +321,7 @@ mod tests {
             ..Default::default()
         };
         let expect = |part: &str, wire: &v1::AcquireRequest| {
-            let failure = parse(wire.clone(), MAX_ENTRIES).unwrap_err();
+            let failure = parse(&Caller::local(), wire.clone(), MAX_ENTRIES).unwrap_err();
             assert_eq!(failure.code, Code::InvalidArgument);
             assert!(
                 failure.message.contains(part),
@@ -337,6 +347,6 @@ mod tests {
         wire.requests[0].mode = 1;
         expect("78", &wire);
         wire.release_requests[0].mode = 0;
-        assert!(parse(wire, MAX_ENTRIES).is_ok());
+        assert!(parse(&Caller::local(), wire, MAX_ENTRIES).is_ok());
     }
 }

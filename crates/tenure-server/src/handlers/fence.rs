@@ -5,13 +5,17 @@ use tenure_node::{Answer, AssertAnswer, ClientRequest};
 use tenure_wire::v1;
 
 use super::mismatch;
+use crate::auth::Caller;
 use crate::convert::{self, MAX_ENTRIES};
 use crate::rpc::Outcome;
 use crate::status::{Code, Failure};
 
 /// Parses an AssertFencing: whether this token is the current one for these paths.
-pub(crate) fn assert_fencing(request: v1::AssertFencingRequest) -> Result<ClientRequest, Failure> {
-    let owner = convert::owner(&request.owner_id)?;
+pub(crate) fn assert_fencing(
+    caller: &Caller,
+    request: v1::AssertFencingRequest,
+) -> Result<ClientRequest, Failure> {
+    let owner = caller.other_owner(&request.owner_id)?;
     convert::count(request.paths.len(), MAX_ENTRIES)?;
     let paths = request
         .paths
@@ -61,9 +65,10 @@ fn fail(path: &str, reason: v1::ReasonCode) -> v1::AssertFencingResponse {
 
 /// Parses an IncrFencingToken: a number greater than all that it returned before.
 pub(crate) fn incr_fencing_token(
+    caller: &Caller,
     request: v1::IncrFencingTokenRequest,
 ) -> Result<ClientRequest, Failure> {
-    let key = convert::key(&request.idempotency_key)?;
+    let key = caller.key(&request.idempotency_key)?;
     Ok(ClientRequest::IncrFencingToken { key })
 }
 

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use tenure_core::value::OwnerId;
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
 use super::deadlock::names;
 use super::mismatch;
+use crate::auth::Caller;
 use crate::convert;
 use crate::rpc::{Facts, Outcome, ValidCall};
 use crate::status::Failure;
@@ -16,29 +16,39 @@ use crate::status::Failure;
 pub(crate) const HEALTH_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Parses a query for the holders of exactly this path.
-pub(crate) fn inspect_path(request: v1::InspectPathRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn inspect_path(
+    _: &Caller,
+    request: v1::InspectPathRequest,
+) -> Result<ClientRequest, Failure> {
     let path = convert::path(&request.path)?;
     Ok(ClientRequest::InspectPath { path })
 }
 
 pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse, Failure> {
-    match outcome.answer? {
+    let (answer, caller) = outcome.open()?;
+    match answer {
         Answer::Inspect(found) => Ok(v1::InspectPathResponse {
-            write_owner: found.writer.as_ref().map_or_else(String::new, name),
-            read_owners: names(&found.readers),
+            write_owner: found
+                .writer
+                .as_ref()
+                .map_or_else(String::new, |owner| caller.shown(owner).into_owned()),
+            read_owners: names(&caller, &found.readers),
             has_fence: found.fence.is_some(),
             fence: convert::fence_number(found.fence),
             claim_owner: String::new(),
-            semaphore_owners: names(&found.permit_holders),
+            semaphore_owners: names(&caller, &found.permit_holders),
         }),
         other => Err(mismatch(&other)),
     }
 }
 
 /// Parses a query for the holds of an owner.
-pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<ValidCall, Failure> {
+pub(crate) fn list_owner_locks(
+    caller: &Caller,
+    request: v1::ListOwnerLocksRequest,
+) -> Result<ValidCall, Failure> {
     let list = ClientRequest::ListOwnerLocks {
-        owner: convert::owner(&request.owner_id)?,
+        owner: caller.other_owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,
     };
     Ok(with_modes(list, request.read_tree))
@@ -46,12 +56,14 @@ pub(crate) fn list_owner_locks(request: v1::ListOwnerLocksRequest) -> Result<Val
 
 pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse, Failure> {
     let read_tree = outcome.facts.read_tree;
-    match outcome.answer? {
+    let (answer, caller) = outcome.open()?;
+    match answer {
         Answer::OwnerLocks(found) => Ok(v1::ListOwnerLocksResponse {
             alive: found.alive,
             locks: found
                 .locks
                 .iter()
+                .filter(|lock| caller.owns(&lock.owner) || caller.sees(&lock.path))
                 .map(|lock| v1::OwnedLock {
                     path: lock.path.as_str().to_owned(),
                     mode: convert::mode_number_for(lock.mode, read_tree),
@@ -63,7 +75,7 @@ pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse,
 }
 
 /// Parses a query for one page of all holds.
-pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<ValidCall, Failure> {
+pub(crate) fn dump_locks(_: &Caller, request: v1::DumpLocksRequest) -> Result<ValidCall, Failure> {
     let dump = ClientRequest::DumpLocks {
         cursor: request.cursor,
         page: request.owner_page,
@@ -73,12 +85,14 @@ pub(crate) fn dump_locks(request: v1::DumpLocksRequest) -> Result<ValidCall, Fai
 
 pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Failure> {
     let read_tree = outcome.facts.read_tree;
-    match outcome.answer? {
+    let (answer, caller) = outcome.open()?;
+    match answer {
         Answer::Dump { locks, next } => Ok(v1::DumpLocksResponse {
             entries: locks
                 .iter()
+                .filter(|lock| caller.observes(&lock.path))
                 .map(|lock| v1::LockEntry {
-                    owner: name(&lock.owner),
+                    owner: caller.shown(&lock.owner).into_owned(),
                     path: lock.path.as_str().to_owned(),
                     mode: convert::mode_number_for(lock.mode, read_tree),
                     has_fence: lock.fence.is_some(),
@@ -93,7 +107,7 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
 }
 
 /// Parses a query whether this node is ready.
-pub(crate) fn health(_: v1::HealthRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn health(_: &Caller, _: v1::HealthRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Health)
 }
 
@@ -123,8 +137,4 @@ fn with_modes(request: ClientRequest, read_tree: bool) -> ValidCall {
         request: Box::new(request),
         facts,
     }
-}
-
-fn name(owner: &OwnerId) -> String {
-    owner.as_str().to_owned()
 }

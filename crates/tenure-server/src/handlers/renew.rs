@@ -4,16 +4,17 @@ use tenure_node::{Answer, ClientRequest, RenewAnswer};
 use tenure_wire::v1;
 
 use super::mismatch;
+use crate::auth::Caller;
 use crate::convert;
 use crate::rpc::Outcome;
 use crate::status::Failure;
 
 /// Parses a Renew of the owner's leases.
-pub(crate) fn renew(request: v1::RenewRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn renew(caller: &Caller, request: v1::RenewRequest) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::Renew {
-        owner: convert::owner(&request.owner_id)?,
+        owner: caller.owner(&request.owner_id)?,
         ttl: convert::ttl(request.ttl_ms)?,
-        key: convert::key(&request.idempotency_key)?,
+        key: caller.key(&request.idempotency_key)?,
         domains: convert::domains(&request.domains)?,
     })
 }
@@ -35,9 +36,12 @@ pub(crate) fn renewed(outcome: Outcome<'_>) -> Result<v1::RenewResponse, Failure
 }
 
 /// Parses a query whether the owner has a live lease or a queued request.
-pub(crate) fn is_owner_alive(request: v1::IsOwnerAliveRequest) -> Result<ClientRequest, Failure> {
+pub(crate) fn is_owner_alive(
+    caller: &Caller,
+    request: v1::IsOwnerAliveRequest,
+) -> Result<ClientRequest, Failure> {
     Ok(ClientRequest::IsOwnerAlive {
-        owner: convert::owner(&request.owner_id)?,
+        owner: caller.other_owner(&request.owner_id)?,
         domains: convert::domains(&request.domains)?,
     })
 }

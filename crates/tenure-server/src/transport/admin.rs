@@ -17,6 +17,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
+use crate::auth::caller;
 use crate::config::FixedConfig;
 use crate::offline::algorithm_name;
 
@@ -92,6 +93,8 @@ impl Cluster for AdminService {
         &self,
         request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
+        let by = caller(&request)?;
+        by.recordable()?;
         let request = request.into_inner();
         let wanted = if request.undo {
             Draining::No
@@ -105,8 +108,11 @@ impl Cluster for AdminService {
             action = "drain",
             node = request.node,
             undo = request.undo,
+            principal = by.principal().as_str(),
             result = result(&drained),
         );
+        let what = format!("node {} undo {}", request.node, request.undo);
+        by.record("drain", &what, result(&drained));
         drained.map_err(Status::failed_precondition)?;
         Ok(Response::new(DrainResponse {}))
     }
@@ -115,6 +121,8 @@ impl Cluster for AdminService {
         &self,
         request: Request<RemoveRequest>,
     ) -> Result<Response<RemoveResponse>, Status> {
+        let by = caller(&request)?;
+        by.recordable()?;
         let request = request.into_inner();
         let node = node_id(request.node)?;
         let removed = self.node.remove(node).await;
@@ -122,7 +130,13 @@ impl Cluster for AdminService {
             target: "audit",
             action = "remove",
             node = request.node,
+            principal = by.principal().as_str(),
             result = result(&removed),
+        );
+        by.record(
+            "remove",
+            &format!("node {}", request.node),
+            result(&removed),
         );
         removed.map_err(Status::failed_precondition)?;
         Ok(Response::new(RemoveResponse {}))
@@ -134,6 +148,15 @@ impl Cluster for AdminService {
         &self,
         request: Request<BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
+        let by = caller(&request)?;
+        by.recordable()?;
+        tracing::warn!(
+            target: "audit",
+            action = "backup",
+            principal = by.principal().as_str(),
+            result = "OK",
+        );
+        by.record("backup", "", "OK");
         let wanted = request.into_inner().groups;
         let status = self.node.status().await;
         let status = status.ok_or_else(|| self.gone())?;

@@ -1,89 +1,85 @@
-//! Client authentication: one bearer token for all clients, if one is configured. Default: none
-//! (R182 (zero configuration)).
+//! Authentication at the edge of HTTP: every request gets its [`Caller`], or is refused before its
+//! body is read.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 
 use axum::Router;
-use axum::body::Body;
-use axum::extract::{Request, State};
+use axum::body::{Body, to_bytes};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::middleware::{self, Next};
 use axum::response::{IntoResponse, Response};
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
-use subtle::ConstantTimeEq;
 
 use super::json;
-use crate::config::Secret;
+use crate::auth::{AccessControl, Caller, Origin, service_verb};
 use crate::status::{Code, Failure};
 
-/// Checks the bearer token of every request, if one is configured.
-#[derive(Clone)]
-pub struct Authenticator {
-    token: Option<Arc<str>>,
-}
+/// Bytes of a refused request's body that are read before it is answered.
+const SHORT_BODY: usize = 64 << 10;
 
-impl Authenticator {
-    /// Creates an authenticator for this token. With `None` every request is admitted.
-    pub fn new(token: Option<&Secret>) -> Authenticator {
-        Authenticator {
-            token: token.map(|token| Arc::from(token.reveal())),
-        }
-    }
-
-    /// Admits a request, or returns the response that refuses it.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the error is the response, created once and sent"
-    )]
-    pub(crate) fn admit<B>(&self, request: &http::Request<B>) -> Result<(), Response> {
-        match &self.token {
-            None => Ok(()),
-            Some(token) => admit(token, request.headers()),
-        }
-    }
-
-    /// Adds the check in front of routes.
-    pub fn wrap(&self, routes: Router) -> Router {
-        match &self.token {
-            None => routes,
-            Some(token) => routes.layer(middleware::from_fn_with_state(Arc::clone(token), check)),
-        }
-    }
-}
-
-async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    match admit(&token, request.headers()) {
-        Ok(()) => next.run(request).await,
-        Err(refused) => refused,
-    }
-}
-
+/// Authenticates a request of this origin, or returns the response that refuses it.
 #[allow(
     clippy::result_large_err,
     reason = "the error is the response, created once and sent"
 )]
-fn admit(token: &str, headers: &HeaderMap) -> Result<(), Response> {
+pub(crate) fn admit(
+    access: &AccessControl,
+    origin: &Origin,
+    headers: &HeaderMap,
+) -> Result<Caller, Response> {
     let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
-    let shown = shown.and_then(|value| {
-        let (scheme, rest) = value.split_at_checked(7)?;
-        scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
+    let caller = access.authenticate(origin, shown);
+    caller.map_err(|failure| refused(&failure, headers))
+}
+
+/// Adds authentication in front of the routes of the web port. Routes that are not in the RPC table
+/// are judged here too.
+pub(crate) fn wrap(access: &AccessControl, routes: Router) -> Router {
+    routes.layer(middleware::from_fn_with_state(access.clone(), check))
+}
+
+async fn check(State(access): State<AccessControl>, mut request: Request, next: Next) -> Response {
+    let extensions = request.extensions();
+    let origin = extensions.get::<Origin>().cloned().or_else(|| {
+        let peer = extensions.get::<ConnectInfo<SocketAddr>>();
+        peer.map(|peer| Origin::network(peer.0))
     });
-    // Constant time, so that response times do not reveal how many bytes were right.
-    if shown.is_some_and(|shown| bool::from(shown.ct_eq(token.as_bytes()))) {
-        return Ok(());
+    let Some(origin) = origin else {
+        let failure = Failure::new(Code::Unauthenticated, "the client's address is unknown");
+        return refused(&failure, request.headers());
+    };
+    let shown = request.headers().get(AUTHORIZATION);
+    let shown = shown.map(|value| value.as_bytes());
+    let admitted = access.authenticate(&origin, shown).and_then(|caller| {
+        service_verb(&caller, request.uri().path())?;
+        Ok(caller)
+    });
+    match admitted {
+        Ok(caller) => {
+            request.extensions_mut().insert(caller);
+            next.run(request).await
+        }
+        Err(failure) => {
+            let refused = refused(&failure, request.headers());
+            // A short body is read first: HTTP/2 resets a stream whose body was not read, and curl
+            // then reports the reset instead of the answer.
+            let _ = to_bytes(request.into_body(), SHORT_BODY).await;
+            refused
+        }
     }
-    let failure = Failure::new(
-        Code::Unauthenticated,
-        "credentials are missing or wrong: send `authorization: Bearer <client_auth_token>`",
-    );
+}
+
+/// Makes the response of a refused request, in the protocol of the request.
+pub(crate) fn refused(failure: &Failure, headers: &HeaderMap) -> Response {
     let is_grpc = headers
         .get(CONTENT_TYPE)
         .is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
-    Err(if is_grpc {
-        tonic::Status::from(failure)
+    if is_grpc {
+        tonic::Status::from(failure.clone())
             .into_http::<Body>()
             .into_response()
     } else {
-        json::error(&failure)
-    })
+        json::error(failure)
+    }
 }

@@ -21,12 +21,13 @@ use tonic::Status;
 use tower::Service as _;
 
 use super::admission::Admission;
-use super::auth::Authenticator;
+use super::auth;
 use super::body_limit::{BodyBudget, LimitedBody};
 use super::coalesce::Coalescer;
 use super::grpc::{self, Grpc};
 use super::h2_body::RequestBody;
 use super::unary::PeekedBody;
+use crate::auth::{AccessControl, Caller, Origin, service_verb};
 use crate::rpc::{Length, Rpc, Unary};
 use crate::telemetry::Telemetry;
 
@@ -50,7 +51,7 @@ pub(crate) struct GrpcConnection {
     port: Arc<GrpcPort>,
     calls: Arc<Semaphore>,
     long_answers: Arc<Semaphore>,
-    peer: SocketAddr,
+    origin: Origin,
 }
 
 /// State shared by all connections of the gRPC port.
@@ -63,8 +64,8 @@ pub(crate) struct GrpcPort {
     pub(crate) service: Grpc,
     /// Routes of the other services.
     pub(crate) routes: Router,
-    /// Checks client credentials.
-    pub(crate) guard: Authenticator,
+    /// Authenticates clients.
+    pub(crate) access: AccessControl,
     /// Maximum number of concurrent calls per connection.
     pub(crate) calls: usize,
     pub(crate) bodies: Arc<BodyBudget>,
@@ -74,12 +75,12 @@ pub(crate) struct GrpcPort {
 
 impl GrpcConnection {
     /// Creates the state of a new connection.
-    pub(crate) fn new(port: &Arc<GrpcPort>, peer: SocketAddr) -> GrpcConnection {
+    pub(crate) fn new(port: &Arc<GrpcPort>, origin: Origin) -> GrpcConnection {
         GrpcConnection {
             port: Arc::clone(port),
             calls: Arc::new(Semaphore::new(port.calls)),
             long_answers: Arc::new(Semaphore::new(UNREAD)),
-            peer,
+            origin,
         }
     }
 }
@@ -149,18 +150,23 @@ impl GrpcConnection {
     }
 
     /// Returns the client's address.
-    pub(super) fn peer(&self) -> SocketAddr {
-        self.peer
+    pub(super) fn peer(&self) -> Option<SocketAddr> {
+        self.origin.peer()
     }
 
-    /// Authenticates a request and returns its deadline, or the response that refuses it.
+    /// Authenticates a request. Returns its caller and its deadline, or the response that refuses
+    /// it.
     #[allow(
         clippy::result_large_err,
         reason = "the error is the response, created once and sent"
     )]
-    pub(super) fn admit<B>(&self, request: &Request<B>) -> Result<Duration, Response<Body>> {
-        self.port.guard.admit(request)?;
-        Ok(grpc::deadline(request.headers(), self.port.timeout))
+    pub(super) fn admit<B>(
+        &self,
+        request: &Request<B>,
+    ) -> Result<(Caller, Duration), Response<Body>> {
+        let caller = auth::admit(&self.port.access, &self.origin, request.headers())?;
+        let deadline = grpc::deadline(request.headers(), self.port.timeout);
+        Ok((caller, deadline))
     }
 
     /// Wraps a body with the size and time limits of the port.
@@ -205,6 +211,7 @@ impl GrpcConnection {
     /// Serves everything except unary calls.
     pub(super) async fn serve(
         self,
+        caller: Caller,
         kind: OpKind,
         request: Request<RequestBody>,
         deadline: Duration,
@@ -220,13 +227,19 @@ impl GrpcConnection {
         match kind {
             OpKind::Session => {
                 let (head, body) = request.into_parts();
-                grpc_response(Body::new(service.session_of(&head.headers, body)))
+                grpc_response(Body::new(service.session_of(&caller, &head.headers, body)))
             }
             OpKind::Stream(rpc) => {
-                let response = service.stream(rpc, request.map(limited), deadline).await;
+                let request = request.map(limited);
+                let response = service.stream(&caller, rpc, request, deadline).await;
                 response.map(Body::new)
             }
             OpKind::Unary(_) | OpKind::Other => {
+                if let Err(denied) = service_verb(&caller, request.uri().path()) {
+                    return auth::refused(&denied, request.headers());
+                }
+                let mut request = request;
+                request.extensions_mut().insert(caller);
                 let request = if LONG_REQUESTS.contains(&request.uri().path()) {
                     request.map(Body::new)
                 } else {

@@ -20,12 +20,14 @@ use tower::service_fn;
 use super::MESSAGE;
 use super::h2_body::RequestBody;
 use super::tcp::stopped;
+use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
 use crate::events::{self, EventHub};
 use crate::handlers::acquire::{Chunks, acquire_chunks, acquired};
 use crate::handlers::{self, HEALTH_TIMEOUT};
 use crate::rpc::{Facts, Outcome};
 use crate::session::{Session, SessionContext};
+use crate::status::Failure;
 use crate::telemetry::{Rpc, Telemetry, Transport};
 
 /// The streaming RPCs of the lock service.
@@ -34,6 +36,7 @@ pub(crate) struct Grpc {
     pub(crate) node: Handle,
     pub(crate) events: EventHub,
     pub(crate) telemetry: Telemetry,
+    pub(crate) access: AccessControl,
     /// Time limit of one call.
     pub(crate) timeout: Duration,
     /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
@@ -46,16 +49,46 @@ impl Grpc {
         &self,
         stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
     ) -> ResponseStream<T> {
-        Box::pin(UntilStop {
-            stream: Some(Box::pin(stream)),
-            stopped: Box::pin(stopped(self.stop.clone())),
+        let stop = self.stop.clone();
+        until(stream, async {
+            stopped(stop).await;
+            shutting_down()
         })
+    }
+
+    /// Wraps a stream so that it ends when the daemon stops, or when `judge` refuses the caller.
+    fn while_allowed<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        judge: impl Fn(&Caller) -> Result<(), Failure> + Send + 'static,
+        stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ) -> ResponseStream<T> {
+        until(stream, self.ending(caller, judge))
+    }
+
+    /// Resolves to the last status of a stream: the daemon stops, or `judge` refuses the caller.
+    fn ending<J>(
+        &self,
+        caller: &Caller,
+        judge: J,
+    ) -> impl Future<Output = Status> + Send + 'static + use<J>
+    where
+        J: Fn(&Caller) -> Result<(), Failure> + Send + 'static,
+    {
+        let (live, stop) = (self.access.follow(caller), self.stop.clone());
+        async move {
+            tokio::select! {
+                () = stopped(stop) => shutting_down(),
+                refused = live.refused(judge) => refused.into(),
+            }
+        }
     }
 
     /// Opens a session over a request body (E10: Session stream). The session is counted as one
     /// call that ends here; its operations are counted one by one.
     pub(super) fn session_of(
         &self,
+        caller: &Caller,
         headers: &HeaderMap,
         requests: RequestBody,
     ) -> Session<RequestBody> {
@@ -66,9 +99,11 @@ impl Grpc {
             node: self.node.clone(),
             telemetry: self.telemetry.clone(),
             timeout: deadline(headers, self.timeout),
-            stopped: Box::pin(stopped(self.stop.clone())),
+            caller: self.access.follow(caller),
+            // Each operation is judged by its own verb; the session ends with its caller.
+            ending: Box::pin(self.ending(caller, |_| Ok(()))),
         };
-        Session::new(means, requests)
+        Session::new(means, caller.clone(), requests)
     }
 
     /// Returns whether the node is ready (R145 Health needs a working quorum).
@@ -81,6 +116,7 @@ impl Grpc {
     /// Serves a streaming RPC. Returns UNIMPLEMENTED for others.
     pub(super) async fn stream<B>(
         &self,
+        caller: &Caller,
         rpc: Rpc,
         request: http::Request<B>,
         deadline: Duration,
@@ -91,15 +127,15 @@ impl Grpc {
     {
         match rpc {
             Rpc::AcquireStream => {
-                let acquire = service_fn(|request| self.acquire_stream(request, deadline));
+                let acquire = service_fn(|request| self.acquire_stream(caller, request, deadline));
                 messages().client_streaming(acquire, request).await
             }
             Rpc::Subscribe => {
-                let subscribe = service_fn(|request| self.subscribe(request));
+                let subscribe = service_fn(|request| self.subscribe(caller, request));
                 messages().server_streaming(subscribe, request).await
             }
             Rpc::Watch => {
-                let watch = service_fn(|request| self.watch(request));
+                let watch = service_fn(|request| self.watch(caller, request));
                 messages().server_streaming(watch, request).await
             }
             _ => Status::unimplemented("").into_http(),
@@ -110,6 +146,7 @@ impl Grpc {
     /// effect (R18 AcquireStream is one acquire).
     async fn acquire_stream(
         &self,
+        caller: &Caller,
         request: Request<Streaming<v1::AcquireRequest>>,
         deadline: Duration,
     ) -> Result<Response<v1::AcquireResponse>, Status> {
@@ -118,7 +155,7 @@ impl Grpc {
             .telemetry
             .begin(Transport::Grpc, Rpc::AcquireStream, headers);
         let chunks = request.into_inner();
-        let answer = self.collect_and_acquire(chunks, deadline).await;
+        let answer = self.collect_and_acquire(caller, chunks, deadline).await;
         let code = answer
             .as_ref()
             .map_or_else(Status::code, |_| tonic::Code::Ok);
@@ -128,6 +165,7 @@ impl Grpc {
 
     async fn collect_and_acquire(
         &self,
+        caller: &Caller,
         mut stream: Streaming<v1::AcquireRequest>,
         deadline: Duration,
     ) -> Result<v1::AcquireResponse, Status> {
@@ -146,44 +184,64 @@ impl Grpc {
                 ));
             }
         }
-        let answer = handlers::ask(&self.node, Box::new(acquire_chunks(chunks)?), deadline).await;
+        let request = acquire_chunks(caller, chunks)?;
+        auth::judge(caller, Rpc::AcquireStream.row().verb, &request)?;
+        let answer = handlers::ask(&self.node, Box::new(request), deadline).await;
         Ok(acquired(Outcome {
             answer,
-            facts: Facts::default(),
+            facts: Facts {
+                caller: Some(caller.clone()),
+                ..Facts::default()
+            },
             node: &self.node,
         })?)
     }
 
     async fn subscribe(
         &self,
+        caller: &Caller,
         request: Request<v1::SubscribeRequest>,
     ) -> Result<Response<ResponseStream<v1::Event>>, Status> {
         let headers = request.metadata().as_ref();
         let measured = self
             .telemetry
             .begin(Transport::Grpc, Rpc::Subscribe, headers);
-        let owner = convert::owner(&request.get_ref().owner_id);
+        let owner = caller.other_owner(&request.get_ref().owner_id);
+        let owner = owner.and_then(|owner| {
+            auth::judge_owner(caller, &owner)?;
+            Ok(owner)
+        });
         measured.end(&owner);
-        let events = self.events.subscribe(owner?);
-        let stream = events.map(|event| match event {
-            Ok(event) => Ok(convert::event_out(&event)),
+        let owner = owner?;
+        let events = self.events.subscribe(owner.clone());
+        let viewer = caller.clone();
+        let stream = events.map(move |event| match event {
+            Ok(event) => Ok(convert::event_out(&viewer, &event)),
             Err(failure) => Err(failure.into()),
         });
-        Ok(Response::new(self.until_stop(stream)))
+        let judge = move |caller: &Caller| auth::judge_owner(caller, &owner);
+        Ok(Response::new(self.while_allowed(caller, judge, stream)))
     }
 
     async fn watch(
         &self,
+        caller: &Caller,
         request: Request<v1::WatchRequest>,
     ) -> Result<Response<ResponseStream<v1::LockChange>>, Status> {
         let headers = request.metadata().as_ref();
         let measured = self.telemetry.begin(Transport::Grpc, Rpc::Watch, headers);
         let request = request.get_ref();
-        let prefix = convert::namespace(&request.prefix);
+        let prefix = convert::namespace(&request.prefix).and_then(|prefix| {
+            auth::judge_watch(caller, &prefix)?;
+            Ok(prefix)
+        });
         measured.end(&prefix);
-        let changes = events::watch(&self.node, prefix?, request.snapshot);
+        let prefix = prefix?;
+        let live = self.access.follow(caller);
+        let changes = events::watch(&self.node, live, prefix.clone(), request.snapshot);
         let stream = changes.map(|change| change.map_err(Status::from));
-        Ok(Response::new(self.until_stop(stream)))
+        let judge = move |caller: &Caller| auth::judge_watch(caller, &prefix);
+        Ok(Response::new(self.while_allowed(caller, judge, stream)))
     }
 }
 
@@ -226,35 +284,48 @@ fn duration(text: &str) -> Option<Duration> {
     })
 }
 
-/// The stream of [`Grpc::until_stop`].
-struct UntilStop<S, E> {
-    /// `None` after the final UNAVAILABLE was sent.
-    stream: Option<Pin<Box<S>>>,
-    stopped: Pin<Box<E>>,
+fn shutting_down() -> Status {
+    Status::unavailable("the node is shutting down: connect to another node")
 }
 
-impl<T, S, E> Stream for UntilStop<S, E>
+/// Wraps a stream so that it ends with the status that `ending` resolves to.
+fn until<T: Send + 'static>(
+    stream: impl Stream<Item = Result<T, Status>> + Send + 'static,
+    ending: impl Future<Output = Status> + Send + 'static,
+) -> ResponseStream<T> {
+    Box::pin(Until {
+        stream: Some(Box::pin(stream)),
+        ending: Box::pin(ending),
+    })
+}
+
+/// The stream of [`until`].
+struct Until<S, E> {
+    /// `None` after the final status was sent.
+    stream: Option<Pin<Box<S>>>,
+    ending: Pin<Box<E>>,
+}
+
+impl<T, S, E> Stream for Until<S, E>
 where
     S: Stream<Item = Result<T, Status>>,
-    E: Future<Output = ()>,
+    E: Future<Output = Status>,
 {
     type Item = Result<T, Status>;
 
     fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        if self.stream.is_none() {
+            return Poll::Ready(None);
+        }
+        // First: a stream whose caller was refused must not go on because it always has items.
+        if let Poll::Ready(status) = self.ending.as_mut().poll(cx) {
+            self.stream = None;
+            return Poll::Ready(Some(Err(status)));
+        }
         let Some(stream) = &mut self.stream else {
             return Poll::Ready(None);
         };
-        // `stopped` is polled only while the stream has nothing to send: items that are ready go
-        // first.
-        if let Poll::Ready(next) = stream.as_mut().poll_next(cx) {
-            return Poll::Ready(next);
-        }
-        self.stopped.as_mut().poll(cx).map(|()| {
-            self.stream = None;
-            Some(Err(Status::unavailable(
-                "the node is shutting down: connect to another node",
-            )))
-        })
+        stream.as_mut().poll_next(cx)
     }
 }
 

@@ -27,6 +27,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::{BodyExt, Full};
 use tenure_cluster::{CallBatch, Completion};
 use tenure_node::Answer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
@@ -36,6 +37,7 @@ use super::connection::{GrpcConnection, GrpcPort, OpKind, Permits, grpc_response
 use super::h2_body::{self, RequestBody};
 use super::preface_timeout::PrefaceTimeout;
 use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
+use crate::auth::{Caller, Origin};
 use crate::handlers;
 use crate::in_flight::InFlight;
 use crate::rpc::{Facts, Outcome, Unary};
@@ -63,6 +65,18 @@ pub(crate) async fn serve(
     // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
     let _ = stream.set_nodelay(true);
     keep_alive(&stream);
+    serve_stream(stream, Origin::network(peer), port, stop).await;
+}
+
+/// Serves a client of any kind of stream.
+pub(crate) async fn serve_stream<I>(
+    stream: I,
+    origin: Origin,
+    port: Arc<GrpcPort>,
+    stop: watch::Receiver<bool>,
+) where
+    I: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let handshake = h2::server::Builder::new()
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEAD)
@@ -74,7 +88,7 @@ pub(crate) async fn serve(
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = ServedConnection::new(connection, port, peer);
+    let mut served = ServedConnection::new(connection, port, origin);
     // `biased`: the connection is polled before `stop`, so a request that has arrived is still
     // served.
     tokio::select! {
@@ -87,6 +101,7 @@ pub(crate) async fn serve(
 
 /// A unary call that is not submitted to the node yet.
 struct Arrived {
+    caller: Caller,
     unary: &'static Unary,
     headers: HeaderMap,
     deadline: Duration,
@@ -110,8 +125,8 @@ type Waited = (Arrived, Permits, Bytes);
 type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
 /// A gRPC connection with its calls in flight.
-struct ServedConnection {
-    connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
+struct ServedConnection<I> {
+    connection: Connection<PrefaceTimeout<I>, Bytes>,
     client: GrpcConnection,
     calls: CallBatch,
     under_way: InFlight<PendingCall>,
@@ -121,18 +136,18 @@ struct ServedConnection {
     ping: Option<KeepAlivePing>,
 }
 
-impl ServedConnection {
+impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
     fn new(
-        mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
+        mut connection: Connection<PrefaceTimeout<I>, Bytes>,
         port: Arc<GrpcPort>,
-        peer: SocketAddr,
-    ) -> ServedConnection {
+        origin: Origin,
+    ) -> ServedConnection<I> {
         ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // The event buffer is not used: unary calls listen to no owner.
             calls: port.node.calls(1),
-            client: GrpcConnection::new(&port, peer),
+            client: GrpcConnection::new(&port, origin),
             under_way: InFlight::default(),
             heard: Vec::new(),
             others: FuturesUnordered::new(),
@@ -204,14 +219,14 @@ impl ServedConnection {
     ) {
         let request = request.map(RequestBody::new);
         // Authentication comes first, for known and unknown RPCs alike.
-        let deadline = match self.client.admit(&request) {
-            Ok(deadline) => deadline,
+        let (caller, deadline) = match self.client.admit(&request) {
+            Ok(admitted) => admitted,
             Err(refused) => return self.other(async move { refused }, respond),
         };
         let unary = match kind_of(&request) {
             Ok(OpKind::Unary(unary)) => unary,
             Ok(kind) => {
-                let served = self.client.clone().serve(kind, request, deadline);
+                let served = self.client.clone().serve(caller, kind, request, deadline);
                 return self.other(served, respond);
             }
             Err(status) => {
@@ -222,6 +237,7 @@ impl ServedConnection {
         let (head, body) = request.into_parts();
         let mut body = self.client.limited(body, deadline);
         let mut arrived = Arrived {
+            caller,
             unary,
             headers: head.headers,
             deadline,
@@ -254,12 +270,13 @@ impl ServedConnection {
     /// Submits a unary call to the node. A message that is invalid is answered without the node.
     fn enter(&mut self, arrived: Arrived, permits: Permits, message: &[u8], now: Instant) {
         let Arrived {
+            caller,
             unary,
             headers,
             deadline,
             mut respond,
         } = arrived;
-        let asked = match (unary.parse)(message) {
+        let asked = match (unary.parse)(&caller, message) {
             Ok(asked) => asked,
             Err(error) => {
                 let _ = refuse(&mut respond, Status::internal(error.to_string()));
@@ -278,13 +295,25 @@ impl ServedConnection {
             Ok(asked) => {
                 call.facts = asked.facts;
                 if let Some(record) = &mut call.facts.audit {
-                    record.peer = Some(self.client.peer());
+                    record.peer = self.client.peer();
                 }
                 let tag = self.under_way.take(call);
                 self.calls.push(tag, asked.request, unary.timeout(deadline));
             }
-            Err(failure) => self.answer(call, Err(failure), now),
+            Err(failure) => self.refuse(call, failure),
         }
+    }
+
+    /// Refuses a call that the node did not get. Its row is not asked for an answer: to Health a
+    /// failure of the node is an answer.
+    fn refuse(&self, mut call: PendingCall, failure: Failure) {
+        let mut code = failure.code.grpc();
+        if refuse(&mut call.respond, failure.into()).is_err() {
+            code = tonic::Code::Cancelled;
+        }
+        let telemetry = self.client.telemetry();
+        let took = call.begun.elapsed();
+        telemetry.end(Transport::Grpc, call.unary.rpc, code, took, call.span);
     }
 
     fn other(
@@ -348,7 +377,7 @@ impl ServedConnection {
     }
 }
 
-impl Drop for ServedConnection {
+impl<I> Drop for ServedConnection<I> {
     fn drop(&mut self) {
         let telemetry = self.client.telemetry();
         for call in self.under_way.drain() {

@@ -18,6 +18,7 @@ use serde_json::json;
 use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
+use crate::auth::{self, Caller};
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
 use crate::rpc::{Effect, Facts, Outcome, Rpc, Unary, ValidCall};
 use crate::status::{Code, Failure};
@@ -88,7 +89,8 @@ async fn answer(
 ) -> Result<Vec<u8>, RefusedRequest> {
     let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
     let peer = peer.map(|peer| peer.0);
-    let ValidCall { request, mut facts } = parse(unary, &read(request).await?)?;
+    let caller = caller_of(&request)?;
+    let ValidCall { request, mut facts } = parse(&caller, unary, &read(request).await?)?;
     if let Some(record) = &mut facts.audit {
         record.peer = peer;
     }
@@ -102,14 +104,37 @@ async fn answer(
     Ok((unary.respond_json)(outcome)?)
 }
 
-async fn health_get(State(facade): State<JsonApi>, headers: HeaderMap) -> Response {
-    health(&facade, &headers).await
+/// Returns the caller that `transport/auth.rs` has put into the request.
+fn caller_of(request: &Request<Body>) -> Result<Caller, Failure> {
+    let caller = request.extensions().get::<Caller>().cloned();
+    caller.ok_or_else(|| handlers::internal(&"a request without a caller"))
+}
+
+/// Judges a request for the node's health.
+fn may_ask_for_health(request: &Request<Body>) -> Result<Caller, Failure> {
+    let caller = caller_of(request)?;
+    auth::judge(&caller, Rpc::Health.row().verb, &ClientRequest::Health)?;
+    Ok(caller)
+}
+
+async fn health_get(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
+    match may_ask_for_health(&request) {
+        Ok(_) => health(&facade, request.headers()).await,
+        Err(failure) => error(&failure),
+    }
 }
 
 async fn health_post(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
     let headers = request.headers().clone();
-    let parsed = match (&Rpc::Health.row().unary, read(request).await) {
-        (Some(unary), Ok(body)) => parse(unary, &body).map(drop),
+    let caller = may_ask_for_health(&request);
+    // The body is read in any case: HTTP/2 resets a stream whose body was not read.
+    let body = read(request).await;
+    let caller = match caller {
+        Ok(caller) => caller,
+        Err(failure) => return error(&failure),
+    };
+    let parsed = match (&Rpc::Health.row().unary, body) {
+        (Some(unary), Ok(body)) => parse(&caller, unary, &body).map(drop),
         (_, body) => body.map(drop),
     };
     match parsed {
@@ -193,8 +218,8 @@ async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
 
 /// Decodes and validates a JSON body. Malformed JSON is 400, well-formed JSON with wrong types is
 /// 422.
-fn parse(unary: &Unary, body: &[u8]) -> Result<ValidCall, RefusedRequest> {
-    match (unary.parse_json)(body) {
+fn parse(caller: &Caller, unary: &Unary, body: &[u8]) -> Result<ValidCall, RefusedRequest> {
+    match (unary.parse_json)(caller, body) {
         Ok(asked) => Ok(asked?),
         Err(error) => {
             let status = match error.classify() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::{Query, State};
+use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use axum::routing::get;
 use futures_util::Stream;
@@ -19,6 +19,7 @@ use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
 use super::json::{error, refuse};
+use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
 use crate::events::{self, EventHub};
 use crate::status::{Code, Failure};
@@ -33,6 +34,8 @@ pub struct Sse {
     pub events: EventHub,
     /// The node, used by watches.
     pub node: tenure_cluster::Handle,
+    /// Authenticates clients; a stream ends with its caller's right to it.
+    pub access: AccessControl,
     /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
     pub stop: watch::Receiver<bool>,
 }
@@ -55,16 +58,20 @@ struct EventsQuery {
 
 async fn owner_events(
     State(sse): State<Sse>,
+    Extension(caller): Extension<Caller>,
     Query(query): Query<EventsQuery>,
     headers: HeaderMap,
 ) -> Response {
-    let owner = match convert::owner(&query.owner_id) {
+    let owner = match caller.other_owner(&query.owner_id) {
         Ok(owner) => owner,
         Err(_) => {
             let text = "owner_id is required: 1 to 1024 bytes without U+0000";
             return refuse(StatusCode::BAD_REQUEST, Code::InvalidArgument, text);
         }
     };
+    if let Err(denied) = auth::judge_owner(&caller, &owner) {
+        return error(&denied);
+    }
     let after = match query.after.as_deref().map(str::parse::<u64>).transpose() {
         Ok(after) => after,
         Err(_) => {
@@ -82,15 +89,19 @@ async fn owner_events(
         .or(after)
         .filter(|position| *position <= newest_possible_id());
     let details = query.details.as_deref() == Some("1");
+    let refused = sse.access.follow(&caller).refused({
+        let owner = owner.clone();
+        move |caller| auth::judge_owner(caller, &owner)
+    });
     let (old, live) = sse.events.resume(owner, position).await;
     let lines =
         tokio_stream::iter(old.into_iter().map(Ok))
             .chain(live)
             .map(move |event| match event {
-                Ok(event) => SseLine::Text(event_text(&event, details)),
+                Ok(event) => SseLine::Text(event_text(&caller, &event, details)),
                 Err(_) => SseLine::End,
             });
-    stream(lines, sse.stop)
+    stream(lines, refused, sse.stop)
 }
 
 /// Ids are milliseconds times 1024. One minute of clock difference between nodes is tolerated.
@@ -105,15 +116,15 @@ fn newest_possible_id() -> u64 {
 }
 
 /// Formats an event as exactly two field lines and a blank line.
-fn event_text(event: &Event, details: bool) -> String {
+fn event_text(caller: &Caller, event: &Event, details: bool) -> String {
     let kind = match event.kind {
         EventKind::Grant { .. } => "grant",
         EventKind::Killed => "killed",
         EventKind::Revoke => "revoke",
     };
-    let mut data = json!({ "id": event.id, "type": kind, "ownerId": event.owner.as_str() });
+    let mut data = json!({ "id": event.id, "type": kind, "ownerId": caller.shown(&event.owner) });
     if details {
-        let wire = convert::event_out(event);
+        let wire = convert::event_out(caller, event);
         data["namespace"] = wire.namespace.into();
         data["fence"] = wire.fence.into();
     }
@@ -127,13 +138,25 @@ struct WatchQuery {
     snapshot: Option<String>,
 }
 
-async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) -> Response {
+async fn watch_changes(
+    State(sse): State<Sse>,
+    Extension(caller): Extension<Caller>,
+    Query(query): Query<WatchQuery>,
+) -> Response {
     let prefix = match convert::namespace(&query.prefix) {
         Ok(prefix) => prefix,
         Err(failure) => return error(&failure),
     };
+    if let Err(denied) = auth::judge_watch(&caller, &prefix) {
+        return error(&denied);
+    }
+    let refused = sse.access.follow(&caller).refused({
+        let prefix = prefix.clone();
+        move |caller| auth::judge_watch(caller, &prefix)
+    });
+    let live = sse.access.follow(&caller);
     let snapshot = matches!(query.snapshot.as_deref(), Some("1" | "true"));
-    let changes = events::watch(&sse.node, prefix, snapshot).map(|change| match change {
+    let changes = events::watch(&sse.node, live, prefix, snapshot).map(|change| match change {
         Ok(change) => {
             let id = change.id;
             match serde_json::to_string(&change) {
@@ -143,7 +166,7 @@ async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) 
         }
         Err(failure) => SseLine::Last(error_text(&failure)),
     });
-    stream(changes, sse.stop)
+    stream(changes, refused, sse.stop)
 }
 
 /// Formats the final event of a watch with the error. A watch has no position to resume from, so
@@ -162,18 +185,23 @@ enum SseLine {
 /// Sends events, and keep-alive comments between them, until the source ends or the daemon stops.
 fn stream(
     lines: impl Stream<Item = SseLine> + Send + 'static,
+    refused: impl Future<Output = Failure> + Send + 'static,
     stop: watch::Receiver<bool>,
 ) -> Response {
     let lines = Box::pin(lines);
-    let body = futures_util::stream::unfold((Some(lines), stop), |(lines, mut stop)| async move {
-        let mut lines = lines?;
+    let state = (Some((lines, Box::pin(refused))), stop);
+    let body = futures_util::stream::unfold(state, |(open, mut stop)| async move {
+        let (mut lines, mut refused) = open?;
         let next = tokio::select! {
+            // A stream that always has lines must still end when its caller is refused.
+            biased;
+            failure = &mut refused => Some(SseLine::Last(error_text(&failure))),
             next = lines.next() => next,
             () = tokio::time::sleep(KEEP_ALIVE) => Some(SseLine::Text(": keep-alive\n\n".into())),
             _ = stop.wait_for(|stop| *stop) => None,
         };
         match next {
-            Some(SseLine::Text(text)) => Some((ok(text), (Some(lines), stop))),
+            Some(SseLine::Text(text)) => Some((ok(text), (Some((lines, refused)), stop))),
             Some(SseLine::Last(text)) => Some((ok(text), (None, stop))),
             Some(SseLine::End) | None => None,
         }

@@ -310,6 +310,8 @@ impl Simulator {
                     }
                 }
                 Output::Changed { id, result } => self.changed(id, result),
+                // The simulated clients call the node itself, below authentication.
+                Output::Auth(_) => {}
                 // The remaining outputs of the step are lost with the process.
                 Output::Stop { why } => {
                     let who = self.node_slots[at].member;
