@@ -20,9 +20,20 @@ struct Part {
 const PARTS: &[Part] = &[
     Part {
         name: "hours",
-        shows: "virtual hours of fresh seeds without a violation",
+        shows: "virtual hours of fresh seeds without a violation, with every fault and every rare event",
         environment: &[],
-        command: &["cargo", "sim", "--", "--hours", "1000"],
+        command: &[
+            "cargo",
+            "run",
+            "--quiet",
+            "--profile",
+            "sim",
+            "--package",
+            "tenure-sim",
+            "--",
+            "--hours",
+            "1000",
+        ],
     },
     Part {
         name: "planted-bugs",

@@ -17,7 +17,7 @@ mod sim;
 
 pub use directory::create_directory;
 pub use real::RealDisk;
-pub use sim::{SimDisk, SimFile, SimLock};
+pub use sim::{SilentFault, SimDisk, SimFile, SimLock};
 
 /// A flat directory of files. Clones are handles to the same directory.
 pub trait Disk: Clone + Debug + Send + 'static {

@@ -82,7 +82,9 @@ pub use batch::{
     Batch, GroupId, Limit, MAX_BATCH_BYTES, MAX_ENTRY, MAX_KEY, MAX_NOTE, MAX_STATE, MAX_VALUE,
     TooLong,
 };
-pub use disk::{Disk, DiskFile, RealDisk, SimDisk, SimFile, SimLock, SyncPoint, create_directory};
+pub use disk::{
+    Disk, DiskFile, RealDisk, SilentFault, SimDisk, SimFile, SimLock, SyncPoint, create_directory,
+};
 pub use error::{LogError, OpenError};
 pub use index::{LogBase, LogBaseKind, Misuse};
 pub use log::{BatchNumber, DiskUsage, FileLog, Log, Options, SyncTicket};

@@ -138,6 +138,9 @@ pub(crate) struct Group {
     pub(crate) replica: Replica,
     pub(crate) machine: StateMachine,
     pub(crate) applied: LogPosition,
+    /// Entries and hashes of what their commands did, for [`Node::take_effects`](crate::Node::take_effects).
+    #[cfg(feature = "check")]
+    pub(crate) effects_seen: Vec<(u64, u64)>,
     batch: ProposalBatch,
     proposed: VecDeque<Proposed>,
     /// How many commands are in `proposed`.
@@ -202,6 +205,8 @@ impl Group {
             known: (replica.term(), Role::Follower, None),
             machine,
             applied,
+            #[cfg(feature = "check")]
+            effects_seen: Vec::new(),
             batch: ProposalBatch::default(),
             proposed: VecDeque::new(),
             proposed_commands: 0,
@@ -845,6 +850,18 @@ impl Group {
             ));
             return None;
         };
+        #[cfg(feature = "check")]
+        self.effects_seen.push((
+            self.applied.index + 1,
+            match &outcome {
+                AnyOutcome::Space(outcome) => {
+                    crate::inspect::effect_hash(outcome, &effects.events, &effects.leases)
+                }
+                AnyOutcome::System(outcome) => {
+                    crate::inspect::effect_hash(outcome, &effects.events, &[])
+                }
+            },
+        ));
         if let Leadership::Leading(leading) = &mut self.lead {
             leading.note(effects.leases.drain(..), turn.now_ms);
             let id = self.id;

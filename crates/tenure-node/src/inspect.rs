@@ -66,6 +66,60 @@ pub fn read_entry(payload: &Payload) -> Result<Option<(Stamp, Vec<LoggedCommand>
     Ok(Some((entry.stamp, commands)))
 }
 
+/// A hash of what one command did: its outcome, its events, and the leases that it set or ended.
+#[cfg(feature = "check")]
+pub fn effect_hash(
+    outcome: &dyn std::fmt::Debug,
+    events: &[tenure_core::event::Event],
+    leases: &[tenure_core::outcome::LeaseChange],
+) -> u64 {
+    use std::fmt::Write as _;
+
+    use tenure_core::outcome::LeaseChange;
+
+    struct Text(xxhash_rust::xxh3::Xxh3);
+    impl std::fmt::Write for Text {
+        fn write_str(&mut self, text: &str) -> std::fmt::Result {
+            self.0.update(text.as_bytes());
+            Ok(())
+        }
+    }
+    let mut text = Text(xxhash_rust::xxh3::Xxh3::new());
+    // Hashing cannot fail.
+    let _ = write!(text, "{outcome:?}");
+    if !events.is_empty() {
+        let _ = write!(text, "{events:?}");
+    }
+    // The numbers of leases are a replica's own: a snapshot does not contain them.
+    for lease in leases {
+        let _ = match lease {
+            LeaseChange::Set { ttl, epoch, .. } => write!(text, "set {ttl:?} {epoch}"),
+            LeaseChange::Renewed { ttl, epoch, .. } => write!(text, "renewed {ttl:?} {epoch}"),
+            LeaseChange::Ended { .. } => write!(text, "ended"),
+        };
+    }
+    text.0.digest()
+}
+
+#[cfg(feature = "check")]
+impl Node {
+    /// Returns the group, the entry and the [`effect_hash`] of every command that was applied since
+    /// the last call.
+    pub fn take_effects(&mut self) -> Vec<(GroupId, u64, u64)> {
+        let mut all = Vec::new();
+        for group in self.groups.iter_mut().flatten() {
+            let id = group.id;
+            all.extend(
+                group
+                    .effects_seen
+                    .drain(..)
+                    .map(|(index, hash)| (id, index, hash)),
+            );
+        }
+        all
+    }
+}
+
 impl Node {
     /// How every replica here stands. Cheaper than [`Node::status`]: it is asked for after every step.
     pub fn standings(&self) -> impl Iterator<Item = ReplicaStanding<'_>> {

@@ -84,6 +84,8 @@ pub use consensus::{
     Progress, Role,
 };
 pub use identity::{GroupId, Mark, NodeId, ReplicaId, StepTime};
+#[cfg(feature = "check")]
+pub use inspect::effect_hash;
 pub use inspect::{LogView, LoggedCommand, ReplicaStanding, read_entry};
 pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{RecoveredBytes, Recovery, RecoveryError};

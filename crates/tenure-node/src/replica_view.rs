@@ -107,7 +107,15 @@ pub fn promises_in(frame: Bytes) -> Vec<SentPromise> {
             continue;
         }
         let mut input = Reader::new(&content);
-        if let (Ok(group), Ok(message)) = (input.take(), codec::message(&mut input, &content))
+        let Ok(group) = input.take() else {
+            continue;
+        };
+        // Most messages are no promises. Their entries need not be decoded.
+        let kind = content.get(content.len() - input.remaining());
+        if !kind.is_some_and(|kind| codec::is_promise(*kind)) {
+            continue;
+        }
+        if let Ok(message) = codec::message(&mut input, &content)
             && let Some(promise) = promise_of(&message)
         {
             found.push(SentPromise {

@@ -33,6 +33,11 @@ pub struct Counts {
     pub memberships: u64,
     /// Strikes by kind of fault.
     pub faults: BTreeMap<&'static str, u64>,
+    /// Rare events by row.
+    pub rare: BTreeMap<&'static str, u64>,
+    /// How often a node that restarted after a storage fault came to each verdict about its disk, by
+    /// fault.
+    pub verdicts: BTreeMap<(&'static str, &'static str), u64>,
     /// Number of checks that each checker made.
     pub judged: BTreeMap<&'static str, u64>,
     /// Virtual time, in milliseconds.
@@ -59,6 +64,12 @@ impl Counts {
         self.virtual_ms += other.virtual_ms;
         for (kind, count) in &other.faults {
             *self.faults.entry(kind).or_default() += count;
+        }
+        for (row, count) in &other.rare {
+            *self.rare.entry(row).or_default() += count;
+        }
+        for (verdict, count) in &other.verdicts {
+            *self.verdicts.entry(*verdict).or_default() += count;
         }
         for (checker, count) in &other.judged {
             *self.judged.entry(checker).or_default() += count;

@@ -37,14 +37,23 @@ pub enum FaultProfile {
     Crowd,
     /// Policy changes move paths between groups as soon as the previous change is answered.
     Moves,
+    /// Groups of one voter: clusters of one node, and groups that shrink to one voter and grow again.
+    Lone,
+    /// Like `Brink`, with leaders that change every few seconds, pauses, and clocks at the extremes
+    /// of the allowed rates.
+    Edge,
+    /// Disks that corrupt, lose, misplace or repeat writes, or report a sync that did not happen.
+    Rot,
+    /// Threads and connections that hang for up to minutes, and threads that rarely run.
+    Starved,
     /// Clients reuse their owners, give every call a key, and send every call several times to
     /// several nodes. Two administrators change policies in the same way.
     Repeats,
 }
 
 impl FaultProfile {
-    /// All profiles. Seeds select among the first seven; the others run only by name.
-    pub const ALL: [FaultProfile; 13] = [
+    /// All profiles.
+    pub const ALL: [FaultProfile; 17] = [
         FaultProfile::Mixed,
         FaultProfile::Founder,
         FaultProfile::Deposed,
@@ -58,10 +67,32 @@ impl FaultProfile {
         FaultProfile::Crowd,
         FaultProfile::Moves,
         FaultProfile::Repeats,
+        FaultProfile::Lone,
+        FaultProfile::Edge,
+        FaultProfile::Rot,
+        FaultProfile::Starved,
+    ];
+
+    /// The profiles of one in four seeds.
+    const SPECIAL: [FaultProfile; 10] = [
+        FaultProfile::Combo,
+        FaultProfile::Tiny,
+        FaultProfile::Late,
+        FaultProfile::Crowd,
+        FaultProfile::Moves,
+        FaultProfile::Repeats,
+        FaultProfile::Lone,
+        FaultProfile::Edge,
+        FaultProfile::Rot,
+        FaultProfile::Starved,
     ];
 
     /// Returns the profile that a seed selects.
     pub fn of(seed: u64) -> FaultProfile {
+        let mut special = SimRng::new(seed ^ 0x05ec_1a15);
+        if special.below(4) == 0 {
+            return special.pick(&FaultProfile::SPECIAL);
+        }
         // A generator of its own: the seeds that do not draw `Stalled` keep the profile that they
         // had before it was added.
         if SimRng::new(seed ^ 0x57a1_1ed0).below(16) == 0 {
@@ -83,6 +114,15 @@ impl FaultProfile {
         all.find(|fault_profile| fault_profile.name() == name)
     }
 
+    /// Whether the availability checker probes the groups during the fault phase. It knows which
+    /// nodes can answer only if faults hit nodes rather than single messages.
+    pub(crate) fn is_probed(self) -> bool {
+        matches!(
+            self,
+            FaultProfile::Stalled | FaultProfile::Lone | FaultProfile::Rot | FaultProfile::Starved
+        )
+    }
+
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -99,6 +139,10 @@ impl FaultProfile {
             FaultProfile::Crowd => "crowd",
             FaultProfile::Moves => "moves",
             FaultProfile::Repeats => "repeats",
+            FaultProfile::Lone => "lone",
+            FaultProfile::Edge => "edge",
+            FaultProfile::Rot => "rot",
+            FaultProfile::Starved => "starved",
         }
     }
 }

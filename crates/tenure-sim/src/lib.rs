@@ -25,6 +25,7 @@ mod operator;
 mod plan;
 pub mod planted_bugs;
 mod random;
+mod rare_events;
 mod sim_log;
 mod sim_node;
 mod simulator;
@@ -35,6 +36,7 @@ pub use check::Violation;
 pub use contract_violation::ContractViolation;
 pub use counts::Counts;
 pub use fault_profile::FaultProfile;
+pub use rare_events::{RareEvent, missing_in};
 pub use trace::Printing;
 
 use std::ops::ControlFlow;
@@ -142,6 +144,11 @@ pub fn run_all(
     });
 }
 
+/// Returns the names of all kinds of faults.
+pub fn fault_kinds() -> impl Iterator<Item = &'static str> {
+    faults::FaultKind::all().map(faults::FaultKind::name)
+}
+
 fn run_once(seed: u64, options: Options) -> RunReport {
     let mut random = SimRng::new(seed);
     let fault_profile = options
@@ -163,6 +170,7 @@ fn run_once(seed: u64, options: Options) -> RunReport {
     let mut counts = std::mem::take(&mut sim.counts);
     counts.virtual_ms = sim.now / 1000;
     counts.judged = sim.checkers.judged();
+    counts.rare = sim.checkers.rare.totals();
     RunReport {
         seed,
         nodes,

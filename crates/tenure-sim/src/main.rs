@@ -27,8 +27,8 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant, SystemTime};
 
 use tenure_sim::{
-    ContractViolation, Counts, FaultProfile, Options, Printing, RunReport, planted_bugs, run,
-    run_all,
+    ContractViolation, Counts, FaultProfile, Options, Printing, RareEvent, RunReport, fault_kinds,
+    missing_in, planted_bugs, run, run_all,
 };
 
 #[derive(Default)]
@@ -163,7 +163,18 @@ fn many(wanted: &RunOptions, options: Options) -> ExitCode {
         },
     );
     tell(&total, runs, failed, wanted.json);
-    if failed == 0 {
+    // A run with one fault profile cannot see everything.
+    let missing = match wanted.fault_profile {
+        None => missing_in(&total, fault_kinds()),
+        Some(_) => Vec::new(),
+    };
+    for name in &missing {
+        println!(
+            "MISSING: {name}: it did not happen in {:.0} hours",
+            total.hours()
+        );
+    }
+    if failed == 0 && missing.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -214,11 +225,12 @@ fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
             .map(|(name, count)| format!("\"{name}\":{count}"))
             .collect();
         println!(
-            "{{\"virtual_hours\":{:.2},{},\"faults\":{{{}}},\"judged\":{{{}}}}}",
+            "{{\"virtual_hours\":{:.2},{},\"faults\":{{{}}},\"judged\":{{{}}},\"rare\":{{{}}}}}",
             total.hours(),
             plain.join(","),
             join(&total.faults),
-            join(&total.judged)
+            join(&total.judged),
+            join(&total.rare)
         );
         return;
     }
@@ -231,6 +243,13 @@ fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
     }
     for (name, count) in &total.judged {
         println!("{count:>12}  judged: {name}");
+    }
+    for ((fault, verdict), count) in &total.verdicts {
+        println!("{count:>12}  disk after {fault}: {verdict}");
+    }
+    for event in RareEvent::ALL {
+        let count = total.rare.get(event.name()).copied().unwrap_or(0);
+        println!("{count:>12}  rare: {}", event.name());
     }
 }
 

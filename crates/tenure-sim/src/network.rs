@@ -6,7 +6,7 @@
 use tenure_node::Channel;
 
 use crate::random::SimRng;
-use crate::time::{MILLISECOND, SimTime};
+use crate::time::{MILLISECOND, SECOND, SimTime};
 
 /// State of a link. Faults change it.
 #[derive(Clone, Debug)]
@@ -20,6 +20,8 @@ pub(crate) struct SimLink {
     pub(crate) duplicates: u64,
     /// Shortest and longest delay of a frame.
     pub(crate) delay: (SimTime, SimTime),
+    /// Frames of a channel that are sent before this time do not arrive earlier: the channel hangs.
+    pub(crate) hangs_until: [SimTime; 2],
     /// Arrival time of the last frame of this connection, per channel.
     last: [SimTime; 2],
 }
@@ -32,6 +34,7 @@ impl SimLink {
             bulk_loss: 0,
             duplicates: 0,
             delay: (100, 2 * MILLISECOND),
+            hangs_until: [0; 2],
             last: [0; 2],
         }
     }
@@ -94,13 +97,26 @@ impl Network {
         // 100 bytes per microsecond, and never before the previous frame of the same connection and
         // channel.
         let flight = random.between(link.delay.0, link.delay.1) + bytes as u64 / 100;
-        let arrives = (now + flight).max(link.last[lane_number] + 1);
+        let arrives = (now + flight)
+            .max(link.last[lane_number] + 1)
+            .max(link.hangs_until[lane_number]);
         link.last[lane_number] = arrives;
         let mut arrivals = vec![arrives];
         if random.chance(link.duplicates) {
             arrivals.push(arrives + random.between(0, 3_000 * MILLISECOND));
         }
         arrivals
+    }
+
+    /// Whether no fault affects a link.
+    pub(crate) fn is_healthy(&self, now: SimTime, from: usize, to: usize) -> bool {
+        let link = &self.links[from * self.nodes + to];
+        let healthy = SimLink::healthy();
+        !link.cut
+            && link.loss.max(link.bulk_loss) == 0
+            && link.delay == healthy.delay
+            && link.hangs_until.iter().all(|end| *end <= now)
+            && link.last.iter().all(|last| *last <= now + SECOND)
     }
 
     pub(crate) fn is_cut(&self, from: usize, to: usize) -> bool {
@@ -122,8 +138,14 @@ impl Network {
     /// Resets all links. The order of frames on existing connections is kept.
     pub(crate) fn heal(&mut self) {
         for link in &mut self.links {
+            // A channel that hung is a new connection: later frames overtake those that it held up.
+            let last = if link.hangs_until == [0; 2] {
+                link.last
+            } else {
+                [0; 2]
+            };
             *link = SimLink {
-                last: link.last,
+                last,
                 ..SimLink::healthy()
             };
         }

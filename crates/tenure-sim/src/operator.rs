@@ -12,6 +12,7 @@ use tenure_node::{
 use crate::fault_profile::FaultProfile;
 use crate::plan::RunPlan;
 use crate::random::SimRng;
+use crate::sim_node::SimNode;
 use crate::simulator::{Simulator, member};
 use crate::time::{SECOND, SimTime};
 
@@ -83,6 +84,14 @@ impl Operator {
         self.wanted[at] = some_slots(&mut self.random, nodes, count.max(2));
         let group = GroupId(u32::try_from(at).unwrap_or(0));
         (group, self.wanted[at].clone())
+    }
+
+    /// Gives a group its full number of replicas.
+    pub(crate) fn grow(&mut self, group: usize, nodes: usize, replicas: usize) {
+        while self.wanted[group].len() < replicas.min(nodes) {
+            let at = self.random.index(nodes);
+            self.wanted[group].insert(at);
+        }
     }
 
     pub(crate) fn change_id(&mut self) -> RequestId {
@@ -195,7 +204,13 @@ impl Simulator {
             self.input(leader, Input::Change { id, group, change });
         }
         self.operator.whole = !old_incarnations;
+        // A disk with a silent fault is sound only after the node has read it again.
+        let silent = |slot: &SimNode| {
+            slot.rotten.is_some()
+                || (self.plan.fault_profile == FaultProfile::Rot && !slot.suspects.is_empty())
+        };
         if !old_incarnations
+            && !self.node_slots.iter().any(silent)
             && self
                 .node_slots
                 .iter()

@@ -7,7 +7,7 @@ use tenure_node::{ClusterConfig, Limits};
 
 use crate::contract_violation::ContractViolation;
 use crate::fault_profile::FaultProfile;
-use crate::faults::FaultKind;
+use crate::faults::{FaultKind, StorageFault};
 use crate::load::{ClientHabits, PATHS};
 use crate::random::SimRng;
 use crate::time::{MILLISECOND, SECOND, SimTime};
@@ -66,6 +66,10 @@ impl RunPlan {
             FaultProfile::Crowd => plan.crowd(random),
             FaultProfile::Moves => plan.moves(random),
             FaultProfile::Repeats => plan.repeats(random),
+            FaultProfile::Lone => plan.lone(random),
+            FaultProfile::Edge => plan.edge(random),
+            FaultProfile::Rot => plan.rot(random),
+            FaultProfile::Starved => plan.starve(random),
         }
         plan
     }
@@ -187,6 +191,8 @@ impl RunPlan {
             waiting_paths: random.pick(&[2, 4, 64]),
             events: random.pick(&[2, 64]),
         };
+        // A renewal that concerns all groups meets groups that are busy.
+        self.habits.wide = 300;
         self.faults.push((FaultKind::CutLogs, SECOND));
     }
 
@@ -233,8 +239,77 @@ impl RunPlan {
         self.habits = ClientHabits {
             repeaters: 5,
             changers: 2,
+            asserters: 2,
             ..self.habits
         };
+    }
+
+    /// [`FaultProfile::Lone`]: one node in half of the runs; otherwise groups that shrink to one voter
+    /// and grow again. Network faults would need a second node.
+    fn lone(&mut self, random: &mut SimRng) {
+        self.client_loss = 0;
+        self.limits.group_inflight = Limits::default().group_inflight;
+        self.faults = vec![
+            (FaultKind::Kill, 25 * SECOND),
+            (FaultKind::PowerLoss, 25 * SECOND),
+            (FaultKind::PowerDuringWrite, 25 * SECOND),
+            (FaultKind::SyncError, 45 * SECOND),
+            (FaultKind::WriteError, 45 * SECOND),
+            (FaultKind::FullDisk, 45 * SECOND),
+            (FaultKind::SlowDisk, 20 * SECOND),
+            (FaultKind::Pause, 20 * SECOND),
+            (FaultKind::ClockRate, 15 * SECOND),
+            (FaultKind::ClockStep, 15 * SECOND),
+            (FaultKind::ClientPause, 6 * SECOND),
+            (FaultKind::ClientDeath, 6 * SECOND),
+            (FaultKind::Middle, 10 * SECOND),
+            (FaultKind::CutLogs, 5 * SECOND),
+        ];
+        self.faults.retain(|_| random.chance(600));
+        if random.chance(500) {
+            self.nodes = 1;
+            self.replicas = 1;
+        } else {
+            self.faults.push((FaultKind::Shrink, 15 * SECOND));
+            self.faults.push((FaultKind::Transfer, 15 * SECOND));
+        }
+    }
+
+    /// [`FaultProfile::Edge`]: as [`FaultProfile::Brink`], and the leaders change all the time.
+    fn edge(&mut self, random: &mut SimRng) {
+        self.brink(random);
+        let often = random.pick(&[1, 2, 4]) * SECOND;
+        self.faults.extend([
+            (FaultKind::Transfer, often),
+            (FaultKind::Pause, 5 * SECOND),
+            (FaultKind::ClockExtremes, 5 * SECOND),
+        ]);
+    }
+
+    /// [`FaultProfile::Rot`]: storage faults only, so that every verdict is due to them.
+    fn rot(&mut self, random: &mut SimRng) {
+        self.client_loss = 0;
+        self.limits.group_inflight = Limits::default().group_inflight;
+        // Snapshots must exist, or none can rot.
+        self.limits.log_entries = random.pick(&[5, 20, 60]);
+        self.faults = StorageFault::ALL
+            .iter()
+            .map(|fault| (fault.kind(), fault.kind().mean_pause()))
+            .collect();
+        self.faults.push((FaultKind::ClientPause, 20 * SECOND));
+    }
+
+    /// [`FaultProfile::Starved`]: threads and connections hang or are slow; nothing crashes.
+    fn starve(&mut self, random: &mut SimRng) {
+        self.client_loss = 0;
+        self.limits.group_inflight = Limits::default().group_inflight;
+        self.faults = vec![
+            (FaultKind::Starved, random.pick(&[10, 25]) * SECOND),
+            (FaultKind::HungThread, random.pick(&[40, 90]) * SECOND),
+            (FaultKind::HungLane, random.pick(&[15, 40]) * SECOND),
+            (FaultKind::HungDisk, 60 * SECOND),
+            (FaultKind::ClockRate, 30 * SECOND),
+        ];
     }
 
     /// The base of all profiles: any mix of faults. Draws from `random` here must keep their order,
@@ -292,6 +367,7 @@ impl RunPlan {
                 nested_lock_clients: 0,
                 repeaters: 0,
                 changers: 0,
+                asserters: 0,
                 policy_pause: 10 * SECOND,
                 wide: 0,
             },

@@ -53,7 +53,7 @@ pub struct Edit {
 const SHOWS: &str = "TENURE_MUSEUM_SHOWS";
 
 /// The crash and corruption tests of a crate.
-const CRASH_TESTS: [&str; 3] = ["crash", "damage", "rules"];
+const CRASH_TESTS: [&str; 4] = ["crash", "damage", "rules", "open_outcomes"];
 
 /// Reads `planted_bugs.toml`, and the entries that it refers to in the `mutants.toml` of other
 /// crates.

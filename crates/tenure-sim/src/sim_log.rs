@@ -1,7 +1,7 @@
 //! Log of a simulated node: the real log (`tenure-log`) and journal (`tenure-journal`) on a
 //! simulated disk.
 
-use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, open};
+use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, TruncationKind, open};
 use tenure_node::durable::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
 use tenure_node::{GroupId, Mark, Recovery, Snapshot, WriteBatch};
 
@@ -21,6 +21,8 @@ pub(crate) struct SimLog {
     snapshots: Snapshots<SimDisk>,
     written: WrittenBatches,
     syncs: u64,
+    /// What was cut off from its end when it was opened.
+    pub(crate) cut: Option<TruncationKind>,
 }
 
 /// Why a disk cannot be used.
@@ -61,6 +63,7 @@ impl SimLog {
         } else {
             EmptyDisk::No
         };
+        let cut = opened.recovered.cut.as_ref().map(|cut| cut.kind);
         let recovery = replay(opened.recovered, &opened.snapshots)
             .map_err(|error| Unusable::Never(error.to_string()))?;
         let sim_log = SimLog {
@@ -68,6 +71,7 @@ impl SimLog {
             snapshots: opened.snapshots,
             written: WrittenBatches::default(),
             syncs: 0,
+            cut,
         };
         Ok((sim_log, recovery, blank))
     }

@@ -10,6 +10,7 @@ use tenure_node::{
     WriteBatch,
 };
 
+use crate::faults::StorageFault;
 use crate::random::SimRng;
 use crate::sim_log::SimLog;
 use crate::time::{MILLISECOND, SimClock, SimTime};
@@ -44,6 +45,10 @@ pub(crate) struct SimNode {
     pub(crate) disk_begins: bool,
     /// The longest time until the disk begins, and the longest time of a sync.
     pub(crate) disk_delay: (SimTime, SimTime),
+    /// The node's thread gets the processor only this long after it has become runnable.
+    pub(crate) starved: SimTime,
+    /// A storage fault whose verdict the next start gives.
+    pub(crate) rotten: Option<StorageFault>,
     /// The disk hangs until this time.
     pub(crate) hangs_until: SimTime,
     /// The client and the call of each pending request.
@@ -111,6 +116,8 @@ impl SimNode {
             held: VecDeque::new(),
             disk_begins: false,
             disk_delay: HEALTHY_DISK,
+            starved: 0,
+            rotten: None,
             hangs_until: 0,
             calls: BTreeMap::new(),
             streams: BTreeMap::new(),

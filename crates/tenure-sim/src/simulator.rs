@@ -19,13 +19,12 @@ use std::collections::BinaryHeap;
 
 use bytes::Bytes;
 use tenure_log::SimDisk;
-use tenure_node::{Answer, Failure, GroupId, Input, Membership, NodeId, ReplicaId, Role};
+use tenure_node::{Answer, Failure, GroupId, Input, Membership, Node, NodeId, ReplicaId, Role};
 
 use crate::availability::AvailabilityCheck;
 use crate::check::{Checkers, Violation};
 use crate::convergence::ProgressProbes;
 use crate::counts::Counts;
-use crate::fault_profile::FaultProfile;
 use crate::faults::{Fault, Undo};
 use crate::load::{FencedStore, SimClient};
 use crate::network::Network;
@@ -60,7 +59,7 @@ pub(crate) enum SimEvent {
     ToClient {
         client: usize,
         ask: u64,
-        answer: Result<Answer, Failure>,
+        answer: Box<Result<Answer, Failure>>,
     },
     /// An event of a subscription arrives at a client.
     Told {
@@ -196,7 +195,7 @@ impl Simulator {
         }
         sim.at(sim.now + 3 * SECOND, SimEvent::Operate);
         sim.at(sim.now + SECOND, SimEvent::Look);
-        if sim.plan.fault_profile == FaultProfile::Stalled {
+        if sim.plan.fault_profile.is_probed() {
             sim.at(sim.now + 5 * SECOND, SimEvent::AvailabilityProbe);
         }
         sim
@@ -374,21 +373,20 @@ impl Simulator {
 
     /// Returns the node slot of a group's serving leader with the highest term, and its membership.
     pub(crate) fn leader(&self, group: GroupId) -> Option<(usize, Membership)> {
-        let mut best: Option<(u64, usize, Membership)> = None;
-        for (at, node_slot) in self.node_slots.iter().enumerate() {
-            let Some(node) = &node_slot.node else {
-                continue;
-            };
-            for one in node.status().groups {
-                if one.group == group
-                    && one.serves
-                    && best.as_ref().is_none_or(|(term, ..)| *term < one.term)
-                {
-                    best = Some((one.term, at, one.membership));
-                }
+        let nodes = self.node_slots.iter().enumerate();
+        let led = nodes.filter_map(|(at, slot)| Some((at, slot.node.as_ref()?)));
+        let mut best: Option<(u64, usize, &Node)> = None;
+        for (at, node) in led {
+            if let Some(term) = node.led_term(group)
+                && best.is_none_or(|(highest, ..)| highest < term)
+            {
+                best = Some((term, at, node));
             }
         }
-        best.map(|(_, at, membership)| (at, membership))
+        let (_, at, node) = best?;
+        let mut standings = node.standings();
+        let standing = standings.find(|standing| standing.group == group)?;
+        Some((at, standing.membership.clone()))
     }
 
     /// Adds the state of every node to the trace. Used after a violation.
@@ -414,6 +412,7 @@ impl Simulator {
         self.network.convergence();
         for at in 0..self.node_slots.len() {
             self.node_slots[at].disk_delay = HEALTHY_DISK;
+            self.node_slots[at].starved = 0;
             self.disk_recovers(at);
             self.node_slots[at].disk.set_capacity(None);
             if self.node_slots[at].paused {

@@ -6,10 +6,9 @@
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
-use tenure_sim::{Counts, FaultProfile, Options, run_all};
+use tenure_sim::{Counts, FaultProfile, Options, fault_kinds, run_all};
 
 const SEEDS: u64 = 200;
-const FAULT_KINDS: usize = 28;
 
 /// Results of many runs.
 #[derive(Default)]
@@ -81,11 +80,15 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "only {} virtual hours",
         total.hours()
     );
-    assert_eq!(sizes.keys().copied().collect::<Vec<_>>(), [3, 5]);
+    assert_eq!(sizes.keys().copied().collect::<Vec<_>>(), [1, 3, 5]);
     // Otherwise the checkers of liveness see too little.
     assert!(total.operator_waits * 50 <= SEEDS, "{total:?}");
-    assert_eq!(total.faults.len(), FAULT_KINDS, "{:?}", total.faults);
+    let missing: Vec<&str> = fault_kinds()
+        .filter(|kind| !total.faults.contains_key(kind))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?} did not strike");
     for checker in [
+        "assertions",
         "belief",
         "committed",
         "converge",
@@ -103,6 +106,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
         "model",
         "once",
         "one leader",
+        "outcome",
         "one vote",
         "owners",
         "quorum",
@@ -125,7 +129,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
     assert_eq!(traces, run_everything().traces, "a seed is a run");
 }
 
-/// Profiles that seeds do not select, with a short fault phase each.
+/// The profiles that few seeds select, with a short fault phase each.
 #[test]
 fn the_other_weathers_are_weathered() {
     let mut seen = Seen::default();
@@ -133,7 +137,13 @@ fn the_other_weathers_are_weathered() {
         FaultProfile::Combo,
         FaultProfile::Tiny,
         FaultProfile::Late,
+        FaultProfile::Crowd,
         FaultProfile::Moves,
+        FaultProfile::Repeats,
+        FaultProfile::Lone,
+        FaultProfile::Edge,
+        FaultProfile::Rot,
+        FaultProfile::Starved,
     ] {
         let options = Options {
             fault_profile: Some(fault_profile),

@@ -59,7 +59,21 @@ struct SimState {
     power_ends_at: Option<u64>,
     syncs_until_failure: Option<u64>,
     writes_until_failure: Option<u64>,
+    silent_fault: Option<SilentFault>,
+    syncs_that_lie: u64,
     capacity: Option<u64>,
+}
+
+/// A write that reports success and does something else on the disk. The process still reads what
+/// it wrote, until the disk is read anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SilentFault {
+    /// The write never reaches the disk.
+    Lost,
+    /// It reaches the disk at a wrong place of the same file.
+    Misdirected,
+    /// It reaches the disk where it should, and once more at a wrong place of the same file.
+    Duplicated,
 }
 
 #[derive(Clone)]
@@ -111,6 +125,8 @@ impl SimDisk {
             power_ends_at: None,
             syncs_until_failure: None,
             writes_until_failure: None,
+            silent_fault: None,
+            syncs_that_lie: 0,
             capacity: None,
         };
         SimDisk {
@@ -212,6 +228,17 @@ impl SimDisk {
         self.state().writes_until_failure = Some(writes);
     }
 
+    /// Makes the next write go wrong without an error.
+    pub fn next_write_is(&self, fault: SilentFault) {
+        self.state().silent_fault = Some(fault);
+    }
+
+    /// Makes the next `syncs` syncs of files report success without making anything durable. A later
+    /// sync does; a power loss before it loses the writes.
+    pub fn lie_about_syncs(&self, syncs: u64) {
+        self.state().syncs_that_lie = syncs;
+    }
+
     /// Limits the total size of all files. `None` removes the limit.
     pub fn set_capacity(&self, bytes: Option<u64>) {
         self.state().capacity = bytes;
@@ -298,6 +325,8 @@ impl SimState {
     fn begin_incarnation(&mut self) {
         self.incarnation += 1;
         self.locked = false;
+        self.silent_fault = None;
+        self.syncs_that_lie = 0;
     }
 
     fn used(&self) -> u64 {
@@ -389,6 +418,17 @@ fn put_at(bytes: &mut Vec<u8>, offset: usize, part: &[u8]) {
         bytes.resize(end, 0);
     }
     bytes[offset..end].copy_from_slice(part);
+}
+
+/// Returns an offset one page after the right one, or before it at the end of the file.
+fn wrong_place(offset: usize, length: usize, file: usize) -> Option<usize> {
+    const PAGE: usize = 4096;
+    let after = offset + PAGE;
+    if after + length <= file {
+        Some(after)
+    } else {
+        offset.checked_sub(PAGE)
+    }
 }
 
 fn not_found(name: &str) -> io::Error {
@@ -542,13 +582,23 @@ impl DiskFile for SimFile {
 
         let number = state.next_write;
         state.next_write += 1;
+        let silent = state.silent_fault.take();
         if let Some(inode) = state.inodes.get_mut(&self.inode) {
             put_at(&mut inode.seen, offset, bytes);
-            inode.pending.push(PendingWrite {
-                number,
-                offset,
-                bytes: bytes.to_vec(),
-            });
+            let (there, elsewhere) = match silent {
+                None => (true, false),
+                Some(SilentFault::Lost) => (false, false),
+                Some(SilentFault::Misdirected) => (false, true),
+                Some(SilentFault::Duplicated) => (true, true),
+            };
+            let wrong = wrong_place(offset, bytes.len(), inode.seen.len()).filter(|_| elsewhere);
+            for offset in there.then_some(offset).into_iter().chain(wrong) {
+                inode.pending.push(PendingWrite {
+                    number,
+                    offset,
+                    bytes: bytes.to_vec(),
+                });
+            }
         }
         state.count()?;
         if fails {
@@ -570,6 +620,10 @@ impl DiskFile for SimFile {
         let fails = state.sync_fails();
         let sector = state.sector;
         let mut dice = state.random.next();
+        if state.syncs_that_lie > 0 {
+            state.syncs_that_lie -= 1;
+            return Ok(());
+        }
         let Some(inode) = state.inodes.get_mut(&self.inode) else {
             return Ok(());
         };

@@ -223,6 +223,16 @@ pub(crate) fn encode_message(writer: &mut Writer, message: &Message) {
     }
 }
 
+/// Whether a message of this kind may be a vote request, a vote or an acknowledgement.
+pub(crate) fn is_promise(kind: u8) -> bool {
+    let kind = usize::from(kind).checked_sub(1);
+    let kind = kind.and_then(|at| MessageKind::ALL.get(at));
+    matches!(
+        kind,
+        Some(MessageKind::Vote | MessageKind::VoteAnswer | MessageKind::AppendAnswer)
+    )
+}
+
 /// Reads a message; `source` is what the reader reads.
 pub(crate) fn message(reader: &mut Reader<'_>, source: &Bytes) -> DecodeResult<Message> {
     let found = reader.byte()?;

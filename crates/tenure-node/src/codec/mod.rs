@@ -10,7 +10,8 @@ mod frame;
 mod tests;
 
 pub(crate) use consensus::{
-    encode_hard_state, encode_message, encode_payload, floor_of_empty, hard_state, message, payload,
+    encode_hard_state, encode_message, encode_payload, floor_of_empty, hard_state, is_promise,
+    message, payload,
 };
 pub(crate) use frame::{Frame, FrameWriter, MAX_FRAME_BYTES};
 pub(crate) use tenure_core::codec::{

@@ -10,7 +10,7 @@
 use std::collections::BTreeMap;
 
 use tenure_node::replica_view::{ReplicaView, SafetyPromise, SentPromise};
-use tenure_node::{GroupId, LogPosition, Node, ReplicaId};
+use tenure_node::{GroupId, LogPosition, LogView, Node, ReplicaId};
 
 use super::{CheckResult, Relevance};
 
@@ -40,6 +40,22 @@ impl AcknowledgedLog {
         }
         (*term, *end) = (view.term, view.last);
         Ok(Relevance::Checked)
+    }
+
+    /// Whether a disk lacks entries that one of its replicas has acknowledged.
+    pub(super) fn has_forgotten(&self, member: ReplicaId, found: &[LogView<'_>]) -> bool {
+        let mut known = self.ends.iter();
+        known.any(|((group, replica), (term, end))| {
+            if !replica.shares_disk(member) {
+                return false;
+            }
+            let log = found.iter().find(|log| log.group == *group);
+            log.is_some_and(|log| {
+                let last = log.entries.last().map_or(log.base, |entry| entry.place);
+                let same = log.hard_state.replica == replica.replica;
+                same && last < *end && log.hard_state.term <= *term
+            })
+        })
     }
 
     /// A node sends a vote request, a vote or an acknowledgement.

@@ -5,6 +5,7 @@
 //! process died. A vote counts when it is durable; before that it cannot have left its node.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Bound;
 
 use tenure_node::{
     GroupId, HardState, LogPosition, LogView, LogWrite, Mark, Membership, NodeId, ReplicaId,
@@ -98,6 +99,23 @@ impl RaftInvariants {
             }
         }
         findings
+    }
+
+    /// Whether a disk lacks a vote or an entry that was durable on it. Entries are compared only as
+    /// long as the disk has had one replica of the group.
+    pub(super) fn has_forgotten(&self, of: NodeDisk, found: &[LogView<'_>]) -> bool {
+        found.iter().any(|log| {
+            let replica = self.removed.get(&(log.group, of)).copied().unwrap_or(0);
+            let first = (log.group, of, replica, 0);
+            let last = (log.group, of, replica, u64::MAX);
+            let newest = self.votes.range(first..=last).next_back();
+            let end = log.entries.last().map_or(log.base, |entry| entry.place);
+            let after = (Bound::Excluded((log.group, end)), Bound::Unbounded);
+            let later = self.stored.range(after);
+            let mut later = later.take_while(|((group, _), _)| *group == log.group);
+            let lost = replica == 0 && later.any(|(_, disks)| disks.contains(&of));
+            lost || newest.is_some_and(|((.., term), _)| *term > log.hard_state.term)
+        })
     }
 
     /// A process starts with this state on its disk. All of it is durable, also what the dead

@@ -4,6 +4,7 @@
 //! not know which faults are active. The first violation ends a run.
 
 mod acknowledged;
+mod assertions;
 mod at_most_once;
 mod client_view;
 mod consensus;
@@ -33,12 +34,15 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::replica_view::{ReplicaView, SentPromise};
 use tenure_node::{
-    Answer, ClientRequest, Failure, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
+    Answer, ClientRequest, Failure, GroupId, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
     WriteBatch,
 };
 
 use crate::plan::RunPlan;
+use crate::rare_events::RareEvents;
 use crate::time::{SECOND, SimTime};
+
+pub(crate) use reference::{AppliedCommand, CommandResult};
 
 /// One call, as its client knows it.
 #[derive(Clone, Debug)]
@@ -141,6 +145,8 @@ pub(crate) struct Checkers {
     early: early_expiry::EarlyExpiry,
     belief: client_view::ClientViews,
     once: at_most_once::AtMostOnce,
+    assertions: assertions::Assertions,
+    pub(crate) rare: RareEvents,
     pub(crate) verdict: Option<Violation>,
     judged: Tally,
     /// Every replica as it was after its last step, by disk.
@@ -208,6 +214,8 @@ impl Checkers {
             early: early_expiry::EarlyExpiry::default(),
             belief: client_view::ClientViews::default(),
             once: at_most_once::AtMostOnce::default(),
+            assertions: assertions::Assertions::default(),
+            rare: RareEvents::new(plan.cluster.group_count),
             verdict: None,
             judged: Tally::default(),
             seen: BTreeMap::new(),
@@ -230,6 +238,7 @@ impl Checkers {
             ("deadlocks", self.deadlocks.see(now, fact)),
         ];
         self.early.see(fact);
+        self.rare.see(fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
         for (checker, finding) in findings.into_iter().chain([("belief", belief)]) {
             self.note(checker, now, finding);
@@ -240,9 +249,15 @@ impl Checkers {
     /// the checkers that allow this see it.
     pub(crate) fn see_few(&mut self, now: SimTime, fact: &Fact<'_>) {
         self.early.see(fact);
+        self.rare.see(fact);
         let exclusion = self.exclusion.see(now, fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
-        for (checker, finding) in [("exclusion", exclusion), ("belief", belief)] {
+        let assertions = self.assertions.see(now, fact);
+        for (checker, finding) in [
+            ("exclusion", exclusion),
+            ("belief", belief),
+            ("assertions", assertions),
+        ] {
             self.note(checker, now, finding);
         }
     }
@@ -261,6 +276,8 @@ impl Checkers {
         self.seen.remove(&of);
         for found in recovery.found() {
             self.reference.starts(now, of, &found);
+            let end = found.entries.last().map_or(found.base, |entry| entry.place);
+            self.rare.found(of, found.group, end.index);
             let findings = self.consensus.starts(of, &found);
             self.note_all(now, findings);
         }
@@ -270,6 +287,7 @@ impl Checkers {
     pub(crate) fn written(&mut self, now: SimTime, member: ReplicaId, batch: &WriteBatch) {
         let of = consensus::disk(member);
         self.reference.written(now, of, batch);
+        self.rare.written(of, batch);
         let findings = self.consensus.written(of, batch);
         self.note_all(now, findings);
     }
@@ -282,7 +300,15 @@ impl Checkers {
 
     /// A node has taken a step. Its outputs are not executed yet. Only replicas whose role, term,
     /// position or membership has changed are checked: a step rarely concerns all of them.
-    pub(crate) fn stepped(&mut self, now: SimTime, member: ReplicaId, node: &Node) {
+    ///
+    /// `effects` has a hash of what every command did that the step has applied.
+    pub(crate) fn stepped(
+        &mut self,
+        now: SimTime,
+        member: ReplicaId,
+        node: &Node,
+        effects: &[(GroupId, u64, u64)],
+    ) {
         let of = consensus::disk(member);
         let mut seen = self.seen.remove(&of).unwrap_or_default();
         let mut changed = std::mem::take(&mut self.changed);
@@ -298,20 +324,27 @@ impl Checkers {
                 None => seen.push(view),
             }
             changed.push(view);
+            self.rare.stepped(now, of, &replica, &view);
             let (group, applied) = (replica.group, replica.applied);
             let place = self.reference.place(of, group, applied);
             let mut findings = self.consensus.stepped(of, &replica, place);
             let (rising, early) = (&mut self.rising, &mut self.early);
             let (belief, once) = (&self.belief, &mut self.once);
-            let mut effects = Vec::new();
+            let (assertions, rare) = (&mut self.assertions, &mut self.rare);
+            let mut seen_effects = Vec::new();
             findings.extend(self.reference.stepped(of, node, group, applied, |step| {
-                effects.push(("rising", rising.applied(step)));
-                effects.push(("lease time", early.applied(step)));
-                effects.push(("belief", belief.applied(now, step)));
-                effects.push(("once", once.applied(step)));
+                seen_effects.push(("rising", rising.applied(step)));
+                seen_effects.push(("lease time", early.applied(step)));
+                seen_effects.push(("belief", belief.applied(now, step)));
+                seen_effects.push(("once", once.applied(step)));
+                assertions.applied(now, step);
+                rare.applied(now, step);
             }));
-            findings.extend(effects);
+            findings.extend(seen_effects);
             self.note_all(now, findings);
+        }
+        for finding in self.reference.same_effects(of, effects) {
+            self.note("outcome", now, finding);
         }
         for view in &changed {
             let finding = self.entries.committed(node, view);
@@ -346,6 +379,13 @@ impl Checkers {
             let finding = self.memory.started(&view);
             self.note("memory", now, finding);
         }
+    }
+
+    /// Whether the log of a disk lacks what its node has acknowledged, or a vote that it has given.
+    pub(crate) fn has_forgotten(&self, member: ReplicaId, recovery: &Recovery) -> bool {
+        let of = consensus::disk(member);
+        let found: Vec<_> = recovery.found().collect();
+        self.memory.has_forgotten(member, &found) || self.consensus.has_forgotten(of, &found)
     }
 
     /// A node sends a vote or an acknowledgement, on which safety depends.

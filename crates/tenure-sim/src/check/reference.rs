@@ -26,7 +26,7 @@ use tenure_core::system::{System, SystemApplied, SystemCommand};
 use tenure_core::value::OwnerId;
 use tenure_node::{
     GroupId, LogPosition, LogView, LogWrite, LoggedCommand, Node, Payload, Snapshot, WriteBatch,
-    read_entry,
+    effect_hash, read_entry,
 };
 use tenure_reference::Model;
 use xxhash_rust::xxh3::xxh3_64;
@@ -49,6 +49,8 @@ pub(super) struct Reference {
     machines: BTreeMap<GroupId, ReferenceMachine>,
     /// Hashes of compared states, by index.
     states: BTreeMap<(GroupId, u64), u64>,
+    /// Hashes of what each command of an entry did, by index.
+    effects: BTreeMap<(GroupId, u64), Vec<u64>>,
     /// The index up to which each replica was compared.
     compared: BTreeMap<(NodeDisk, GroupId), u64>,
 }
@@ -70,21 +72,21 @@ enum MachineKind {
 
 /// Identity of an applied entry.
 #[derive(Clone, Copy)]
-pub(super) struct AppliedEntry {
+pub(crate) struct AppliedEntry {
     /// When it was first written by its proposer.
-    pub(super) proposed: SimTime,
-    pub(super) place: LogPosition,
-    pub(super) group: GroupId,
+    pub(crate) proposed: SimTime,
+    pub(crate) place: LogPosition,
+    pub(crate) group: GroupId,
 }
 
 /// One applied command.
-pub(super) struct AppliedCommand<'a> {
-    pub(super) at: AppliedEntry,
-    pub(super) what: CommandResult<'a>,
+pub(crate) struct AppliedCommand<'a> {
+    pub(crate) at: AppliedEntry,
+    pub(crate) what: CommandResult<'a>,
 }
 
 /// The command and its result, by kind of state machine.
-pub(super) enum CommandResult<'a> {
+pub(crate) enum CommandResult<'a> {
     Space {
         command: &'a Command,
         applied: &'a Applied,
@@ -107,6 +109,7 @@ impl Reference {
             entries: BTreeMap::new(),
             machines: BTreeMap::new(),
             states: BTreeMap::new(),
+            effects: BTreeMap::new(),
             compared: BTreeMap::new(),
         }
     }
@@ -195,10 +198,12 @@ impl Reference {
                 place,
                 group,
             };
-            findings.extend(reference_machine.apply(at, payload, &mut see));
+            let effects = self.effects.entry((group, next)).or_default();
+            findings.extend(reference_machine.apply(at, payload, effects, &mut see));
             reference_machine.index = next;
         }
         if (applied.is_multiple_of(reference_machine.sampled())
+            || before.is_none()
             || reference_machine.index < applied)
             && let Some((index, bytes)) = node.state_of(group)
         {
@@ -209,6 +214,32 @@ impl Reference {
         }
         self.machines.insert(group, reference_machine);
         findings
+    }
+
+    /// Compares what a replica's commands did with what the reference did, at every entry: outcome,
+    /// events and leases of each command.
+    pub(super) fn same_effects(
+        &self,
+        of: NodeDisk,
+        found: &[(GroupId, u64, u64)],
+    ) -> Vec<CheckResult> {
+        let entries = found.chunk_by(|one, two| (one.0, one.1) == (two.0, two.1));
+        entries
+            .map(|entry| {
+                let (group, index, _) = entry[0];
+                // The reference has skipped the entry by a snapshot.
+                let Some(known) = self.effects.get(&(group, index)) else {
+                    return Ok(Relevance::Passed);
+                };
+                if known.iter().eq(entry.iter().map(|(.., hash)| hash)) {
+                    return Ok(Relevance::Checked);
+                }
+                Err(format!(
+                    "{group} at {} (life {}): the commands of entry {index} do something else than in the reference",
+                    of.0, of.1
+                ))
+            })
+            .collect()
     }
 
     /// Compares the state of a replica with the reference at the same index.
@@ -306,9 +337,8 @@ impl Reference {
 const SAMPLED: u64 = 4;
 
 /// Large states are compared less often: after one entry for each of so many bytes, so that the
-/// cost per entry does not grow with the state. An entry changes a few hundred bytes, so most of the
-/// state is still the same at the next comparison. Where it is not, a difference shows in the
-/// counters of a state (fences, epochs, waiters, events), which only grow.
+/// cost per entry does not grow with the state. What every entry does is compared in between
+/// ([`Reference::same_effects`]), and the state at the first step of every process.
 const BYTES_PER_ENTRY: usize = 256;
 const MOST_SAMPLED: u64 = 256;
 
@@ -327,6 +357,7 @@ impl ReferenceMachine {
         &mut self,
         at: AppliedEntry,
         payload: &Payload,
+        effects: &mut Vec<u64>,
         see: &mut impl FnMut(&AppliedCommand<'_>),
     ) -> InvariantNames {
         let AppliedEntry { group, place, .. } = at;
@@ -343,6 +374,11 @@ impl ReferenceMachine {
             match (&mut self.machine, command) {
                 (MachineKind::Space(space, model), LoggedCommand::Space(command)) => {
                     let applied = space.apply(stamp, command.clone());
+                    effects.push(effect_hash(
+                        &applied.outcome,
+                        &applied.events,
+                        &applied.leases,
+                    ));
                     if let Some(model) = model {
                         let expected = model.apply(stamp, command);
                         findings.push(("model", same_answer(at, command, &applied, &expected)));
@@ -356,6 +392,7 @@ impl ReferenceMachine {
                 }
                 (MachineKind::System(system), LoggedCommand::System(command)) => {
                     let applied = system.apply(stamp, (**command).clone());
+                    effects.push(effect_hash(&applied.outcome, &applied.events, &[]));
                     let applied = &applied;
                     let what = CommandResult::System { command, applied };
                     see(&AppliedCommand { at, what });

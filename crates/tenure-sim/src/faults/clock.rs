@@ -25,3 +25,13 @@ pub(super) fn step(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     sim.node_slots[at].clock.step_wall(by);
     Some(format!("seat {at}, the wall clock moves by {by} ms"))
 }
+
+/// Sets all clocks to one of the extremes of the allowed rates, so that two of them differ as much
+/// as possible.
+pub(super) fn extremes(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let now = sim.now;
+    for node_slot in &mut sim.node_slots {
+        node_slot.clock.set_rate(random.pick(&[905, 1_095]), now);
+    }
+    Some("everywhere".to_owned())
+}

@@ -102,7 +102,7 @@ pub(super) fn wipe(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
 }
 
 /// Returns a node that may lose its data now.
-fn may_lose(sim: &mut Simulator, random: &mut SimRng) -> Option<usize> {
+pub(super) fn may_lose(sim: &mut Simulator, random: &mut SimRng) -> Option<usize> {
     sim.operate();
     let at = super::running(sim, random)?;
     sim.operator.can_spare_one().then_some(at)

@@ -141,6 +141,30 @@ pub(super) fn succeed(sim: &mut Simulator, group: usize, away: usize, back: usiz
     sim.at(sim.now, SimEvent::Start(away));
 }
 
+/// Shrinks a group to one voter for a while.
+pub(super) fn shrink(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    if !sim.operator.may_lose.is_empty() {
+        return None;
+    }
+    let group = random.index(sim.operator.wanted.len());
+    let wanted: Vec<usize> = sim.operator.wanted[group].iter().copied().collect();
+    let stays = wanted[random.index(wanted.len())];
+    sim.operator.wanted[group].retain(|at| *at == stays);
+    let length = random.between(5 * SECOND, 40 * SECOND);
+    sim.at(sim.now + length, SimEvent::Undo(Undo::Grow(group)));
+    Some(format!(
+        "group {group} to seat {stays} for {} ms",
+        length / MILLISECOND
+    ))
+}
+
+/// Next stage of [`shrink`]: the group gets its replicas again, on random nodes.
+pub(super) fn grow(sim: &mut Simulator, group: usize) {
+    if sim.fault_phase {
+        sim.operator.grow(group, sim.plan.nodes, sim.plan.replicas);
+    }
+}
+
 pub(super) fn drain(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = super::running(sim, random)?;
     sim.input(at, Input::Drain);

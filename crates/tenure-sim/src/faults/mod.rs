@@ -11,8 +11,10 @@ mod load;
 mod membership;
 mod net;
 mod pause;
+mod storage;
 
 use self::combined::CombinedFault;
+pub(crate) use self::storage::{DiskVerdict, StorageFault};
 use crate::plan::RunPlan;
 use crate::random::SimRng;
 use crate::simulator::{SimEvent, Simulator};
@@ -52,9 +54,43 @@ pub(crate) enum FaultKind {
     Combo,
     Middle,
     CutLogs,
+    Shrink,
+    ClockExtremes,
+    Starved,
+    HungThread,
+    HungLane,
+    RotTail,
+    RotMiddle,
+    RotSnapshot,
+    LostWrite,
+    MisdirectedWrite,
+    DuplicatedWrite,
+    LyingSync,
 }
 
 impl FaultKind {
+    /// All kinds.
+    pub(crate) fn all() -> impl Iterator<Item = FaultKind> {
+        let special = [
+            FaultKind::HungDisk,
+            FaultKind::Forsaken,
+            FaultKind::Returning,
+            FaultKind::Combo,
+            FaultKind::Middle,
+            FaultKind::CutLogs,
+            FaultKind::Shrink,
+            FaultKind::ClockExtremes,
+            FaultKind::Starved,
+            FaultKind::HungThread,
+            FaultKind::HungLane,
+        ];
+        let storage = StorageFault::ALL.map(StorageFault::kind);
+        FaultKind::ANYWHERE
+            .into_iter()
+            .chain(special)
+            .chain(storage)
+    }
+
     /// Kinds that need no special cluster. The others need a spare node ([`FaultKind::Forsaken`],
     /// [`FaultKind::Returning`]) or belong to one fault profile.
     pub(crate) const ANYWHERE: [FaultKind; 25] = [
@@ -118,6 +154,18 @@ impl FaultKind {
             FaultKind::Combo => "combo",
             FaultKind::Middle => "death in the middle",
             FaultKind::CutLogs => "cut logs",
+            FaultKind::Shrink => "shrunk group",
+            FaultKind::ClockExtremes => "extreme clock rates",
+            FaultKind::Starved => "starved thread",
+            FaultKind::HungThread => "hung thread",
+            FaultKind::HungLane => "hung connection",
+            FaultKind::RotTail => "bit flip in the tail",
+            FaultKind::RotMiddle => "bit flip in the middle",
+            FaultKind::RotSnapshot => "bit flip in a snapshot",
+            FaultKind::LostWrite => "lost write",
+            FaultKind::MisdirectedWrite => "misdirected write",
+            FaultKind::DuplicatedWrite => "duplicated write",
+            FaultKind::LyingSync => "lying sync",
         }
     }
 
@@ -137,6 +185,12 @@ impl FaultKind {
             FaultKind::Drain | FaultKind::Transfer | FaultKind::Returning => 15 * SECOND,
             FaultKind::ClientPause | FaultKind::ClientDeath => 6 * SECOND,
             FaultKind::Combo | FaultKind::Middle | FaultKind::CutLogs => 4 * SECOND,
+            FaultKind::Shrink | FaultKind::Starved => 20 * SECOND,
+            FaultKind::ClockExtremes => 5 * SECOND,
+            FaultKind::HungThread | FaultKind::HungLane => 30 * SECOND,
+            FaultKind::RotTail | FaultKind::RotMiddle | FaultKind::RotSnapshot => 30 * SECOND,
+            FaultKind::LostWrite | FaultKind::MisdirectedWrite => 30 * SECOND,
+            FaultKind::DuplicatedWrite | FaultKind::LyingSync => 30 * SECOND,
         }
     }
 }
@@ -170,6 +224,12 @@ pub(crate) enum Undo {
         away: usize,
         back: usize,
     },
+    /// Next stage: the group gets its wanted replicas again.
+    Grow(usize),
+    /// The node's thread runs as usual again.
+    Starve(usize),
+    /// Next stage: restarts a node whose disk has a silent fault.
+    Rotten { node_slot: usize, process: u64 },
     /// Next stage: executes the next part of a combined fault.
     Next {
         group: usize,
@@ -235,6 +295,22 @@ impl Simulator {
             FaultKind::Combo => combined::strike(self, &mut random),
             FaultKind::Middle => crash::in_the_middle(self, &mut random),
             FaultKind::CutLogs => combined::cut_logs(self, &mut random),
+            FaultKind::Shrink => membership::shrink(self, &mut random),
+            FaultKind::ClockExtremes => clock::extremes(self, &mut random),
+            FaultKind::Starved => pause::starve(self, &mut random),
+            FaultKind::HungThread => pause::hang(self, &mut random),
+            FaultKind::HungLane => net::hang(self, &mut random),
+            FaultKind::RotTail => storage::rot(self, StorageFault::Tail, &mut random),
+            FaultKind::RotMiddle => storage::rot(self, StorageFault::Middle, &mut random),
+            FaultKind::RotSnapshot => storage::rot(self, StorageFault::Snapshot, &mut random),
+            FaultKind::LostWrite => storage::silent(self, StorageFault::Lost, &mut random),
+            FaultKind::MisdirectedWrite => {
+                storage::silent(self, StorageFault::Misdirected, &mut random)
+            }
+            FaultKind::DuplicatedWrite => {
+                storage::silent(self, StorageFault::Duplicated, &mut random)
+            }
+            FaultKind::LyingSync => storage::lie(self, &mut random),
         };
         if let Some(what) = struck {
             *self.counts.faults.entry(kind.name()).or_default() += 1;
@@ -255,6 +331,9 @@ impl Simulator {
             Undo::Forsake(node_slot) => net::isolate(self, node_slot),
             Undo::Return { group, node_slot } => membership::want_again(self, group, node_slot),
             Undo::Succeed { group, away, back } => membership::succeed(self, group, away, back),
+            Undo::Grow(group) => membership::grow(self, group),
+            Undo::Starve(node_slot) => self.node_slots[node_slot].starved = 0,
+            Undo::Rotten { node_slot, process } => storage::restart(self, node_slot, process),
             Undo::Next {
                 group,
                 trouble,

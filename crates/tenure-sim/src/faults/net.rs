@@ -88,6 +88,24 @@ pub(super) fn worsen(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) 
     ))
 }
 
+/// One channel of a connection hangs for up to two minutes; what was sent meanwhile arrives then. In
+/// half of the cases only snapshots are held up.
+pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let nodes = sim.node_slots.len();
+    let from = random.index(nodes);
+    let to = (from + 1 + random.index(nodes - 1)) % nodes;
+    let lane = random.index(2);
+    let length = random.between(2 * SECOND, 120 * SECOND);
+    let end = sim.now + length;
+    sim.network.link(from, to).hangs_until[lane] = end;
+    sim.at(end, SimEvent::Undo(Undo::Links));
+    let name = ["main", "bulk"][lane];
+    Some(format!(
+        "{from} to {to}, {name} for {} ms",
+        length / MILLISECOND
+    ))
+}
+
 /// Breaks a connection. Frames that are under way may arrive after frames of the new connection.
 pub(super) fn reconnect(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let nodes = sim.node_slots.len();

@@ -23,6 +23,29 @@ pub(super) fn for_so_long(sim: &mut Simulator, node_slot: usize, length: SimTime
     }
 }
 
+/// A node's thread rarely gets the processor: every step comes 5 ms to 2 s late.
+pub(super) fn starve(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let node_slot = super::running(sim, random)?;
+    let most = random.pick(&[50, 400, 2_000]);
+    let late = random.between(5, most) * MILLISECOND;
+    sim.node_slots[node_slot].starved = late;
+    let length = random.between(2 * SECOND, 90 * SECOND);
+    sim.at(sim.now + length, SimEvent::Undo(Undo::Starve(node_slot)));
+    Some(format!(
+        "seat {node_slot}, {} ms late for {} ms",
+        late / MILLISECOND,
+        length / MILLISECOND
+    ))
+}
+
+/// A node's thread stands still for up to three minutes. Its disk and its connections work on.
+pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let node_slot = super::running(sim, random)?;
+    let length = random.between(20 * SECOND, 180 * SECOND);
+    for_so_long(sim, node_slot, length);
+    Some(format!("seat {node_slot} for {} ms", length / MILLISECOND))
+}
+
 pub(super) fn end(sim: &mut Simulator, node_slot: usize, process: u64) {
     if sim.node_slots[node_slot].process == process && sim.node_slots[node_slot].paused {
         sim.node_slots[node_slot].paused = false;

@@ -5,6 +5,7 @@
 //! [`Fact`](crate::check::Fact) for the checkers; what it wants to do becomes an [`Action`] for the
 //! simulator.
 
+mod asserting_client;
 mod fenced_store;
 mod lock_client;
 mod namespace_mover;
@@ -132,6 +133,8 @@ pub(crate) struct ClientHabits {
     pub(crate) repeaters: usize,
     /// Number of administrators that move the paths of the retry clients between namespaces.
     pub(crate) changers: usize,
+    /// Number of clients that assert holds of several namespaces in one call.
+    pub(crate) asserters: usize,
     /// Longest pause between two changes of the policy client.
     pub(crate) policy_pause: SimTime,
     /// Per mille of renewals without domains, which concern all groups.
@@ -192,12 +195,15 @@ enum ClientRole {
     NestedLock(nested_lock_client::NestedLockClient),
     Repeater(retry_client::RetryClient),
     Changer(namespace_mover::NamespaceMover),
+    Asserter(asserting_client::AssertingClient),
 }
 
 impl ClientRole {
     fn seen_by(&self) -> SeenBy {
         match self {
-            ClientRole::Repeater(_) | ClientRole::Changer(_) => SeenBy::Few,
+            ClientRole::Repeater(_) | ClientRole::Changer(_) | ClientRole::Asserter(_) => {
+                SeenBy::Few
+            }
             _ => SeenBy::All,
         }
     }
@@ -257,6 +263,10 @@ impl SimClient {
                 ClientRole::Changer(namespace_mover::NamespaceMover::default()),
                 random,
             );
+        }
+        for _ in 0..plan.habits.asserters {
+            let asserter = asserting_client::AssertingClient::default();
+            add(ClientRole::Asserter(asserter), random);
         }
         clients
     }
@@ -333,6 +343,7 @@ impl SimClient {
             ClientRole::NestedLock(nested_lock_client) => nested_lock_client.wake(env, &mut me),
             ClientRole::Repeater(repeater) => repeater.wake(env, &mut me),
             ClientRole::Changer(changer) => changer.wake(env, &mut me),
+            ClientRole::Asserter(asserter) => asserter.wake(env, &mut me),
         }
     }
 
@@ -386,6 +397,7 @@ impl SimClient {
             }
             ClientRole::Repeater(repeater) => repeater.answered(env, &mut me, &ask, answer),
             ClientRole::Changer(changer) => changer.answered(env, &mut me, &ask, answer),
+            ClientRole::Asserter(asserter) => asserter.answered(env, &mut me, &ask, answer),
             ClientRole::Watcher(_) => {}
         }
     }

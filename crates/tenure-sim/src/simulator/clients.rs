@@ -196,7 +196,7 @@ impl Simulator {
             SimEvent::ToClient {
                 client,
                 ask,
-                answer,
+                answer: Box::new(answer),
             },
         );
     }

@@ -1,10 +1,11 @@
 //! Processes of nodes: start, step, and execution of a step's outputs.
 
 use bytes::Bytes;
+use tenure_log::TruncationKind;
 use tenure_node::replica_view::promises_in;
 use tenure_node::{
     ChangeRefused, Channel, Config, DurableAfter, Input, Membership, Node, NodeId, Output,
-    RequestId, StreamId,
+    RequestId, Role, StreamId,
 };
 
 use super::{SimEvent, Simulator};
@@ -12,7 +13,9 @@ use crate::availability::is_availability_probe;
 use crate::check::Fact;
 use crate::contract_violation::ContractViolation;
 use crate::convergence::is_probe;
+use crate::faults::DiskVerdict;
 use crate::load::SimClient;
+use crate::rare_events::RareEvent;
 use crate::sim_log::{EmptyDisk, SimLog, Unusable};
 use crate::sim_node::{DiskJob, MidStep, NO_STEP};
 use crate::time::{MILLISECOND, SECOND, SimTime};
@@ -36,6 +39,7 @@ impl Simulator {
             }
             node_slot.starts = 0;
             node_slot.needs_new_incarnation = false;
+            node_slot.rotten = None;
             node_slot.suspects.clear();
         }
         let (sim_log, mut recovery, blank) = match SimLog::open(self.node_slots[at].disk.clone()) {
@@ -60,6 +64,8 @@ impl Simulator {
                     format_args!("refuses its disk: {why}"),
                 );
                 self.counts.refused_disks += 1;
+                self.checkers.rare.add(RareEvent::RefusedDisk);
+                self.verdict(at, DiskVerdict::Refused);
                 self.node_slots[at].needs_new_incarnation = true;
                 let expected = self.operator.may_lose.contains(&at);
                 if !expected {
@@ -73,6 +79,28 @@ impl Simulator {
                 return;
             }
         };
+        match sim_log.cut {
+            Some(TruncationKind::Torn) => self.checkers.rare.add(RareEvent::TornTail),
+            Some(TruncationKind::Suspicious) => self.checkers.rare.add(RareEvent::SuspectReplica),
+            None => {}
+        }
+        if self.node_slots[at].rotten.is_some() {
+            let member = self.node_slots[at].member;
+            let found = if sim_log.cut == Some(TruncationKind::Suspicious) {
+                DiskVerdict::Suspect
+            } else if self.checkers.has_forgotten(member, &recovery) {
+                DiskVerdict::Unnoticed
+            } else {
+                DiskVerdict::Intact
+            };
+            self.verdict(at, found);
+            if found == DiskVerdict::Unnoticed {
+                // No log can notice such a fault. Its operator does, and replaces the disk.
+                self.node_slots[at].needs_new_incarnation = true;
+                self.at(self.now + SECOND, SimEvent::Start(at));
+                return;
+            }
+        }
         let nodes: Vec<NodeId> = self
             .node_slots
             .iter()
@@ -115,10 +143,12 @@ impl Simulator {
         let moment = node_slot.clock.moment(self.now);
         let who = node_slot.member;
         match Node::start(config, recovery, moment) {
-            Ok((node, outputs)) => {
+            Ok((mut node, outputs)) => {
                 self.checkers.started(self.now, &node);
+                self.checkers.rare.started(node.standings());
                 self.see_writes(at, &outputs);
-                self.checkers.stepped(self.now, who, &node);
+                let effects = node.take_effects();
+                self.checkers.stepped(self.now, who, &node, &effects);
                 let node_slot = &mut self.node_slots[at];
                 node_slot.suspects = node.suspects().collect();
                 node_slot.node = Some(node);
@@ -138,11 +168,45 @@ impl Simulator {
 
     /// Ends a process and closes its streams.
     pub(crate) fn end_process(&mut self, at: usize) {
+        self.note_end(at);
         let streams: Vec<StreamId> = self.node_slots[at].streams.keys().copied().collect();
         for id in streams {
             self.hang_up(at, id);
         }
         self.node_slots[at].end_process();
+    }
+
+    /// Counts what is rare about the end of a process.
+    fn note_end(&mut self, at: usize) {
+        let others = self.node_slots.iter().enumerate();
+        let up = others.filter(|(other, slot)| *other != at && slot.is_up());
+        let nodes = (up.count(), self.node_slots.len());
+        let slot = &self.node_slots[at];
+        let Some(node) = &slot.node else {
+            return;
+        };
+        let rare = &mut self.checkers.rare;
+        if slot.syncing.is_some() {
+            rare.add(RareEvent::DeathInSync);
+        }
+        if !slot.held.is_empty() {
+            rare.add(RareEvent::UnsentPromises);
+        }
+        let disk = (slot.member.node, slot.member.incarnation);
+        rare.ends(disk, node.standings().zip(node.replicas()), nodes);
+    }
+
+    /// Records what a restarted node finds out about its disk after a storage fault.
+    fn verdict(&mut self, at: usize, found: DiskVerdict) {
+        let Some(fault) = self.node_slots[at].rotten.take() else {
+            return;
+        };
+        let row = (fault.kind().name(), found.name());
+        *self.counts.verdicts.entry(row).or_default() += 1;
+        if !fault.expected().contains(&found) {
+            let what = format!("seat {at} after {}: {}", row.0, row.1);
+            self.checkers.object("disk", self.now, what);
+        }
     }
 
     /// Sends an input about one node to all other running nodes.
@@ -161,10 +225,13 @@ impl Simulator {
         if !node_slot.is_up() {
             return;
         }
+        if let Input::Transfer { group, .. } = &input {
+            self.checkers.rare.transfer(self.now, *group);
+        }
         node_slot.inbox.push(input);
         if !node_slot.paused {
             // 30 us: inputs that arrive within this time are handled in one step.
-            let soon = self.now + 30;
+            let soon = self.now + node_slot.starved.max(30);
             self.step_at(at, soon);
         }
     }
@@ -182,7 +249,11 @@ impl Simulator {
         if let Some(node) = &node_slot.node
             && !node_slot.paused
         {
-            let wait = node_slot.clock.takes(node.wake_in() * MILLISECOND).max(50);
+            let wait = node_slot
+                .clock
+                .takes(node.wake_in() * MILLISECOND)
+                .max(50)
+                .max(node_slot.starved);
             self.step_at(at, self.now + wait);
         }
     }
@@ -207,10 +278,11 @@ impl Simulator {
         };
         self.counts.steps += 1;
         let outputs = node.step(moment, inputs);
+        let effects = node.take_effects();
         self.see_writes(at, &outputs);
         let node_slot = &mut self.node_slots[at];
         if let Some(node) = &node_slot.node {
-            self.checkers.stepped(now, node_slot.member, node);
+            self.checkers.stepped(now, node_slot.member, node, &effects);
             if !node_slot.suspects.is_empty() {
                 node_slot.suspects = node.suspects().collect();
             }
@@ -321,6 +393,13 @@ impl Simulator {
                         format_args!("stops: {why}"),
                     );
                     self.counts.stops += 1;
+                    let node = self.node_slots[at].node.as_ref();
+                    if node.is_some_and(|node| {
+                        let mut replicas = node.replicas();
+                        replicas.any(|replica| replica.role == Role::Leader)
+                    }) {
+                        self.checkers.rare.add(RareEvent::LeaderStops);
+                    }
                     self.end_process(at);
                     let mut rng = self.random.split();
                     self.node_slots[at].leave_disk(&mut rng);
