@@ -17,6 +17,7 @@
 //! | lease arithmetic of the leader | [`lease`] |
 //! | deadlock detection | [`deadlock`] |
 //! | binary encoding | [`codec`] |
+//! | text of others in text for people | [`text`] |
 
 #![no_std]
 
@@ -43,6 +44,7 @@ mod segment;
 mod slab;
 pub mod space;
 pub mod system;
+pub mod text;
 mod tree;
 pub mod value;
 mod wait_lists;

@@ -73,6 +73,8 @@ mod request;
 mod snapshot;
 mod state_machine;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tenure_core::event::{Event, LockChange};
 use tenure_core::path::Namespace;
@@ -139,6 +141,12 @@ pub enum Input {
     },
     /// Ends all subscriptions of a stream.
     Unsubscribe {
+        /// The stream.
+        id: StreamId,
+    },
+    /// The reader of a watch has taken a [`WatchEvent::Present`]. A watch whose reader does not take
+    /// them gets no more of its snapshot, and is closed after a while.
+    WatchRead {
         /// The stream.
         id: StreamId,
     },
@@ -320,8 +328,8 @@ pub enum WatchEvent {
     Present(Vec<LockChange>),
     /// The snapshot is complete; only changes follow.
     SnapshotEnd,
-    /// Something changed.
-    Changed(LockChange),
+    /// Something changed. All watches of a node share the value.
+    Changed(Arc<LockChange>),
 }
 
 /// The channel to a peer on which a frame is sent.

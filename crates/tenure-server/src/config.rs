@@ -136,6 +136,8 @@ pub struct ClusterConfig {
     pub replication_factor: u64,
     /// Shared secret with which peers authenticate each other (R168 internal authentication).
     pub token: Option<Secret>,
+    /// A second secret that is accepted from peers, for a change of the token without downtime.
+    pub other_token: Option<Secret>,
     /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
     /// Uptime after which a node counts as stable.
@@ -187,8 +189,14 @@ pub struct TransportConfig {
     pub web_listen: Option<SocketAddr>,
     /// Address for HTTP/3; `None` disables it.
     pub h3_listen: Option<SocketAddr>,
-    /// Certificate and key; with `None` a self-signed certificate is made at start.
-    pub tls: Option<TlsFiles>,
+    /// Certificates of the client transports.
+    pub tls: TlsConfig,
+    /// Whether connections without TLS are served beyond loopback, by explicit setting.
+    pub plaintext: PlaintextConsent,
+    /// Whether clients without credentials are served beyond loopback, by explicit setting (R182).
+    pub anonymous: AnonymousConsent,
+    /// Host names, besides those of loopback, under which browsers may use the web port.
+    pub web_hosts: Vec<String>,
     /// Whether HTTP/3 accepts early data.
     pub zero_rtt: ZeroRtt,
     /// Events kept per owner for clients that reconnect.
@@ -199,8 +207,62 @@ pub struct TransportConfig {
     pub request_timeout_ms: u64,
     /// Maximum number of concurrent calls per gRPC connection.
     pub max_concurrent_requests_per_connection: u64,
+    /// Memory that all clients may occupy, in MiB.
+    pub client_memory_mb: u64,
     /// The token that every client must send; `None` admits all clients.
     pub client_token: Option<Secret>,
+}
+
+impl TransportConfig {
+    /// Returns every address on which clients are served, with its key. The exposure check and the
+    /// listeners both use this list, so no port can be opened without the check.
+    pub fn sockets(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        [
+            ("listen", Some(self.listen)),
+            ("web_listen", self.web_listen),
+            ("h3_listen", self.h3_listen),
+        ]
+        .into_iter()
+        .filter_map(|(key, address)| Some((key, address?)))
+    }
+}
+
+/// Whether connections without TLS are served beyond loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaintextConsent {
+    /// They are served: `allow_plaintext = true`.
+    Given,
+    /// They are refused.
+    No,
+}
+
+/// Whether clients without credentials are served beyond loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnonymousConsent {
+    /// They are served: `allow_anonymous = true`.
+    Given,
+    /// They are refused.
+    No,
+}
+
+/// Certificates of the client transports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Certificate and key; with `None` a self-signed certificate is kept in the data directory.
+    pub files: Option<TlsFiles>,
+    /// PEM of the authorities whose client certificates are accepted; `None` asks for none.
+    pub client_authority: Option<PathBuf>,
+    /// The oldest version of TLS that is served.
+    pub min_version: TlsVersion,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V12,
+    /// TLS 1.3.
+    V13,
 }
 
 /// Whether HTTP/3 accepts early data.
@@ -212,7 +274,7 @@ pub enum ZeroRtt {
     Off,
 }
 
-/// Certificate and key of the web transports.
+/// Certificate and key of the client transports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// PEM chain.
@@ -279,18 +341,34 @@ pub struct LocalEndpoint {
     pub listen: SocketAddr,
     /// The token that clients must send.
     pub client_token: Option<Secret>,
+    /// The certificate to expect, if the port serves no plaintext: its file, or `None` for the
+    /// self-signed one in the data directory.
+    pub tls: Option<Option<PathBuf>>,
+    /// The data directory.
+    pub data_dir: PathBuf,
 }
 
 impl LocalEndpoint {
     /// Reads only the keys that a health check needs. Mistakes in other keys are ignored: the
     /// daemon reports them.
-    pub fn from_settings(settings: RawSettings) -> Result<LocalEndpoint, ConfigError> {
+    pub fn from_settings(
+        settings: RawSettings,
+        machine: &MachineDefaults,
+    ) -> Result<LocalEndpoint, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
         let bare = w.is_bare();
         let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
+        let listen = w.address("listen", address);
+        let client_token = w.secret("client_auth_token");
+        let certificate = w.optional_text("tls_cert_path").map(PathBuf::from);
+        let in_clear = listen.ip().is_loopback()
+            || w.flag("allow_plaintext", false)
+            || (client_token.is_none() && w.flag("allow_anonymous", false));
         let listen_endpoint = LocalEndpoint {
-            listen: w.address("listen", address),
-            client_token: w.secret("client_auth_token"),
+            listen,
+            client_token,
+            tls: (!in_clear).then_some(certificate),
+            data_dir: w.text("data_dir", &default_data_dir(bare, machine)).into(),
         };
         w.so_far()?;
         Ok(listen_endpoint)
@@ -380,16 +458,15 @@ impl Config {
             (false, false) => BootstrapConfig::Join,
         };
         let token = w.secret("internal_auth_token");
-        if let Some(token) = &token
-            && (token.reveal().len() < 32
-                || !token.reveal().bytes().all(|b| (0x21..0x7f).contains(&b)))
-        {
-            let hint = "make one with: openssl rand -hex 32";
+        check_internal_token(&mut w, "internal_auth_token", token.as_ref());
+        let other_token = w.secret("internal_auth_token_also");
+        check_internal_token(&mut w, "internal_auth_token_also", other_token.as_ref());
+        if other_token.is_some() && token.is_none() {
             w.mistake(
-                "internal_auth_token",
-                "(secret)",
-                "must be 32 visible ASCII characters or more",
-                hint,
+                "internal_auth_token_also",
+                "",
+                "needs internal_auth_token",
+                "it is a second token that peers may use while the token is changed",
             );
         }
         // R168 (internal authentication): without a token a node cannot meet others.
@@ -429,6 +506,7 @@ impl Config {
             gossip_send_queue: w.number("gossip_send_queue_depth", 1024, 1..=1_000_000),
             replication_factor,
             token,
+            other_token,
             peer_tls,
             stability_window_secs: w.number("stability_window_secs", 30, 0..=86_400),
             eviction_window_secs: w.number("eviction_window_secs", 60, 0..=86_400),
@@ -436,29 +514,10 @@ impl Config {
             max_concurrent_reconciles: w.number("max_concurrent_reconciles", 4, 1..=1024),
         };
 
-        let tls = match (
-            w.optional_text("tls_cert_path"),
-            w.optional_text("tls_key_path"),
-        ) {
-            (Some(certificate), Some(key)) => Some(TlsFiles {
-                certificate: certificate.into(),
-                key: key.into(),
-            }),
-            (None, None) => None,
-            (certificate, _) => {
-                let lonely = if certificate.is_some() {
-                    "tls_key_path"
-                } else {
-                    "tls_cert_path"
-                };
-                w.mistake(
-                    lonely,
-                    "",
-                    "is missing",
-                    "set both certificate and key, or neither",
-                );
-                None
-            }
+        let tls = TlsConfig {
+            files: tls_files(&mut w),
+            client_authority: w.optional_text("tls_client_ca_path").map(PathBuf::from),
+            min_version: tls_version(&mut w),
         };
         let transports = TransportConfig {
             listen: w.address("listen", bind(50051)),
@@ -466,6 +525,17 @@ impl Config {
             web_listen: w.optional_address("web_listen", web_default),
             h3_listen: w.optional_address("h3_listen", web_default),
             tls,
+            plaintext: if w.flag("allow_plaintext", false) {
+                PlaintextConsent::Given
+            } else {
+                PlaintextConsent::No
+            },
+            anonymous: if w.flag("allow_anonymous", false) {
+                AnonymousConsent::Given
+            } else {
+                AnonymousConsent::No
+            },
+            web_hosts: w.list("web_hosts"),
             zero_rtt: if w.flag("web_zero_rtt", true) {
                 ZeroRtt::ReadsOnly
             } else {
@@ -479,28 +549,10 @@ impl Config {
                 256,
                 1..=1_000_000,
             ),
+            client_memory_mb: w.number("client_memory_mb", 1024, 16..=1_048_576),
             client_token: w.secret("client_auth_token"),
         };
-        // R182: a port beyond loopback needs a client token, or the explicit consent to anonymous
-        // clients.
-        let anonymous = w.flag("allow_anonymous", false);
-        for (key, address) in [
-            ("listen", Some(transports.listen)),
-            ("web_listen", transports.web_listen),
-        ] {
-            let exposed = address.filter(|address| !address.ip().is_loopback());
-            if let Some(address) = exposed
-                && transports.client_token.is_none()
-                && !anonymous
-            {
-                w.mistake(
-                    key,
-                    &address.to_string(),
-                    "is reachable from other machines, and clients need no token",
-                    "set client_auth_token (with TLS), or set allow_anonymous = true",
-                );
-            }
-        }
+        check_exposure(&mut w, &transports);
         let log = LogConfig {
             level: w.text("log_level", "info"),
             file: w.optional_text("log_file").map(PathBuf::from),
@@ -541,6 +593,103 @@ fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
 pub(crate) fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
+}
+
+fn tls_files(w: &mut raw::SettingsReader) -> Option<TlsFiles> {
+    let paths = ["tls_cert_path", "tls_key_path"].map(|key| w.optional_text(key));
+    let missing = match paths {
+        [Some(certificate), Some(key)] => {
+            return Some(TlsFiles {
+                certificate: certificate.into(),
+                key: key.into(),
+            });
+        }
+        [None, None] => return None,
+        [Some(_), None] => "tls_key_path",
+        [None, Some(_)] => "tls_cert_path",
+    };
+    let hint = "set both certificate and key, or neither";
+    w.mistake(missing, "", "is missing", hint);
+    None
+}
+
+fn tls_version(w: &mut raw::SettingsReader) -> TlsVersion {
+    match w.text("tls_min_version", "1.2").as_str() {
+        "1.2" => TlsVersion::V12,
+        "1.3" => TlsVersion::V13,
+        other => {
+            w.mistake("tls_min_version", other, "must be 1.2 or 1.3", "");
+            TlsVersion::V13
+        }
+    }
+}
+
+/// R182: a port beyond loopback needs client credentials, or the explicit consent to anonymous
+/// clients.
+fn check_exposure(w: &mut raw::SettingsReader, transports: &TransportConfig) {
+    match (transports.web_listen, transports.h3_listen) {
+        (None, Some(h3)) => {
+            let hint = "HTTP/3 serves what the web port serves: set web_listen too";
+            w.mistake("h3_listen", &h3.to_string(), "needs web_listen", hint);
+        }
+        (Some(web), Some(h3)) if web.ip() != h3.ip() => {
+            let problem = format!("must have the IP address of web_listen, {}", web.ip());
+            let hint = "HTTP/3 serves what the web port serves";
+            w.mistake("h3_listen", &h3.to_string(), &problem, hint);
+        }
+        _ => {}
+    }
+    for (key, address) in transports.sockets() {
+        if address.ip().is_loopback() {
+            continue;
+        }
+        match &transports.client_token {
+            Some(token) if is_guessable(token.reveal()) => w.mistake(
+                "client_auth_token",
+                "(secret)",
+                &format!("is too short for {key} = {address}, which other machines can reach"),
+                MAKE_TOKEN,
+            ),
+            None if transports.anonymous == AnonymousConsent::No
+                && transports.tls.client_authority.is_none() =>
+            {
+                w.mistake(
+                    key,
+                    &address.to_string(),
+                    "is reachable from other machines, and clients need no token",
+                    "set client_auth_token, or set allow_anonymous = true",
+                )
+            }
+            _ => {}
+        }
+    }
+}
+
+const MAKE_TOKEN: &str = "make one with: openssl rand -hex 32";
+
+fn check_internal_token(w: &mut raw::SettingsReader, key: &str, token: Option<&Secret>) {
+    let Some(token) = token.map(Secret::reveal) else {
+        return;
+    };
+    if token.len() < 32 || !token.bytes().all(|b| (0x21..0x7f).contains(&b)) {
+        let problem = "must be 32 visible ASCII characters or more";
+        w.mistake(key, "(secret)", problem, MAKE_TOKEN);
+    } else if is_guessable(token) {
+        w.mistake(key, "(secret)", "can be guessed", MAKE_TOKEN);
+    }
+}
+
+/// Whether a secret has less than 128 bits: counted by its length and its alphabet, 4 bits for a
+/// hexadecimal digit and at most 6 for another character. A random secret of that length has ten
+/// different characters or more; `aaaa…` has not.
+fn is_guessable(secret: &str) -> bool {
+    let bits = if secret.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        4
+    } else {
+        6
+    };
+    let different: std::collections::BTreeSet<char> = secret.chars().collect();
+    secret.chars().count() * bits < 128 || different.len() < 10
 }
 
 fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {

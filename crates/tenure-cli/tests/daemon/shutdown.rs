@@ -142,7 +142,7 @@ async fn a_polite_end_does_not_wait_for_everybody() {
         .into_inner();
     // Half a request, and an idle connection.
     let mut half = TcpStream::connect(daemon.web).unwrap();
-    half.write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-type: application/json\r\n\r\n{").unwrap();
+    half.write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-type: application/json\r\n\r\n{").unwrap();
     let mut silent = TcpStream::connect(daemon.web).unwrap();
     let mut calls = tokio::task::JoinSet::new();
     for n in 0..4 {

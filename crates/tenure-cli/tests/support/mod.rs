@@ -131,7 +131,7 @@ impl Daemon {
     /// One call with any body.
     pub(crate) fn post_raw(&self, url: &str, kind: &str, body: &[u8]) -> (u16, Value) {
         let head = format!(
-            "POST {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: {kind}\r\n\
+            "POST {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: {kind}\r\n\
              content-length: {}\r\n\r\n",
             body.len()
         );
@@ -143,13 +143,14 @@ impl Daemon {
     /// A GET.
     pub(crate) fn get(&self, url: &str) -> (u16, Value) {
         self.exchange(
-            format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
+            format!("GET {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
         )
     }
 
     /// A GET that is not answered in JSON: head and body.
     pub(crate) fn get_text(&self, url: &str) -> (String, String) {
-        let request = format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let answer = self.raw(request.as_bytes());
         let text = String::from_utf8(answer).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -180,7 +181,7 @@ impl Daemon {
 }
 
 /// Ports that the system chooses, and few groups.
-fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
+pub(crate) fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
     command
         .env("TENURE_DATA_DIR", data)
         .env("TENURE_LISTEN", "127.0.0.1:0")

@@ -2,9 +2,11 @@
 //! factor), R166 (draining a node)).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use futures_util::Stream;
 use tenure_cluster::{ClusterReport, Draining, GroupReport, Handle};
 use tenure_node::{GroupId, NodeId, ReplicaId};
@@ -75,6 +77,7 @@ impl Cluster for AdminService {
         &self,
         request: Request<DrainRequest>,
     ) -> Result<Response<DrainResponse>, Status> {
+        let peer = peer(&request);
         let request = request.into_inner();
         let wanted = if request.undo {
             Draining::No
@@ -88,6 +91,7 @@ impl Cluster for AdminService {
             action = "drain",
             node = request.node,
             undo = request.undo,
+            peer,
             result = result(&drained),
         );
         drained.map_err(Status::failed_precondition)?;
@@ -98,6 +102,7 @@ impl Cluster for AdminService {
         &self,
         request: Request<RemoveRequest>,
     ) -> Result<Response<RemoveResponse>, Status> {
+        let peer = peer(&request);
         let request = request.into_inner();
         let node = node_id(request.node)?;
         let removed = self.node.remove(node).await;
@@ -105,6 +110,7 @@ impl Cluster for AdminService {
             target: "audit",
             action = "remove",
             node = request.node,
+            peer,
             result = result(&removed),
         );
         removed.map_err(Status::failed_precondition)?;
@@ -117,7 +123,10 @@ impl Cluster for AdminService {
         &self,
         request: Request<BackupRequest>,
     ) -> Result<Response<Self::BackupStream>, Status> {
+        let peer = peer(&request);
         let wanted = request.into_inner().groups;
+        // A backup contains every owner and every path.
+        tracing::warn!(target: "audit", action = "backup", groups = wanted.len(), peer);
         let status = self.node.status().await;
         let status = status.ok_or_else(|| self.gone())?;
         let led = status.groups.into_iter().filter(|group| group.serves);
@@ -153,6 +162,12 @@ impl Cluster for AdminService {
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
+}
+
+/// Returns the client's address for the audit log.
+fn peer<T>(request: &Request<T>) -> Option<String> {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    peer.map(|peer| peer.0.to_string())
 }
 
 /// Returns the result of an operation for the audit log.

@@ -1,5 +1,5 @@
-//! Client authentication: one bearer token for all clients, if one is configured. Default: none
-//! (R182 (zero configuration)).
+//! Client authentication: one bearer token for all clients, or a client certificate, if they are
+//! configured. Default: none (R182 (zero configuration)).
 
 use std::sync::Arc;
 
@@ -13,20 +13,25 @@ use http::header::{AUTHORIZATION, CONTENT_TYPE};
 use subtle::ConstantTimeEq;
 
 use super::json;
+use super::tls::ClientCertificate;
 use crate::config::Secret;
 use crate::status::{Code, Failure};
 
-/// Checks the bearer token of every request, if one is configured.
+/// Checks the credentials of every request, if any are configured.
 #[derive(Clone)]
 pub struct Authenticator {
     token: Option<Arc<str>>,
+    /// Whether clients can authenticate by certificate.
+    certificates: bool,
 }
 
 impl Authenticator {
-    /// Creates an authenticator for this token. With `None` every request is admitted.
-    pub fn new(token: Option<&Secret>) -> Authenticator {
+    /// Creates an authenticator for a token and, if `certificates`, for client certificates. Without
+    /// either, every request is admitted.
+    pub fn new(token: Option<&Secret>, certificates: bool) -> Authenticator {
         Authenticator {
             token: token.map(|token| Arc::from(token.reveal())),
+            certificates,
         }
     }
 
@@ -36,23 +41,24 @@ impl Authenticator {
         reason = "the error is the response, created once and sent"
     )]
     pub(crate) fn admit<B>(&self, request: &http::Request<B>) -> Result<(), Response> {
-        match &self.token {
-            None => Ok(()),
-            Some(token) => admit(token, request.headers()),
+        if self.token.is_none() && !self.certificates {
+            return Ok(());
         }
+        // The TLS layer has checked the certificate against the configured authorities.
+        if request.extensions().get::<ClientCertificate>().is_some() {
+            return Ok(());
+        }
+        admit(self.token.as_deref(), request.headers())
     }
 
     /// Adds the check in front of routes.
     pub fn wrap(&self, routes: Router) -> Router {
-        match &self.token {
-            None => routes,
-            Some(token) => routes.layer(middleware::from_fn_with_state(Arc::clone(token), check)),
-        }
+        routes.layer(middleware::from_fn_with_state(self.clone(), check))
     }
 }
 
-async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> Response {
-    match admit(&token, request.headers()) {
+async fn check(State(guard): State<Authenticator>, request: Request, next: Next) -> Response {
+    match guard.admit(&request) {
         Ok(()) => next.run(request).await,
         Err(refused) => refused,
     }
@@ -62,14 +68,16 @@ async fn check(State(token): State<Arc<str>>, request: Request, next: Next) -> R
     clippy::result_large_err,
     reason = "the error is the response, created once and sent"
 )]
-fn admit(token: &str, headers: &HeaderMap) -> Result<(), Response> {
+fn admit(token: Option<&str>, headers: &HeaderMap) -> Result<(), Response> {
     let shown = headers.get(AUTHORIZATION).map(|value| value.as_bytes());
     let shown = shown.and_then(|value| {
         let (scheme, rest) = value.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then_some(rest)
     });
     // Constant time, so that response times do not reveal how many bytes were right.
-    if shown.is_some_and(|shown| bool::from(shown.ct_eq(token.as_bytes()))) {
+    let is_right =
+        |shown: &[u8]| token.is_some_and(|token| bool::from(shown.ct_eq(token.as_bytes())));
+    if shown.is_some_and(is_right) {
         return Ok(());
     }
     let failure = Failure::new(

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -19,9 +19,10 @@ use tower::service_fn;
 
 use super::MESSAGE;
 use super::h2_body::RequestBody;
+use super::memory_budget::Charge;
 use super::tcp::stopped;
 use crate::convert;
-use crate::events::{self, EventHub};
+use crate::events::EventHub;
 use crate::handlers::acquire::{Chunks, acquire_chunks, acquired};
 use crate::handlers::{self, HEALTH_TIMEOUT};
 use crate::rpc::{Facts, Outcome};
@@ -58,6 +59,7 @@ impl Grpc {
         &self,
         headers: &HeaderMap,
         requests: RequestBody,
+        memory: Charge,
     ) -> Session<RequestBody> {
         let measured = self.telemetry.begin(Transport::Grpc, Rpc::Session, headers);
         measured.end_with(tonic::Code::Ok);
@@ -67,6 +69,7 @@ impl Grpc {
             telemetry: self.telemetry.clone(),
             timeout: deadline(headers, self.timeout),
             stopped: Box::pin(stopped(self.stop.clone())),
+            memory,
         };
         Session::new(means, requests)
     }
@@ -131,6 +134,7 @@ impl Grpc {
         mut stream: Streaming<v1::AcquireRequest>,
         deadline: Duration,
     ) -> Result<v1::AcquireResponse, Status> {
+        let begun = Instant::now();
         let mut chunks = Chunks::default();
         let collected = async {
             while let Some(chunk) = stream.message().await? {
@@ -146,7 +150,9 @@ impl Grpc {
                 ));
             }
         }
-        let answer = handlers::ask(&self.node, Box::new(acquire_chunks(chunks)?), deadline).await;
+        // The time in which the chunks arrived is part of the deadline.
+        let left = deadline.saturating_sub(begun.elapsed());
+        let answer = handlers::ask(&self.node, Box::new(acquire_chunks(chunks)?), left).await;
         Ok(acquired(Outcome {
             answer,
             facts: Facts::default(),
@@ -164,7 +170,7 @@ impl Grpc {
             .begin(Transport::Grpc, Rpc::Subscribe, headers);
         let owner = convert::owner(&request.get_ref().owner_id);
         measured.end(&owner);
-        let events = self.events.subscribe(owner?);
+        let events = self.events.subscribe(owner?)?;
         let stream = events.map(|event| match event {
             Ok(event) => Ok(convert::event_out(&event)),
             Err(failure) => Err(failure.into()),
@@ -181,7 +187,7 @@ impl Grpc {
         let request = request.get_ref();
         let prefix = convert::namespace(&request.prefix);
         measured.end(&prefix);
-        let changes = events::watch(&self.node, prefix?, request.snapshot);
+        let changes = self.events.watch(prefix?, request.snapshot)?;
         let stream = changes.map(|change| change.map_err(Status::from));
         Ok(Response::new(self.until_stop(stream)))
     }

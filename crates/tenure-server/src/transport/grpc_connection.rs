@@ -32,22 +32,27 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::connection::{GrpcConnection, GrpcPort, OpKind, Permits, grpc_response, kind_of};
+use super::client_stream::ClientStream;
+use super::connection::{
+    Client, GrpcConnection, GrpcPort, OpKind, Permits, grpc_response, kind_of,
+};
 use super::h2_body::{self, RequestBody};
+use super::memory_budget::{Charge, ConnectionBudget};
 use super::preface_timeout::PrefaceTimeout;
-use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
+use super::tcp::{self, HANDSHAKE, PING_ANSWER, PING_EVERY, PlaintextPolicy, stopped};
 use crate::handlers;
 use crate::in_flight::InFlight;
 use crate::rpc::{Facts, Outcome, Unary};
 use crate::status::Failure;
 use crate::telemetry::{Span, Transport};
 
-/// Maximum concurrent streams per connection: waiting calls and open subscriptions.
-const STREAMS: u32 = 65_536;
+/// Maximum concurrent streams per connection: waiting calls and open subscriptions. A client with
+/// more in flight uses a Session, or several connections.
+const STREAMS: u32 = 1024;
 /// Flow-control windows: bytes that a client may send before they are read, per stream and in
 /// total.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Maximum size of a request's head in bytes.
 const HEAD: u32 = 16 << 10;
 /// Maximum bytes per stream that wait to be sent.
@@ -60,21 +65,36 @@ pub(crate) async fn serve(
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) {
-    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
-    let _ = stream.set_nodelay(true);
-    keep_alive(&stream);
+    let Some(memory) = ConnectionBudget::open(&port.memory) else {
+        return tracing::debug!(%peer, "closed: the memory for clients is used up");
+    };
+    let Some(stream) = tcp::open(stream, port.tls.grpc()).await else {
+        return;
+    };
+    let client = Client {
+        peer,
+        certificate: stream.certificate(),
+        plain: if stream.is_encrypted() {
+            PlaintextPolicy::Served
+        } else {
+            port.plain
+        },
+    };
     let handshake = h2::server::Builder::new()
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEAD)
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .handshake(PrefaceTimeout::new(stream, HANDSHAKE));
-    let connection = match handshake.await {
+    let mut connection = match handshake.await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = ServedConnection::new(connection, port, peer);
+    if memory.widen(CONNECTION_WINDOW as usize) {
+        connection.set_target_window_size(CONNECTION_WINDOW);
+    }
+    let client = GrpcConnection::new(&port, client, memory);
+    let mut served = ServedConnection::new(connection, client);
     // `biased`: the connection is polled before `stop`, so a request that has arrived is still
     // served.
     tokio::select! {
@@ -90,11 +110,15 @@ struct Arrived {
     unary: &'static Unary,
     headers: HeaderMap,
     deadline: Duration,
+    charge: Charge,
     respond: SendResponse<Bytes>,
 }
 
 /// A unary call that is submitted to the node.
 struct PendingCall {
+    /// The memory of the call, until it is answered: a node that hangs must not collect calls
+    /// without a limit.
+    _charge: Charge,
     unary: &'static Unary,
     facts: Facts,
     begun: Instant,
@@ -109,9 +133,11 @@ type Waited = (Arrived, Permits, Bytes);
 /// A future of this connection: a waiting unary call, a stream, or another service.
 type OtherCall = Pin<Box<dyn Future<Output = Option<Waited>> + Send>>;
 
+type ClientConnection = Connection<PrefaceTimeout<ClientStream>, Bytes>;
+
 /// A gRPC connection with its calls in flight.
 struct ServedConnection {
-    connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
+    connection: ClientConnection,
     client: GrpcConnection,
     calls: CallBatch,
     under_way: InFlight<PendingCall>,
@@ -122,17 +148,13 @@ struct ServedConnection {
 }
 
 impl ServedConnection {
-    fn new(
-        mut connection: Connection<PrefaceTimeout<TcpStream>, Bytes>,
-        port: Arc<GrpcPort>,
-        peer: SocketAddr,
-    ) -> ServedConnection {
+    fn new(mut connection: ClientConnection, client: GrpcConnection) -> ServedConnection {
         ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // The event buffer is not used: unary calls listen to no owner.
-            calls: port.node.calls(1),
-            client: GrpcConnection::new(&port, peer),
+            calls: client.port().node.calls(1),
+            client,
             under_way: InFlight::default(),
             heard: Vec::new(),
             others: FuturesUnordered::new(),
@@ -202,16 +224,16 @@ impl ServedConnection {
         now: Instant,
         cx: &mut Context<'_>,
     ) {
-        let request = request.map(RequestBody::new);
+        let mut request = request.map(RequestBody::new);
         // Authentication comes first, for known and unknown RPCs alike.
-        let deadline = match self.client.admit(&request) {
-            Ok(deadline) => deadline,
+        let (deadline, charge) = match self.client.admit(&mut request) {
+            Ok(admitted) => admitted,
             Err(refused) => return self.other(async move { refused }, respond),
         };
         let unary = match kind_of(&request) {
             Ok(OpKind::Unary(unary)) => unary,
             Ok(kind) => {
-                let served = self.client.clone().serve(kind, request, deadline);
+                let served = self.client.clone().serve(kind, request, deadline, charge);
                 return self.other(served, respond);
             }
             Err(status) => {
@@ -220,11 +242,18 @@ impl ServedConnection {
             }
         };
         let (head, body) = request.into_parts();
-        let mut body = self.client.limited(body, deadline);
+        let mut body = match self.client.limited(body, deadline) {
+            Ok(body) => body,
+            Err(status) => {
+                let _ = refuse(&mut respond, status);
+                return;
+            }
+        };
         let mut arrived = Arrived {
             unary,
             headers: head.headers,
             deadline,
+            charge,
             respond,
         };
         // Polled once and dropped: `read` keeps its progress in `body`, so `wait` continues from
@@ -257,8 +286,13 @@ impl ServedConnection {
             unary,
             headers,
             deadline,
+            mut charge,
             mut respond,
         } = arrived;
+        if let Err(full) = charge.grow(message.len()) {
+            let _ = refuse(&mut respond, full);
+            return;
+        }
         let asked = match (unary.parse)(message) {
             Ok(asked) => asked,
             Err(error) => {
@@ -267,6 +301,7 @@ impl ServedConnection {
             }
         };
         let mut call = PendingCall {
+            _charge: charge,
             unary,
             facts: Facts::default(),
             begun: now,
@@ -307,6 +342,7 @@ impl ServedConnection {
 
     fn answer(&self, call: PendingCall, answer: Result<Answer, Failure>, now: Instant) {
         let PendingCall {
+            _charge,
             unary,
             facts,
             begun,

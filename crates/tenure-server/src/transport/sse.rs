@@ -20,7 +20,7 @@ use tokio_stream::StreamExt;
 
 use super::json::{error, refuse};
 use crate::convert;
-use crate::events::{self, EventHub};
+use crate::events::EventHub;
 use crate::status::{Code, Failure};
 
 /// A comment line is sent after this time without output, so that proxies keep the connection open.
@@ -31,8 +31,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub struct Sse {
     /// Subscriptions to owner events.
     pub events: EventHub,
-    /// The node, used by watches.
-    pub node: tenure_cluster::Handle,
     /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
     pub stop: watch::Receiver<bool>,
 }
@@ -82,7 +80,10 @@ async fn owner_events(
         .or(after)
         .filter(|position| *position <= newest_possible_id());
     let details = query.details.as_deref() == Some("1");
-    let (old, live) = sse.events.resume(owner, position).await;
+    let (old, live) = match sse.events.resume(owner, position).await {
+        Ok(resumed) => resumed,
+        Err(failure) => return error(&failure),
+    };
     let lines =
         tokio_stream::iter(old.into_iter().map(Ok))
             .chain(live)
@@ -133,7 +134,11 @@ async fn watch_changes(State(sse): State<Sse>, Query(query): Query<WatchQuery>) 
         Err(failure) => return error(&failure),
     };
     let snapshot = matches!(query.snapshot.as_deref(), Some("1" | "true"));
-    let changes = events::watch(&sse.node, prefix, snapshot).map(|change| match change {
+    let changes = match sse.events.watch(prefix, snapshot) {
+        Ok(changes) => changes,
+        Err(failure) => return error(&failure),
+    };
+    let changes = changes.map(|change| match change {
         Ok(change) => {
             let id = change.id;
             match serde_json::to_string(&change) {

@@ -11,6 +11,7 @@ mod acquire;
 mod client;
 mod connection;
 mod convert;
+mod credentials;
 mod inspect;
 mod owner;
 mod policies;

@@ -14,9 +14,8 @@ use tonic::transport::Channel;
 use tonic::{Code, Request, Response, Status};
 
 pub(super) use super::connection::{Answer, Op};
-use super::connection::{
-    Connection, ConnectionEvent, Credentials, EventHandler, NoAnswer, refused,
-};
+use super::connection::{Connection, ConnectionEvent, EventHandler, NoAnswer, refused};
+use super::credentials::Credentials;
 use super::owner::{Owner, OwnerKind};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
@@ -120,9 +119,10 @@ pub(super) fn new_key() -> String {
 
 impl DaemonClient {
     pub(crate) fn new(nodes: Vec<Endpoint>, access: &DaemonAccess) -> Result<DaemonClient, Error> {
+        let credentials = Credentials::new(&nodes, access)?;
         Ok(DaemonClient(Arc::new(ClientInner {
             nodes,
-            credentials: Credentials::new(access)?,
+            credentials,
             link: tokio::sync::Mutex::default(),
             owners: Mutex::default(),
         })))
@@ -267,7 +267,7 @@ impl DaemonClient {
         each_try: Duration,
     ) -> Result<Q::Answer, CallFailure> {
         let link = self.link().await?;
-        let request = self.0.credentials.sign(message);
+        let request = self.0.credentials.sign(&link.node, message);
         let call = Q::call(link.calls.clone(), request);
         let status = match tokio::time::timeout(each_try, call).await {
             Ok(Ok(answer)) => return Ok(answer.into_inner()),

@@ -10,84 +10,25 @@ use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Target, Identity};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::transport::{Channel, Endpoint as Target};
+use tonic::{Code, Status, Streaming};
 
 pub(super) use v1::session_request::Op;
 pub(super) use v1::session_response::Result as Answer;
 
+use super::credentials::Credentials;
 use crate::endpoint::Endpoint;
-use crate::error::Error;
-use crate::tenure::DaemonAccess;
 
 /// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
 /// HTTP/2 keep-alive: interval of pings, and time limit for the answer.
 const PING: Duration = Duration::from_secs(10);
 const PONG: Duration = Duration::from_secs(5);
+/// Maximum size of an answer in bytes: a list of locks may be larger than the default of 4 MiB, but
+/// a server must not be able to fill the memory of its client.
+const LONGEST_ANSWER: usize = 256 << 20;
 /// Capacity of the queue of outgoing requests.
 const BUFFER: usize = 256;
-
-/// Credentials of this client, read and checked once.
-#[derive(Clone)]
-pub(super) struct Credentials {
-    tls: Option<ClientTlsConfig>,
-    token: Option<MetadataValue<Ascii>>,
-}
-
-impl Credentials {
-    pub(super) fn new(access: &DaemonAccess) -> Result<Credentials, Error> {
-        let read = |file: &std::path::Path| {
-            std::fs::read(file).map_err(|error| {
-                Error::input(
-                    file.display().to_string(),
-                    format!("cannot be read: {error}"),
-                )
-            })
-        };
-        let token = match &access.token {
-            Some(token) => match format!("Bearer {token}").parse::<MetadataValue<Ascii>>() {
-                Ok(mut value) => {
-                    value.set_sensitive(true);
-                    Some(value)
-                }
-                Err(_) => {
-                    return Err(Error::input(
-                        "the client token",
-                        "has characters that no header can carry",
-                    ));
-                }
-            },
-            None => None,
-        };
-        if !access.tls {
-            return Ok(Credentials { tls: None, token });
-        }
-        let mut tls = ClientTlsConfig::new();
-        tls = match &access.authority {
-            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
-            None => tls.with_native_roots(),
-        };
-        if let Some((certificate, key)) = &access.identity {
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
-        }
-        Ok(Credentials {
-            tls: Some(tls),
-            token,
-        })
-    }
-
-    pub(super) fn sign<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request
-                .metadata_mut()
-                .insert("authorization", token.clone());
-        }
-        request
-    }
-}
 
 /// What a connection reports.
 pub(super) enum ConnectionEvent {
@@ -102,6 +43,8 @@ pub(super) type EventHandler = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 
 /// A session, open or broken.
 pub(super) struct Connection {
+    /// The node at the other end.
+    pub(super) node: Endpoint,
     /// For calls that the session does not carry.
     pub(super) calls: PathLockClient<Channel>,
     requests: mpsc::Sender<v1::SessionRequest>,
@@ -132,37 +75,31 @@ impl Connection {
         on_update: EventHandler,
     ) -> Result<Connection, NoAnswer> {
         let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
-        let scheme = if credentials.tls.is_some() {
-            "https"
-        } else {
-            "http"
-        };
-        let target = Target::from_shared(format!("{scheme}://{node}"))
+        let target = Target::from_shared(format!("http://{node}"))
             .map_err(|error| broken(error.to_string()))?
             .connect_timeout(CONNECT)
             .tcp_nodelay(true)
             .http2_keep_alive_interval(PING)
             .keep_alive_timeout(PONG)
             .keep_alive_while_idle(true);
-        let target = match &credentials.tls {
-            Some(tls) => target
-                .tls_config(tls.clone())
-                .map_err(|error| broken(words(&error)))?,
-            None => target,
-        };
         let opening = async {
-            let channel = target
-                .connect()
+            let channel = credentials
+                .connect(node, target)
                 .await
                 .map_err(|error| broken(words(&error)))?;
-            // No limit: a list of locks may be larger than the default of 4 MiB.
-            let mut calls = PathLockClient::new(channel).max_decoding_message_size(usize::MAX);
+            let mut calls = PathLockClient::new(channel).max_decoding_message_size(LONGEST_ANSWER);
             let (requests, outgoing) = mpsc::channel(BUFFER);
-            let stream = credentials.sign(ReceiverStream::new(outgoing));
+            let stream = credentials.sign(node, ReceiverStream::new(outgoing));
             let answers = calls
                 .session(stream)
                 .await
-                .map_err(|status| refused(&status))?;
+                .map_err(|status| match refused(&status) {
+                    NoAnswer::Refused(Code::Unauthenticated, why) => {
+                        let advice = credentials.advice(node);
+                        NoAnswer::Refused(Code::Unauthenticated, format!("{why}{advice}"))
+                    }
+                    other => other,
+                })?;
             Ok((calls, requests, answers.into_inner()))
         };
         // The node may accept the connection and then not answer.
@@ -173,6 +110,7 @@ impl Connection {
         let open: PendingReplies = Arc::new(Mutex::new(Some(HashMap::new())));
         let reader = tokio::spawn(read(answers, Arc::clone(&open), Arc::clone(&on_update)));
         Ok(Connection {
+            node: node.clone(),
             calls,
             requests,
             open,
