@@ -363,7 +363,7 @@ impl LocalEndpoint {
         let certificate = w.optional_text("tls_cert_path").map(PathBuf::from);
         let in_clear = listen.ip().is_loopback()
             || w.flag("allow_plaintext", false)
-            || (client_token.is_none() && w.flag("allow_anonymous", false));
+            || (client_token.is_none() && w.optional_text("tls_client_ca_path").is_none());
         let listen_endpoint = LocalEndpoint {
             listen,
             client_token,

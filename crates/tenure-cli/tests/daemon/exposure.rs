@@ -28,7 +28,7 @@ fn pages_of_other_origins_reach_nothing() {
     let status = |head: &str| {
         let body = r#"{"ownerId":"amy"}"#;
         let request = format!(
-            "POST /v1/forceRelease HTTP/1.1\r\n{head}connection: close\r\ncontent-type: application/json\r\n\
+            "POST /v1/isOwnerAlive HTTP/1.1\r\n{head}connection: close\r\ncontent-type: application/json\r\n\
              content-length: {}\r\n\r\n{body}",
             body.len()
         );

@@ -16,6 +16,8 @@ use serde_json::Value;
 /// A running `tenure serve`. Killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
+    /// What it says after "ready".
+    said: Option<std::thread::JoinHandle<String>>,
     pub(crate) grpc: SocketAddr,
     pub(crate) web: SocketAddr,
     pub(crate) h3: SocketAddr,
@@ -72,7 +74,11 @@ impl Daemon {
             said.push_str(&line);
         };
         let started_in = begun.elapsed();
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let said = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = lines.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
         // What is off has no port.
         let address = |name: &str| {
             let (_, rest) = ready.split_once(name)?;
@@ -80,6 +86,7 @@ impl Daemon {
         };
         Daemon {
             child,
+            said: Some(said),
             grpc: address("grpc").unwrap(),
             web: address("web").unwrap(),
             h3: address("h3").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -114,6 +121,13 @@ impl Daemon {
     pub(crate) fn kill(mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+    }
+
+    /// Waits until it ends by itself. Returns its exit code and its last line.
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        let said = self.said.take().unwrap().join().unwrap();
+        (code, said.lines().last().unwrap_or_default().to_owned())
     }
 
     /// Asks it to end, and returns its exit code.
