@@ -144,8 +144,8 @@ pub enum Input {
         /// The stream.
         id: StreamId,
     },
-    /// The reader of a watch has taken a [`WatchEvent::Present`]. A watch whose reader does not take
-    /// them gets no more of its snapshot, and is closed after a while.
+    /// The reader of a paced watch has taken a [`WatchEvent::Present`]. A watch whose reader does not
+    /// take them gets no more of its snapshot, and is closed after a while.
     WatchRead {
         /// The stream.
         id: StreamId,
@@ -233,6 +233,9 @@ pub enum WatchStart {
     Changes,
     /// With the present holds and waiters.
     Snapshot,
+    /// With the present holds and waiters, as fast as the reader takes them: it answers every
+    /// [`WatchEvent::Present`] with [`Input::WatchRead`].
+    PacedSnapshot,
 }
 
 /// An output of [`Node::step`]. The crate documentation defines the order in which a driver handles

@@ -519,11 +519,15 @@ impl Config {
             client_authority: w.optional_text("tls_client_ca_path").map(PathBuf::from),
             min_version: tls_version(&mut w),
         };
+        let web_listen = w.optional_address("web_listen", web_default);
+        // HTTP/3 serves what the web port serves, so it has no effect alone.
+        let h3_listen = w.optional_address("h3_listen", web_default);
+        let h3_listen = h3_listen.filter(|_| web_listen.is_some());
         let transports = TransportConfig {
             listen: w.address("listen", bind(50051)),
             public_addr: w.text("public_addr", "http://localhost:50051"),
-            web_listen: w.optional_address("web_listen", web_default),
-            h3_listen: w.optional_address("h3_listen", web_default),
+            web_listen,
+            h3_listen,
             tls,
             plaintext: if w.flag("allow_plaintext", false) {
                 PlaintextConsent::Given
@@ -627,17 +631,12 @@ fn tls_version(w: &mut raw::SettingsReader) -> TlsVersion {
 /// R182: a port beyond loopback needs client credentials, or the explicit consent to anonymous
 /// clients.
 fn check_exposure(w: &mut raw::SettingsReader, transports: &TransportConfig) {
-    match (transports.web_listen, transports.h3_listen) {
-        (None, Some(h3)) => {
-            let hint = "HTTP/3 serves what the web port serves: set web_listen too";
-            w.mistake("h3_listen", &h3.to_string(), "needs web_listen", hint);
-        }
-        (Some(web), Some(h3)) if web.ip() != h3.ip() => {
-            let problem = format!("must have the IP address of web_listen, {}", web.ip());
-            let hint = "HTTP/3 serves what the web port serves";
-            w.mistake("h3_listen", &h3.to_string(), &problem, hint);
-        }
-        _ => {}
+    if let (Some(web), Some(h3)) = (transports.web_listen, transports.h3_listen)
+        && web.ip() != h3.ip()
+    {
+        let problem = format!("must have the IP address of web_listen, {}", web.ip());
+        let hint = "HTTP/3 serves what the web port serves";
+        w.mistake("h3_listen", &h3.to_string(), &problem, hint);
     }
     for (key, address) in transports.sockets() {
         if address.ip().is_loopback() {

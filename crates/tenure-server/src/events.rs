@@ -183,7 +183,7 @@ impl EventHub {
     ) -> Result<impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<>, Failure> {
         let place = place(&self.watches, "watches", WATCHES)?;
         let start = if snapshot {
-            WatchStart::Snapshot
+            WatchStart::PacedSnapshot
         } else {
             WatchStart::Changes
         };

@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 
-use crate::config::{AnonymousConsent, Config, FixedConfig, TransportConfig};
+use crate::config::{AnonymousConsent, Config, FixedConfig, PlaintextConsent, TransportConfig};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
 use crate::telemetry::{self, Telemetry};
@@ -204,7 +204,8 @@ impl<'a> Listeners<'a> {
         let quic = self.open_quic(&connections, &routes)?;
         let listen_endpoint = TcpListenerConfig {
             tls: Arc::clone(&self.tls),
-            plain: PlaintextPolicy::of(tcp, self.config.plaintext, PlaintextPolicy::Refused),
+            // Beyond loopback the web port never serves plaintext, by any setting.
+            plain: PlaintextPolicy::of(tcp, PlaintextConsent::No, PlaintextPolicy::Refused),
             streams: WEB_STREAMS,
             window: SMALL_WINDOW,
             node: self.node.clone(),

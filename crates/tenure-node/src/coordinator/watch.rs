@@ -33,9 +33,9 @@ const START_TIMEOUT_MS: u64 = 10_000;
 const PAGE_BYTES: usize = 512 * 1024;
 /// Changes that may wait behind a snapshot; a watcher that is slower starts again.
 const MOST_WAITING: usize = 4096;
-/// Pages that a reader may leave unread before no more are asked for.
-const MOST_UNREAD: usize = 32;
-/// Watches of this node that may receive their snapshots at the same time; others wait.
+/// Pages that the reader of a paced watch may leave unread before no more are asked for.
+const MOST_UNREAD: usize = 8;
+/// Paced watches of this node that may have parts of their snapshots at the same time; others wait.
 const MOST_STARTING: usize = 16;
 /// Holds and waiters that a leader copies into snapshots per tick: about a fifth of its time. A
 /// larger group is copied at once, and the next one waits longer.
@@ -83,10 +83,10 @@ impl Watches {
     /// Returns whether a watch must wait before it asks for its snapshot.
     fn must_wait(&self, watch: &WatchState) -> bool {
         let is_starting = |watch: &&WatchState| {
-            let wants_start = watch.start == WatchStart::Snapshot;
-            wants_start && !watch.heard.is_empty() && !watch.missing.is_empty()
+            let has_begun = !watch.heard.is_empty() && !watch.missing.is_empty();
+            watch.is_paced && (has_begun || watch.unread > 0)
         };
-        watch.start == WatchStart::Snapshot
+        watch.is_paced
             && (watch.unread >= MOST_UNREAD
                 || (watch.heard.is_empty()
                     && self.streams.values().filter(is_starting).count() >= MOST_STARTING))
@@ -108,7 +108,9 @@ struct WatchState {
     /// Per group the leader with its term, and the number of its messages received.
     heard: BTreeMap<GroupId, ((u64, NodeId), u64)>,
     missing: BTreeSet<GroupId>,
-    /// Pages that the reader has not taken yet.
+    /// Whether the reader says when it has taken a page.
+    is_paced: bool,
+    /// Pages that the reader of a paced watch has not taken yet.
     unread: usize,
     /// Leaders to ask for the next page of a group when the reader has taken some.
     next_pages: VecDeque<(NodeId, GroupId)>,
@@ -207,12 +209,18 @@ impl Node {
         let number = self.coordinator.watches.last_number;
         let missing = (0..self.config.cluster.group_count).map(GroupId).collect();
         let since = self.now_ms();
+        let is_paced = start == WatchStart::PacedSnapshot;
+        let start = match start {
+            WatchStart::PacedSnapshot => WatchStart::Snapshot,
+            start => start,
+        };
         self.coordinator.watches.streams.insert(
             id,
             WatchState {
                 number,
                 prefix,
                 start,
+                is_paced,
                 since,
                 heard: BTreeMap::new(),
                 missing,
@@ -320,7 +328,7 @@ impl Node {
         };
         let mut copied = 0;
         let changes = match start {
-            WatchStart::Snapshot => {
+            WatchStart::Snapshot | WatchStart::PacedSnapshot => {
                 let counts = space.counts();
                 copied = usize::try_from(counts.claims + counts.waiters).unwrap_or(usize::MAX);
                 // The watcher asks again.
@@ -564,7 +572,7 @@ impl Node {
         };
         let complete = was_missing && watch.missing.is_empty() && wants_start;
         let is_shown = was_missing && !word.changes.is_empty();
-        if is_shown && word.kind != WatchMessageKind::Changed {
+        if is_shown && watch.is_paced && word.kind != WatchMessageKind::Changed {
             watch.unread += 1;
         }
         if word.kind == WatchMessageKind::Page {
@@ -739,7 +747,7 @@ impl Node {
             .watches
             .streams
             .iter()
-            .filter(|(_, watch)| !watch.missing.is_empty())
+            .filter(|(_, watch)| !watch.missing.is_empty() || watch.unread > 0)
             .map(|(id, watch)| (*id, watch.since))
             .collect();
         for (id, since) in waiting {

@@ -103,9 +103,11 @@ fn exposure_needs_a_word() {
 fn every_port_for_clients_is_checked() {
     let config = read(None, &[]).unwrap();
     let keys = config.effective.iter().map(|entry| entry.key);
-    let keys: Vec<_> = keys.filter(|key| key.ends_with("listen")).collect();
-    let sockets = config.transports.sockets().map(|(key, _)| key);
-    assert_eq!(sockets.collect::<Vec<_>>(), keys);
+    let mut keys: Vec<_> = keys.filter(|key| key.ends_with("listen")).collect();
+    let mut sockets: Vec<_> = config.transports.sockets().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    sockets.sort_unstable();
+    assert_eq!(sockets, keys);
     for exposed in keys {
         let mut file = String::new();
         for key in ["listen", "web_listen", "h3_listen"] {
@@ -130,7 +132,7 @@ fn http3_is_where_the_web_port_is() {
     let other = "listen = '127.0.0.1:1'\nweb_listen = '127.0.0.1:2'\nh3_listen = '127.0.0.2:2'\n";
     assert_eq!(mistakes(Some(other), &[]), ["h3_listen"]);
     let alone = "listen = '127.0.0.1:1'\nh3_listen = '127.0.0.1:2'\n";
-    assert_eq!(mistakes(Some(alone), &[]), ["h3_listen"]);
+    assert_eq!(read(Some(alone), &[]).unwrap().transports.h3_listen, None);
     assert!(read(Some(&other.replace(".2:2", ".1:3")), &[]).is_ok());
 }
 

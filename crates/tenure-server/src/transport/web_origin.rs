@@ -52,7 +52,7 @@ impl OriginRefusal {
         }
     }
 
-    /// What the client is told.
+    /// Returns the message for the client.
     pub(crate) fn text(self) -> &'static str {
         match self {
             OriginRefusal::NoHost => "the request must have exactly one Host",
