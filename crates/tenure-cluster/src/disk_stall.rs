@@ -116,7 +116,7 @@ async fn a_node_whose_disk_hangs_lets_others_lead_and_ends() {
         let answer = acquire(node.handle(), format!("u{number}:/a")).await;
         assert!(matches!(answer, Ok(Answer::Acquire(_))), "{answer:?}");
     }
-    let why = nodes[0].handle().hung().await;
+    let why = nodes[0].handle().ended().await;
     assert!(why.contains("disk"), "{why}");
     assert!(HELD.lock().unwrap().contains(&hanging.0));
     stop(nodes).await;

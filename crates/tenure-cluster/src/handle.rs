@@ -332,12 +332,11 @@ impl Handle {
         answer.await.unwrap_or_else(|_| Err(gone()))
     }
 
-    /// Waits until the node has ended because of a hung disk and returns the reason. The process
-    /// should exit then: a supervisor restarts it, and clients connect to another node.
-    pub async fn hung(&self) -> String {
+    /// Waits until the node has ended and returns the reason. Without an order to stop, the process
+    /// should exit: a supervisor restarts it, and clients connect to another node.
+    pub async fn ended(&self) -> String {
         let mut stopped = self.stopped.subscribe();
-        let is_hung = |reason: &Option<StopReason>| reason.as_ref().is_some_and(|one| one.is_hung);
-        if stopped.wait_for(is_hung).await.is_err() {
+        if stopped.wait_for(Option::is_some).await.is_err() {
             // Not reached: `self` owns the sender.
             std::future::pending::<()>().await;
         }

@@ -17,6 +17,7 @@ mod dial;
 mod frame_mac;
 mod frame_writer;
 mod handshake;
+mod handshake_slots;
 mod incarnations;
 pub(crate) mod persisted_state;
 mod registry;
@@ -108,16 +109,33 @@ pub enum BootstrapMode {
 
 /// The cluster token. `Debug` does not print it.
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret {
+    token: Vec<u8>,
+    other: Option<Vec<u8>>,
+}
 
 impl Secret {
     /// Creates a token from these bytes.
     pub fn new(bytes: &[u8]) -> Secret {
-        Secret(bytes.to_vec())
+        Secret {
+            token: bytes.to_vec(),
+            other: None,
+        }
+    }
+
+    /// Also accepts another token from peers, so that the token can be changed node by node.
+    #[must_use]
+    pub fn or(mut self, other: &[u8]) -> Secret {
+        self.other = Some(other.to_vec());
+        self
     }
 
     pub(crate) fn token(&self) -> TokenKey {
-        TokenKey::new(&self.0)
+        let token = TokenKey::new(&self.token);
+        match &self.other {
+            Some(other) => token.or(other),
+            None => token,
+        }
     }
 }
 
@@ -224,8 +242,8 @@ pub(crate) async fn answer_hello(
     admit: impl AsyncFnOnce(Hello, Result<u8, HandshakeRefusal>) -> Result<u8, String>,
 ) {
     let shaken = async {
-        let (reader, writer) = tls::accepted(tls, stream).await?;
-        connection::answer(reader, writer, mine, token, admit).await
+        let stream = tls::accepted(tls, stream).await?;
+        connection::answer(stream, mine, token, admit).await
     };
     if let Err(error) = shaken.await {
         tracing::debug!("incoming connection: {error}");

@@ -50,14 +50,19 @@ fn facts() -> ClusterConfig {
 
 fn hello() -> Hello {
     let wanted = NodeId::new(2);
-    Hello::new(
+    let hello = Hello::new(
         facts(),
         Some(99),
         node_record(1),
         (Channel::Bulk, 12),
         wanted,
         [5; 32],
-    )
+    );
+    // The first release does not answer a challenge.
+    Hello {
+        proves_first: false,
+        ..hello
+    }
 }
 
 fn packets() -> [Packet; 3] {

@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll, Waker};
 
 use tenure_core::event::Event;
-use tenure_node::{Failure, StreamId, WatchEvent};
+use tenure_node::{Failure, Input, StreamId, WatchEvent};
 use tokio::sync::mpsc;
 
 use crate::call_batch::CompletionQueue;
@@ -49,6 +49,15 @@ impl<T> EventStream<T> {
     /// Returns the next item if one is buffered.
     pub fn try_next(&mut self) -> Option<T> {
         self.items.try_recv().ok()
+    }
+}
+
+impl EventStream<WatchEvent> {
+    /// Tells the node that the reader has taken a [`WatchEvent::Present`]. Without it the node sends
+    /// no more than some pages of a snapshot.
+    pub fn present_taken(&self) {
+        let taken = Input::WatchRead { id: self.id };
+        self.runner.push(Job::Input(taken));
     }
 }
 

@@ -36,6 +36,37 @@ async fn three_nodes_share_their_groups() {
     stop([third, second, first]).await;
 }
 
+/// Strangers that connect and send nothing do not keep a node from joining, and from coming back.
+#[tokio::test]
+async fn silent_strangers_do_not_keep_peers_out() {
+    let place = TestCluster::new(2, GROUPS);
+    let first = place.join(1, &[]).await;
+    let address = first.addresses().unwrap().0;
+    // Each stranger connects again as soon as it is disconnected.
+    let strangers: Vec<_> = (0..400)
+        .map(|_| {
+            tokio::spawn(async move {
+                loop {
+                    if let Ok(mut stranger) = tokio::net::TcpStream::connect(address).await {
+                        let _ = stranger.read(&mut [0; 1]).await;
+                    }
+                    tokio::task::yield_now().await;
+                }
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        let second = tokio::time::timeout(STEP_TIMEOUT, place.join(2, &[1]));
+        let second = second.await.expect("the node joins");
+        until(&second, "met", |report| all_up(report, 2)).await;
+        stop([second]).await;
+    }
+    for stranger in strangers {
+        stranger.abort();
+    }
+    stop([first]).await;
+}
+
 /// R168 (internal authentication): with TLS, a peer without a certificate of the cluster's
 /// authority is refused.
 #[tokio::test]

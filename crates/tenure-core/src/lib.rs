@@ -18,6 +18,7 @@
 //! | deadlock detection | [`deadlock`] |
 //! | keys, groups and grants | [`auth`] |
 //! | binary encoding | [`codec`] |
+//! | text of others in text for people | [`text`] |
 
 #![no_std]
 
@@ -45,6 +46,7 @@ mod segment;
 mod slab;
 pub mod space;
 pub mod system;
+pub mod text;
 mod tree;
 pub mod value;
 mod wait_lists;

@@ -30,7 +30,7 @@ use crate::record::{
     Checksums, FILE_HEADER, FILE_HEADER_ALL, FileHeader, HeaderExtension, RecordKind,
     RecordPosition, ZEROS, padded,
 };
-use crate::spare::{Spare, SpareDone, SpareJob};
+use crate::spare::{Spare, SpareDone, SpareJob, pause, while_out_of_resources};
 
 /// The mark of a batch: its number since the creation of the log. A batch is durable when the
 /// durable mark has reached its own.
@@ -480,9 +480,7 @@ impl<D: Disk> FileLog<D> {
         head.truncate(usize::try_from(spare.size).unwrap_or(usize::MAX));
 
         let name = spare.name;
-        let mut file = self
-            .disk
-            .open(&name.to_string())
+        let mut file = while_out_of_resources(|| self.disk.open(&name.to_string()), pause)
             .map_err(io_error("open", name))?;
         file.write_at(0, &head)
             .map_err(io_error("write to", name))?;
@@ -526,7 +524,7 @@ impl<D: Disk> FileLog<D> {
             return Ok(self.spares.swap_remove(found));
         }
         let job = self.spare_job(self.next_size().max(size));
-        job.make()
+        while_out_of_resources(|| job.make(), pause)
             .map_err(io_error("make", FileName::Spare(job.number)))
     }
 

@@ -9,6 +9,9 @@
 //! file is filled. To avoid that, a driver runs a [`SpareJob`] ahead of need on another thread.
 
 use std::io;
+use std::time::Duration;
+
+use rustix::io::Errno;
 
 use crate::disk::{Disk, DiskFile};
 use crate::file_names::FileName;
@@ -65,6 +68,40 @@ impl<D: Disk> SpareJob<D> {
     }
 }
 
+/// How often an operation is tried again that the system lacks a descriptor or memory for, and the
+/// pause between two tries: 30 s in total. A node whose disk does not answer for that long gives its
+/// leaderships away.
+const TRIES: u32 = 300;
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// Tries again while the system lacks a descriptor or memory. Only for operations before which
+/// nothing was written, such as creating or opening a spare: a failed write or sync is never tried
+/// again.
+pub(crate) fn while_out_of_resources<T>(
+    mut attempt: impl FnMut() -> io::Result<T>,
+    pause: impl Fn(),
+) -> io::Result<T> {
+    for _ in 0..TRIES {
+        match attempt() {
+            Err(error) if is_out_of_resources(&error) => pause(),
+            done => return done,
+        }
+    }
+    attempt()
+}
+
+/// The pause between two tries.
+pub(crate) fn pause() {
+    std::thread::sleep(PAUSE);
+}
+
+fn is_out_of_resources(error: &io::Error) -> bool {
+    let known = [Errno::MFILE, Errno::NFILE, Errno::NOMEM];
+    known
+        .iter()
+        .any(|known| Some(known.raw_os_error()) == error.raw_os_error())
+}
+
 fn fill<D: Disk>(disk: &D, name: &str, size: u64) -> io::Result<()> {
     // The page cache keeps each large write as one folio, and a later write of any byte there costs
     // time in proportion to the folio size. So fill in small pieces to keep syncs cheap.
@@ -78,4 +115,43 @@ fn fill<D: Disk>(disk: &D, name: &str, size: u64) -> io::Result<()> {
         offset += piece as u64;
     }
     file.sync()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    /// Running out of descriptors passes; every other error is final.
+    #[test]
+    fn a_lack_of_descriptors_is_waited_out() {
+        let tries = Cell::new(0);
+        let attempt = |errno: Errno, failures: u32| {
+            tries.set(0);
+            while_out_of_resources(
+                || {
+                    tries.set(tries.get() + 1);
+                    if tries.get() <= failures {
+                        Err(io::Error::from(errno))
+                    } else {
+                        Ok(())
+                    }
+                },
+                || {},
+            )
+        };
+        for passing in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(attempt(passing, 3).is_ok());
+            assert_eq!(tries.get(), 4);
+        }
+        assert!(
+            attempt(Errno::MFILE, u32::MAX).is_err(),
+            "not without an end"
+        );
+        for last in [Errno::IO, Errno::NOSPC] {
+            assert!(attempt(last, 1).is_err());
+            assert_eq!(tries.get(), 1);
+        }
+    }
 }

@@ -73,6 +73,8 @@ mod request;
 mod snapshot;
 mod state_machine;
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use tenure_core::event::{Event, LockChange};
 use tenure_core::path::Namespace;
@@ -141,6 +143,12 @@ pub enum Input {
     },
     /// Ends all subscriptions of a stream.
     Unsubscribe {
+        /// The stream.
+        id: StreamId,
+    },
+    /// The reader of a paced watch has taken a [`WatchEvent::Present`]. A watch whose reader does not
+    /// take them gets no more of its snapshot, and is closed after a while.
+    WatchRead {
         /// The stream.
         id: StreamId,
     },
@@ -229,6 +237,9 @@ pub enum WatchStart {
     Changes,
     /// With the present holds and waiters.
     Snapshot,
+    /// With the present holds and waiters, as fast as the reader takes them: it answers every
+    /// [`WatchEvent::Present`] with [`Input::WatchRead`].
+    PacedSnapshot,
 }
 
 /// An output of [`Node::step`]. The crate documentation defines the order in which a driver handles
@@ -329,8 +340,8 @@ pub enum WatchEvent {
     Present(Vec<LockChange>),
     /// The snapshot is complete; only changes follow.
     SnapshotEnd,
-    /// Something changed.
-    Changed(LockChange),
+    /// Something changed. All watches of a node share the value.
+    Changed(Arc<LockChange>),
 }
 
 /// The channel to a peer on which a frame is sent.

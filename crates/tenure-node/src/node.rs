@@ -379,6 +379,7 @@ impl Node {
             Input::Subscribe { id, owner } => self.subscribe(id, owner),
             Input::Watch { id, prefix, start } => self.watch(id, prefix, start),
             Input::Unsubscribe { id } => self.unsubscribe(id),
+            Input::WatchRead { id } => self.watch_read(id),
             Input::Unwatch { id } => self.unwatch(id),
             Input::Frame { from, bytes } => self.receive(from, bytes),
             Input::PeerUp { node } => self.peer_up(node),

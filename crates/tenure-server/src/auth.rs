@@ -32,6 +32,7 @@ pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
 
 use crate::audit_log::AuditLog;
+use crate::transport::tls::ClientCertificate;
 use crate::config::{LoopbackAccess, RemoteAnonymous, TransportConfig};
 use crate::status::{Code, Failure};
 
@@ -64,6 +65,14 @@ impl Origin {
         Origin::Network {
             peer,
             certificate: None,
+        }
+    }
+
+    /// Returns the origin of a connection whose client may have proved a certificate.
+    pub(crate) fn certified(peer: SocketAddr, certificate: Option<&ClientCertificate>) -> Origin {
+        Origin::Network {
+            peer,
+            certificate: certificate.and_then(ClientCertificate::principal),
         }
     }
 

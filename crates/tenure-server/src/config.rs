@@ -136,6 +136,8 @@ pub struct ClusterConfig {
     pub replication_factor: u64,
     /// Shared secret with which peers authenticate each other (R168 internal authentication).
     pub token: Option<Secret>,
+    /// A second secret that is accepted from peers, for a change of the token without downtime.
+    pub other_token: Option<Secret>,
     /// TLS for connections between peers; `None` leaves them unencrypted.
     pub peer_tls: Option<PeerTlsFiles>,
     /// Uptime after which a node counts as stable.
@@ -187,8 +189,12 @@ pub struct TransportConfig {
     pub web_listen: Option<SocketAddr>,
     /// Address for HTTP/3; `None` disables it.
     pub h3_listen: Option<SocketAddr>,
-    /// Certificate and key; with `None` a self-signed certificate is made at start.
-    pub tls: Option<TlsFiles>,
+    /// Certificates of the client transports.
+    pub tls: TlsConfig,
+    /// Whether connections without TLS are served beyond loopback, by explicit setting.
+    pub plaintext: PlaintextConsent,
+    /// Host names, besides those of loopback, under which browsers may use the web port.
+    pub web_hosts: Vec<String>,
     /// Whether HTTP/3 accepts early data.
     pub zero_rtt: ZeroRtt,
     /// Events kept per owner for clients that reconnect.
@@ -199,6 +205,8 @@ pub struct TransportConfig {
     pub request_timeout_ms: u64,
     /// Maximum number of concurrent calls per gRPC connection.
     pub max_concurrent_requests_per_connection: u64,
+    /// Memory that all clients may occupy, in MiB.
+    pub client_memory_mb: u64,
     /// A token that makes every client that sends it an administrator.
     pub client_token: Option<Secret>,
     /// What clients on this machine may do without credentials.
@@ -225,6 +233,127 @@ pub enum RemoteAnonymous {
     Granted,
 }
 
+impl TransportConfig {
+    /// Returns every address on which clients are served, with its key. The exposure check and the
+    /// listeners both use this list, so no port can be opened without the check.
+    pub fn sockets(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        [
+            ("listen", Some(self.listen)),
+            ("web_listen", self.web_listen),
+            ("h3_listen", self.h3_listen),
+        ]
+        .into_iter()
+        .filter_map(|(key, address)| Some((key, address?)))
+    }
+}
+
+/// Whether connections without TLS are served beyond loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaintextConsent {
+    /// They are served: `allow_plaintext = true`.
+    Given,
+    /// They are refused.
+    No,
+}
+
+/// Certificates of the client transports.
+    pub tls: TlsConfig,
+    /// Whether connections without TLS are served beyond loopback, by explicit setting.
+    pub plaintext: PlaintextConsent,
+    /// Whether clients without credentials are served beyond loopback, by explicit setting (R182).
+    pub anonymous: AnonymousConsent,
+    /// Host names, besides those of loopback, under which browsers may use the web port.
+    pub web_hosts: Vec<String>,
+    /// Whether HTTP/3 accepts early data.
+    pub zero_rtt: ZeroRtt,
+    /// Events kept per owner for clients that reconnect.
+    pub web_event_log_capacity: u64,
+    /// Events that a subscriber may lag behind (R123 slow subscribers are closed).
+    pub event_buffer: u64,
+    /// Time limit of one call.
+    pub request_timeout_ms: u64,
+    /// Maximum number of concurrent calls per gRPC connection.
+    pub max_concurrent_requests_per_connection: u64,
+    /// Memory that all clients may occupy, in MiB.
+    pub client_memory_mb: u64,
+    /// A token that makes every client that sends it an administrator.
+    pub client_token: Option<Secret>,
+    /// What clients on this machine may do without credentials.
+    pub loopback: LoopbackAccess,
+    /// What clients on other machines may do without credentials.
+    pub remote_anonymous: RemoteAnonymous,
+}
+
+/// What a client on a loopback address may do without credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LoopbackAccess {
+    /// Everything.
+    Anonymous,
+    /// What is granted to `anonymous`.
+    Authenticated,
+}
+
+/// What a client beyond loopback may do without credentials.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RemoteAnonymous {
+    /// Everything on paths, but nothing about the cluster or permissions (`allow_anonymous`).
+    Allowed,
+    /// What is granted to `anonymous`.
+    Granted,
+}
+
+impl TransportConfig {
+    /// Returns every address on which clients are served, with its key. The exposure check and the
+    /// listeners both use this list, so no port can be opened without the check.
+    pub fn sockets(&self) -> impl Iterator<Item = (&'static str, SocketAddr)> {
+        [
+            ("listen", Some(self.listen)),
+            ("web_listen", self.web_listen),
+            ("h3_listen", self.h3_listen),
+        ]
+        .into_iter()
+        .filter_map(|(key, address)| Some((key, address?)))
+    }
+}
+
+/// Whether connections without TLS are served beyond loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlaintextConsent {
+    /// They are served: `allow_plaintext = true`.
+    Given,
+    /// They are refused.
+    No,
+}
+
+/// Whether clients without credentials are served beyond loopback.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AnonymousConsent {
+    /// They are served: `allow_anonymous = true`.
+    Given,
+    /// They are refused.
+    No,
+}
+
+/// Certificates of the client transports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsConfig {
+    /// Certificate and key; with `None` a self-signed certificate is kept in the data directory.
+    pub files: Option<TlsFiles>,
+    /// PEM of the authorities whose client certificates are accepted; `None` asks for none.
+    pub client_authority: Option<PathBuf>,
+    /// The oldest version of TLS that is served.
+    pub min_version: TlsVersion,
+}
+
+/// A version of TLS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsVersion {
+    /// TLS 1.2.
+    V12,
+    /// TLS 1.3.
+    V13,
+}
+
 /// Whether HTTP/3 accepts early data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZeroRtt {
@@ -234,7 +363,7 @@ pub enum ZeroRtt {
     Off,
 }
 
-/// Certificate and key of the web transports.
+/// Certificate and key of the client transports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TlsFiles {
     /// PEM chain.
@@ -301,18 +430,34 @@ pub struct LocalEndpoint {
     pub listen: SocketAddr,
     /// The token that clients must send.
     pub client_token: Option<Secret>,
+    /// The certificate to expect, if the port serves no plaintext: its file, or `None` for the
+    /// self-signed one in the data directory.
+    pub tls: Option<Option<PathBuf>>,
+    /// The data directory.
+    pub data_dir: PathBuf,
 }
 
 impl LocalEndpoint {
     /// Reads only the keys that a health check needs. Mistakes in other keys are ignored: the
     /// daemon reports them.
-    pub fn from_settings(settings: RawSettings) -> Result<LocalEndpoint, ConfigError> {
+    pub fn from_settings(
+        settings: RawSettings,
+        machine: &MachineDefaults,
+    ) -> Result<LocalEndpoint, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
         let bare = w.is_bare();
         let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
+        let listen = w.address("listen", address);
+        let client_token = w.secret("client_auth_token");
+        let certificate = w.optional_text("tls_cert_path").map(PathBuf::from);
+        let in_clear = listen.ip().is_loopback()
+            || w.flag("allow_plaintext", false)
+            || (client_token.is_none() && w.optional_text("tls_client_ca_path").is_none());
         let listen_endpoint = LocalEndpoint {
-            listen: w.address("listen", address),
-            client_token: w.secret("client_auth_token"),
+            listen,
+            client_token,
+            tls: (!in_clear).then_some(certificate),
+            data_dir: w.text("data_dir", &default_data_dir(bare, machine)).into(),
         };
         w.so_far()?;
         Ok(listen_endpoint)
@@ -402,16 +547,15 @@ impl Config {
             (false, false) => BootstrapConfig::Join,
         };
         let token = w.secret("internal_auth_token");
-        if let Some(token) = &token
-            && (token.reveal().len() < 32
-                || !token.reveal().bytes().all(|b| (0x21..0x7f).contains(&b)))
-        {
-            let hint = "make one with: openssl rand -hex 32";
+        check_internal_token(&mut w, "internal_auth_token", token.as_ref());
+        let other_token = w.secret("internal_auth_token_also");
+        check_internal_token(&mut w, "internal_auth_token_also", other_token.as_ref());
+        if other_token.is_some() && token.is_none() {
             w.mistake(
-                "internal_auth_token",
-                "(secret)",
-                "must be 32 visible ASCII characters or more",
-                hint,
+                "internal_auth_token_also",
+                "",
+                "needs internal_auth_token",
+                "it is a second token that peers may use while the token is changed",
             );
         }
         // R168 (internal authentication): without a token a node cannot meet others.
@@ -451,6 +595,7 @@ impl Config {
             gossip_send_queue: w.number("gossip_send_queue_depth", 1024, 1..=1_000_000),
             replication_factor,
             token,
+            other_token,
             peer_tls,
             stability_window_secs: w.number("stability_window_secs", 30, 0..=86_400),
             eviction_window_secs: w.number("eviction_window_secs", 60, 0..=86_400),
@@ -458,40 +603,31 @@ impl Config {
             max_concurrent_reconciles: w.number("max_concurrent_reconciles", 4, 1..=1024),
         };
 
-        let tls = match (
-            w.optional_text("tls_cert_path"),
-            w.optional_text("tls_key_path"),
-        ) {
-            (Some(certificate), Some(key)) => Some(TlsFiles {
-                certificate: certificate.into(),
-                key: key.into(),
-            }),
-            (None, None) => None,
-            (certificate, _) => {
-                let lonely = if certificate.is_some() {
-                    "tls_key_path"
-                } else {
-                    "tls_cert_path"
-                };
-                w.mistake(
-                    lonely,
-                    "",
-                    "is missing",
-                    "set both certificate and key, or neither",
-                );
-                None
-            }
+        let tls = TlsConfig {
+            files: tls_files(&mut w),
+            client_authority: w.optional_text("tls_client_ca_path").map(PathBuf::from),
+            min_version: tls_version(&mut w),
         };
         let client_token = w.secret("client_auth_token");
         let has_token = client_token.is_some();
         let loopback = loopback(&mut w, has_token);
         let anonymous = w.flag("allow_anonymous", false);
+        let web_listen = w.optional_address("web_listen", web_default);
+        // HTTP/3 serves what the web port serves, so it has no effect alone.
+        let h3_listen = w.optional_address("h3_listen", web_default);
+        let h3_listen = h3_listen.filter(|_| web_listen.is_some());
         let transports = TransportConfig {
             listen: w.address("listen", bind(50051)),
             public_addr: w.text("public_addr", "http://localhost:50051"),
-            web_listen: w.optional_address("web_listen", web_default),
-            h3_listen: w.optional_address("h3_listen", web_default),
+            web_listen,
+            h3_listen,
             tls,
+            plaintext: if w.flag("allow_plaintext", false) {
+                PlaintextConsent::Given
+            } else {
+                PlaintextConsent::No
+            },
+            web_hosts: w.list("web_hosts"),
             zero_rtt: if w.flag("web_zero_rtt", true) {
                 ZeroRtt::ReadsOnly
             } else {
@@ -505,6 +641,7 @@ impl Config {
                 256,
                 1..=1_000_000,
             ),
+            client_memory_mb: w.number("client_memory_mb", 1024, 16..=1_048_576),
             client_token,
             loopback,
             // As in release 0.1.0: with a shared token every client needs it.
@@ -514,26 +651,7 @@ impl Config {
                 RemoteAnonymous::Granted
             },
         };
-        // R182: a port beyond loopback needs a client token, or the explicit consent to anonymous
-        // clients. With `loopback = "authenticated"` every client needs a key.
-        for (key, address) in [
-            ("listen", Some(transports.listen)),
-            ("web_listen", transports.web_listen),
-        ] {
-            let exposed = address.filter(|address| !address.ip().is_loopback());
-            if let Some(address) = exposed
-                && transports.client_token.is_none()
-                && transports.loopback == LoopbackAccess::Anonymous
-                && !anonymous
-            {
-                w.mistake(
-                    key,
-                    &address.to_string(),
-                    "is reachable from other machines, and clients need no token",
-                    "set client_auth_token (with TLS), or set allow_anonymous = true",
-                );
-            }
-        }
+        check_exposure(&mut w, &transports);
         let log = LogConfig {
             level: w.text("log_level", "info"),
             file: w.optional_text("log_file").map(PathBuf::from),
@@ -574,6 +692,100 @@ fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
 pub(crate) fn node_number(name: &str) -> Option<u64> {
     let digits = name.len() - name.bytes().rev().take_while(u8::is_ascii_digit).count();
     name[digits..].parse::<u64>().ok()?.checked_add(1)
+}
+
+fn tls_files(w: &mut raw::SettingsReader) -> Option<TlsFiles> {
+    let paths = ["tls_cert_path", "tls_key_path"].map(|key| w.optional_text(key));
+    let missing = match paths {
+        [Some(certificate), Some(key)] => {
+            return Some(TlsFiles {
+                certificate: certificate.into(),
+                key: key.into(),
+            });
+        }
+        [None, None] => return None,
+        [Some(_), None] => "tls_key_path",
+        [None, Some(_)] => "tls_cert_path",
+    };
+    let hint = "set both certificate and key, or neither";
+    w.mistake(missing, "", "is missing", hint);
+    None
+}
+
+fn tls_version(w: &mut raw::SettingsReader) -> TlsVersion {
+    match w.text("tls_min_version", "1.2").as_str() {
+        "1.2" => TlsVersion::V12,
+        "1.3" => TlsVersion::V13,
+        other => {
+            w.mistake("tls_min_version", other, "must be 1.2 or 1.3", "");
+            TlsVersion::V13
+        }
+    }
+}
+
+/// R182: a port beyond loopback needs client credentials, or the explicit consent to anonymous
+/// clients.
+fn check_exposure(w: &mut raw::SettingsReader, transports: &TransportConfig) {
+    if let (Some(web), Some(h3)) = (transports.web_listen, transports.h3_listen)
+        && web.ip() != h3.ip()
+    {
+        let problem = format!("must have the IP address of web_listen, {}", web.ip());
+        let hint = "HTTP/3 serves what the web port serves";
+        w.mistake("h3_listen", &h3.to_string(), &problem, hint);
+    }
+    for (key, address) in transports.sockets() {
+        if address.ip().is_loopback() {
+            continue;
+        }
+        match &transports.client_token {
+            Some(token) if is_guessable(token.reveal()) => w.mistake(
+                "client_auth_token",
+                "(secret)",
+                &format!("is too short for {key} = {address}, which other machines can reach"),
+                MAKE_TOKEN,
+            ),
+            // With `loopback = "authenticated"` every client needs a key.
+            None if transports.remote_anonymous == RemoteAnonymous::Granted
+                && transports.loopback == LoopbackAccess::Anonymous
+                && transports.tls.client_authority.is_none() =>
+            {
+                w.mistake(
+                    key,
+                    &address.to_string(),
+                    "is reachable from other machines, and clients need no token",
+                    "set client_auth_token, or set allow_anonymous = true",
+                )
+            }
+            _ => {}
+        }
+    }
+}
+
+const MAKE_TOKEN: &str = "make one with: openssl rand -hex 32";
+
+fn check_internal_token(w: &mut raw::SettingsReader, key: &str, token: Option<&Secret>) {
+    let Some(token) = token.map(Secret::reveal) else {
+        return;
+    };
+    if token.len() < 32 || !token.bytes().all(|b| (0x21..0x7f).contains(&b)) {
+        let problem = "must be 32 visible ASCII characters or more";
+        w.mistake(key, "(secret)", problem, MAKE_TOKEN);
+    } else if is_guessable(token) {
+        w.mistake(key, "(secret)", "can be guessed", MAKE_TOKEN);
+    }
+}
+
+/// Whether a secret has less than 128 bits: counted by its length and its alphabet, 4 bits for a
+/// hexadecimal digit and at most 6 for another character. A random secret of that length has ten
+/// different characters or more; `aaaa…` has not.
+fn is_guessable(secret: &str) -> bool {
+    let bits = if secret.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        4
+    } else {
+        6
+    };
+    let different: std::collections::BTreeSet<char> = secret.chars().collect();
+    secret.chars().count() * bits < 128 || different.len() < 10
 }
 
 fn peer_tls(w: &mut raw::SettingsReader) -> Option<PeerTlsFiles> {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use tenure_cluster::{DataOrigin, RunningNode, StartError, SyncPolicy};
 use tenure_node::{ClusterConfig, Limits, NodeId};
+use tenure_wire::tls::Fingerprint;
 use thiserror::Error;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::watch;
@@ -86,6 +87,8 @@ pub struct Daemon {
     pub web: Option<SocketAddr>,
     /// Address of the HTTP/3 port.
     pub h3: Option<SocketAddr>,
+    /// Fingerprint of the certificate: clients can pin it.
+    pub certificate: Fingerprint,
     /// Addresses of the peer port and the gossip port, if the node has peers.
     pub internal: Option<(SocketAddr, SocketAddr)>,
 }
@@ -97,9 +100,10 @@ impl Daemon {
         say_without_effect(config, &node);
         let telemetry = Telemetry::new(node.handle().clone(), signals.tracing);
         let (stop, stopped) = watch::channel(false);
-        let mut ports = Listeners::new(config, node.handle(), &telemetry, &stopped);
+        let mut ports = Listeners::new(config, node.handle(), &telemetry, &stopped)?;
         let grpc = ports.open_grpc().await?;
         let web = ports.open_web().await?;
+        let certificate = ports.fingerprint();
         let mut running = ports.running;
         let data_dir = config.disk.data_dir.clone();
         let handle = node.handle().clone();
@@ -120,11 +124,12 @@ impl Daemon {
             grpc,
             web: web.as_ref().map(|web| web.tcp),
             h3: web.and_then(|web| web.quic),
+            certificate,
         })
     }
 
-    /// Serves until `shutdown` resolves, then shuts down in order. Fails if the node's disk hangs:
-    /// the caller must then end the process.
+    /// Serves until `shutdown` resolves, then shuts down in order. Fails if the node has ended by
+    /// itself: the caller must then end the process, so that a supervisor starts a new one.
     pub async fn serve(self, shutdown: impl Future<Output = ()>) -> Result<(), DaemonError> {
         let mut tasks = tokio::task::JoinSet::new();
         for transport in self.transports {
@@ -133,7 +138,7 @@ impl Daemon {
         let handle = self.node.handle().clone();
         let ended = tokio::select! {
             () = shutdown => Ok(()),
-            why = handle.hung() => Err(DaemonError::Stopped(why)),
+            why = handle.ended() => Err(DaemonError::Stopped(why)),
         };
         tracing::info!("stopping");
         let _ = self.stop.send(true);

@@ -20,6 +20,7 @@ use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{WatchEvent, WatchStart};
 use tenure_wire::v1;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
 use crate::auth::{Caller, LiveCaller};
@@ -29,6 +30,13 @@ use crate::status::{Code, Failure};
 
 /// How long an owner's events are kept after its last client disconnects.
 const MEMORY: Duration = Duration::from_secs(30);
+
+/// Maximum number of open subscriptions of a daemon.
+const SUBSCRIPTIONS: usize = 65_536;
+/// Maximum number of open watches of a daemon.
+const WATCHES: usize = 1024;
+/// Changes that a watcher may lag behind before its stream is closed.
+const WATCH_BUFFER: usize = 16_384;
 
 /// Creates the event subscriptions of all transports.
 #[derive(Clone)]
@@ -40,6 +48,10 @@ pub struct EventHub {
     /// Events kept per owner.
     capacity: usize,
     remembered: Arc<Mutex<HashMap<OwnerId, OwnerEvents>>>,
+    /// One permit per subscription that may be open.
+    subscriptions: Arc<Semaphore>,
+    /// One permit per watch that may be open.
+    watches: Arc<Semaphore>,
 }
 
 /// The replay buffer of one owner.
@@ -96,6 +108,8 @@ impl EventHub {
             buffer,
             capacity,
             remembered: Arc::default(),
+            subscriptions: Arc::new(Semaphore::new(SUBSCRIPTIONS)),
+            watches: Arc::new(Semaphore::new(WATCHES)),
         }
     }
 
@@ -108,15 +122,17 @@ impl EventHub {
     pub fn subscribe(
         &self,
         owner: OwnerId,
-    ) -> impl Stream<Item = Result<Event, Failure>> + Send + use<> {
+    ) -> Result<impl Stream<Item = Result<Event, Failure>> + Send + use<>, Failure> {
+        let place = place(&self.subscriptions, "subscriptions", SUBSCRIPTIONS)?;
         let stream = self.node.subscribe(owner, self.buffer);
-        futures_util::stream::unfold(Some(stream), |stream| async move {
-            let mut stream = stream?;
+        let state = Some((stream, place));
+        Ok(futures_util::stream::unfold(state, |state| async move {
+            let (mut stream, place) = state?;
             match stream.next().await {
-                Ok(event) => Some((Ok(event), Some(stream))),
+                Ok(event) => Some((Ok(event), Some((stream, place)))),
                 Err(end) => Some((Err(ended(end)), None)),
             }
-        })
+        }))
     }
 
     /// Returns the buffered events after `after`, and a live stream that continues from there. The
@@ -125,10 +141,14 @@ impl EventHub {
         &self,
         owner: OwnerId,
         after: Option<u64>,
-    ) -> (
-        Vec<Event>,
-        impl Stream<Item = Result<Event, Failure>> + Send + use<>,
-    ) {
+    ) -> Result<
+        (
+            Vec<Event>,
+            impl Stream<Item = Result<Event, Failure>> + Send + use<>,
+        ),
+        Failure,
+    > {
+        let place = place(&self.subscriptions, "subscriptions", SUBSCRIPTIONS)?;
         let attached = self.attach(owner.clone());
         // The node confirms the subscription before the buffer is read: an event is then in the
         // buffer or in the stream, or in both (`known` removes duplicates), never in neither.
@@ -143,18 +163,48 @@ impl EventHub {
             }
             _ => (Vec::new(), HashSet::new()),
         };
-        let state = Some((stream, attached, known));
+        let state = Some((stream, (attached, place), known));
         let live = futures_util::stream::unfold(state, |state| async move {
-            let (mut stream, attached, known) = state?;
+            let (mut stream, held, known) = state?;
             loop {
                 match stream.next().await {
                     Ok(event) if known.contains(&event.id) => {}
-                    Ok(event) => return Some((Ok(event), Some((stream, attached, known)))),
+                    Ok(event) => return Some((Ok(event), Some((stream, held, known)))),
                     Err(end) => return Some((Err(ended(end)), None)),
                 }
             }
         });
-        (old, live)
+        Ok((old, live))
+    }
+
+    /// Streams the changes under a prefix, numbered from 1 (E8: Watch lock changes).
+    pub(crate) fn watch(
+        &self,
+        caller: LiveCaller,
+        prefix: Namespace,
+        snapshot: bool,
+    ) -> Result<impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<>, Failure> {
+        let place = place(&self.watches, "watches", WATCHES)?;
+        let start = if snapshot {
+            WatchStart::PacedSnapshot
+        } else {
+            WatchStart::Changes
+        };
+        let watched = WatchStream {
+            caller,
+            stream: self.node.watch(prefix, start, WATCH_BUFFER),
+            present: Vec::new().into_iter(),
+            is_paged: false,
+            last: 0,
+        };
+        let state = Some((watched, place));
+        Ok(futures_util::stream::unfold(state, |state| async move {
+            let (mut watched, place) = state?;
+            match watched.next().await {
+                Ok(change) => Some((Ok(change), Some((watched, place)))),
+                Err(end) => Some((Err(ended(end)), None)),
+            }
+        }))
     }
 }
 
@@ -257,32 +307,15 @@ pub(crate) fn ended(end: StreamEnd) -> Failure {
     }
 }
 
-/// Streams the changes under a prefix, numbered from 1 (E8: Watch lock changes).
-pub(crate) fn watch(
-    node: &Handle,
-    caller: LiveCaller,
-    prefix: Namespace,
-    snapshot: bool,
-) -> impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<> {
-    /// Changes that a watcher may lag behind before its stream is closed.
-    const BUFFER: usize = 65_536;
-    let start = if snapshot {
-        WatchStart::Snapshot
-    } else {
-        WatchStart::Changes
-    };
-    let watched = WatchStream {
-        caller,
-        stream: node.watch(prefix, start, BUFFER),
-        present: Vec::new().into_iter(),
-        last: 0,
-    };
-    futures_util::stream::unfold(Some(watched), |watched| async move {
-        let mut watched = watched?;
-        match watched.next().await {
-            Ok(change) => Some((Ok(change), Some(watched))),
-            Err(end) => Some((Err(ended(end)), None)),
-        }
+/// Takes a permit, or fails with RESOURCE_EXHAUSTED.
+fn place(
+    places: &Arc<Semaphore>,
+    what: &str,
+    limit: usize,
+) -> Result<OwnedSemaphorePermit, Failure> {
+    Arc::clone(places).try_acquire_owned().map_err(|_| {
+        let text = format!("this node has {limit} open {what}: connect to another node");
+        Failure::new(Code::ResourceExhausted, text)
     })
 }
 
@@ -293,6 +326,8 @@ struct WatchStream {
     stream: tenure_cluster::EventStream<WatchEvent>,
     /// Entries of a group's snapshot that are not sent yet.
     present: std::vec::IntoIter<LockChange>,
+    /// Whether the last part of the snapshot is not acknowledged yet.
+    is_paged: bool,
     last: u64,
 }
 
@@ -313,8 +348,16 @@ impl WatchStream {
                 };
                 return Ok(lock_change(caller, id, kind, &change));
             }
+            // The transport asks for the next change when the client has room for it, so a client
+            // that does not read gets no more pages.
+            if std::mem::take(&mut self.is_paged) {
+                self.stream.present_taken();
+            }
             match self.stream.next().await? {
-                WatchEvent::Present(all) => self.present = all.into_iter(),
+                WatchEvent::Present(all) => {
+                    self.present = all.into_iter();
+                    self.is_paged = true;
+                }
                 WatchEvent::SnapshotEnd => {
                     return Ok(v1::LockChange {
                         id,

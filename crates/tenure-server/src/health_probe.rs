@@ -4,6 +4,7 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
+use tenure_wire::tls::{ClientTls, ClientTlsOptions};
 use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use thiserror::Error;
@@ -11,6 +12,7 @@ use tonic::Request;
 use tonic::transport::Endpoint;
 
 use crate::config::LocalEndpoint;
+use crate::transport::tls::{TlsError, local_fingerprint};
 
 /// Time limit of the probe. Without a response the daemon counts as unhealthy.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -21,6 +23,12 @@ pub enum Unhealthy {
     /// No connection.
     #[error("cannot connect to {0}: check that the daemon is running")]
     Unreachable(SocketAddr, #[source] tonic::transport::Error),
+    /// The daemon's certificate cannot be read.
+    #[error("the certificate of the daemon is not known")]
+    Tls(#[source] TlsError),
+    /// TLS cannot be used.
+    #[error("TLS cannot be used: {0}")]
+    ClientTls(String),
     /// The daemon answers with an error.
     #[error("the daemon on {0} refused the health check")]
     Refused(SocketAddr, #[source] Box<tonic::Status>),
@@ -43,7 +51,22 @@ pub async fn health(listen_endpoint: &LocalEndpoint) -> Result<(), Unhealthy> {
 async fn ask(listen_endpoint: &LocalEndpoint, address: SocketAddr) -> Result<(), Unhealthy> {
     let unreachable = |error| Unhealthy::Unreachable(address, error);
     let endpoint = Endpoint::from_shared(format!("http://{address}")).map_err(unreachable)?;
-    let channel = endpoint.connect().await.map_err(unreachable)?;
+    let channel = match &listen_endpoint.tls {
+        None => endpoint.connect().await,
+        // The daemon's own certificate is expected, by whatever name it is signed for.
+        Some(certificate) => {
+            let data_dir = &listen_endpoint.data_dir;
+            let pin =
+                local_fingerprint(certificate.as_deref(), data_dir).map_err(Unhealthy::Tls)?;
+            let options = ClientTlsOptions {
+                pin: Some(pin),
+                ..ClientTlsOptions::default()
+            };
+            let tls = ClientTls::new(&options).map_err(Unhealthy::ClientTls)?;
+            tls.connect(endpoint).await
+        }
+    };
+    let channel = channel.map_err(unreachable)?;
     let mut request = Request::new(v1::HealthRequest {});
     if let Some(token) = &listen_endpoint.client_token
         && let Ok(value) = format!("Bearer {}", token.reveal()).parse()

@@ -17,6 +17,7 @@ mod listeners;
 pub mod offline;
 mod peer_config;
 pub mod rpc;
+pub mod secret_file;
 mod session;
 pub mod status;
 pub mod telemetry;

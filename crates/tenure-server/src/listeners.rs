@@ -12,14 +12,14 @@ use http::HeaderValue;
 use tenure_cluster::Handle;
 use tenure_wire::auth::auth_server::AuthServer;
 use tenure_wire::cluster::cluster_server::ClusterServer;
+use tenure_wire::tls::Fingerprint;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio_rustls::TlsAcceptor;
 use tonic::service::Routes;
 
 use crate::audit_log::AuditLog;
 use crate::auth::{AccessControl, AuthService};
-use crate::config::{Config, FixedConfig, TransportConfig};
+use crate::config::{Config, FixedConfig, PlaintextConsent, RemoteAnonymous, TransportConfig};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
 use crate::telemetry::{self, Telemetry};
@@ -29,9 +29,11 @@ use crate::transport::coalesce::Coalescer;
 use crate::transport::connection::{GrpcPort, WebConnection};
 use crate::transport::grpc::Grpc;
 use crate::transport::json::{self, JsonApi};
+use crate::transport::memory_budget::ConnectionBudget;
 use crate::transport::sse::{self, Sse};
 use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
-use crate::transport::tls::Certificate;
+use crate::transport::tls::{self, ServerTls};
+use crate::transport::web_origin::HostNames;
 use crate::transport::{auth, grpc_connection, h3, openapi, unix};
 
 /// Maximum number of open connections of all web transports.
@@ -39,8 +41,41 @@ const WEB_CONNECTIONS: usize = 4096;
 /// Maximum number of open connections of the gRPC port. `tenure serve` raises the file limit at
 /// start.
 const GRPC_CONNECTIONS: usize = 65_536;
+/// Descriptors that are kept for the log, for snapshots and for peers: connections of clients must
+/// never keep the log from opening its next file.
+const OTHER_DESCRIPTORS: usize = 512;
 /// Concurrent HTTP/2 streams of one web connection.
 const WEB_STREAMS: u32 = 1024;
+/// Flow-control windows of a web connection: the default of HTTP/2, and one for which there is
+/// memory.
+const SMALL_WINDOW: u32 = 65_535;
+const WINDOW: u32 = 1 << 20;
+
+/// Maximum numbers of open connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ConnectionLimits {
+    grpc: usize,
+    web: usize,
+}
+
+impl ConnectionLimits {
+    /// Returns the limits of a process that may open this many files.
+    fn of(files: usize) -> ConnectionLimits {
+        // Where the limit is very low, connections get half of it.
+        let all = files.saturating_sub(OTHER_DESCRIPTORS).max(files / 2);
+        let web = (all / 4).min(WEB_CONNECTIONS);
+        ConnectionLimits {
+            grpc: (all - web).min(GRPC_CONNECTIONS),
+            web,
+        }
+    }
+
+    fn of_this_process() -> ConnectionLimits {
+        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let files = limit.current.unwrap_or(u64::MAX);
+        ConnectionLimits::of(usize::try_from(files).unwrap_or(usize::MAX))
+    }
+}
 
 /// A transport's future.
 pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -49,6 +84,8 @@ pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
     data_dir: &'a Path,
+    tls: Arc<ServerTls>,
+    connections: ConnectionLimits,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
@@ -73,17 +110,26 @@ impl<'a> Listeners<'a> {
         node: &'a Handle,
         telemetry: &'a Telemetry,
         stop: &'a watch::Receiver<bool>,
-    ) -> Listeners<'a> {
+    ) -> Result<Listeners<'a>, DaemonError> {
         let transports = &config.transports;
+        let tls = ServerTls::load(
+            &transports.tls,
+            transports.zero_rtt,
+            &config.disk.data_dir,
+            &certificate_names(transports),
+        )?;
         let timeout = Duration::from_millis(transports.request_timeout_ms);
         let events = EventHub::new(
             node.clone(),
             usize::try_from(transports.event_buffer).unwrap_or(usize::MAX),
             usize::try_from(transports.web_event_log_capacity).unwrap_or(usize::MAX),
         );
-        Listeners {
+        let memory = usize::try_from(transports.client_memory_mb << 20).unwrap_or(usize::MAX);
+        Ok(Listeners {
             config: transports,
             data_dir: &config.disk.data_dir,
+            tls: Arc::new(tls),
+            connections: ConnectionLimits::of_this_process(),
             fixed: &config.node.fixed,
             node,
             telemetry,
@@ -94,10 +140,15 @@ impl<'a> Listeners<'a> {
                 node.auth(),
                 Arc::new(AuditLog::open(&config.disk.data_dir)),
             ),
-            admission: Admission::new(timeout),
+            admission: Admission::new(timeout, memory),
             timeout,
             running: Vec::new(),
-        }
+        })
+    }
+
+    /// Returns the fingerprint of the certificate.
+    pub(crate) fn fingerprint(&self) -> Fingerprint {
+        self.tls.fingerprint()
     }
 
     /// Binds the gRPC port.
@@ -127,10 +178,20 @@ impl<'a> Listeners<'a> {
             calls: calls
                 .unwrap_or(Semaphore::MAX_PERMITS)
                 .min(Semaphore::MAX_PERMITS),
-            bodies: Arc::clone(&self.admission.bodies),
+            memory: Arc::clone(&self.admission.memory),
+            tls: Arc::clone(&self.tls),
+            plain: PlaintextPolicy::of(
+                address,
+                self.config.plaintext,
+                match self.config.remote_anonymous {
+                    RemoteAnonymous::Allowed => PlaintextPolicy::Anonymous,
+                    RemoteAnonymous::Granted => PlaintextPolicy::Refused,
+                },
+            ),
+            hosts: HostNames::new(address, &self.config.web_hosts),
             timeout: self.timeout,
         });
-        let connections = Arc::new(Semaphore::new(GRPC_CONNECTIONS));
+        let connections = Arc::new(Semaphore::new(self.connections.grpc));
         if let Some(socket) = unix::bind(self.data_dir) {
             let served = unix::serve(
                 socket,
@@ -153,22 +214,21 @@ impl<'a> Listeners<'a> {
     /// Binds the web ports, TCP and QUIC, if they are configured.
     pub(crate) async fn open_web(&mut self) -> Result<Option<WebAddresses>, DaemonError> {
         let Some(asked) = self.config.web_listen else {
+            self.watch_certificates(None);
             return Ok(None);
         };
-        let certificate = Certificate::load(self.config.tls.as_ref())?;
         let listener = bind("web_listen", asked).await?;
         let tcp = local(&listener, asked);
-        let routes = auth::wrap(&self.access, self.web_routes());
-        let connections = Arc::new(Semaphore::new(WEB_CONNECTIONS));
-        let quic = self.open_quic(&certificate, &connections, &routes)?;
+        let hosts = HostNames::new(tcp, &self.config.web_hosts);
+        let routes = hosts.wrap(auth::wrap(&self.access, self.web_routes()));
+        let connections = Arc::new(Semaphore::new(self.connections.web));
+        let quic = self.open_quic(&connections, &routes)?;
         let listen_endpoint = TcpListenerConfig {
-            tls: TlsAcceptor::from(certificate.for_tcp()?),
-            plain: if tcp.ip().is_loopback() {
-                PlaintextPolicy::Served
-            } else {
-                PlaintextPolicy::Refused
-            },
+            tls: Arc::clone(&self.tls),
+            // Beyond loopback the web port never serves plaintext, by any setting.
+            plain: PlaintextPolicy::of(tcp, PlaintextConsent::No, PlaintextPolicy::Refused),
             streams: WEB_STREAMS,
+            window: SMALL_WINDOW,
             node: self.node.clone(),
         };
         let admission = self.admission.clone();
@@ -176,14 +236,29 @@ impl<'a> Listeners<'a> {
             HeaderValue::try_from(format!("h3=\":{}\"; ma=86400", quic.port())).ok()
         });
         let stop = self.stop.clone();
-        let connection = move |stream, peer| {
-            let service = WebConnection {
-                routes: routes.clone(),
-                admission: admission.clone(),
-                peer,
-                alt_svc: alt_svc.clone(),
-            };
-            tcp::web(stream, listen_endpoint.clone(), service, stop.clone())
+        let connection = move |stream, peer: SocketAddr| {
+            let (routes, admission) = (routes.clone(), admission.clone());
+            let (listen_endpoint, alt_svc) = (listen_endpoint.clone(), alt_svc.clone());
+            let stop = stop.clone();
+            async move {
+                let Some(memory) = ConnectionBudget::open(&admission.memory) else {
+                    tracing::debug!(%peer, "closed: the memory for clients is used up");
+                    return;
+                };
+                let mut listen_endpoint = listen_endpoint;
+                if memory.widen(WINDOW as usize) {
+                    listen_endpoint.window = WINDOW;
+                }
+                let service = |certificate| WebConnection {
+                    routes,
+                    admission,
+                    memory,
+                    peer,
+                    certificate,
+                    alt_svc,
+                };
+                tcp::web(stream, listen_endpoint, service, stop).await;
+            }
         };
         let served = tcp::serve(listener, connections, connection, self.stop.clone());
         self.running.push(Box::pin(served));
@@ -192,20 +267,21 @@ impl<'a> Listeners<'a> {
 
     fn open_quic(
         &mut self,
-        certificate: &Certificate,
         connections: &Arc<Semaphore>,
         routes: &Router,
     ) -> Result<Option<SocketAddr>, DaemonError> {
         let Some(asked) = self.config.h3_listen else {
+            self.watch_certificates(None);
             return Ok(None);
         };
-        let server = certificate.for_quic(self.config.zero_rtt)?;
-        let endpoint =
-            quinn::Endpoint::server(server, asked).map_err(|source| DaemonError::Listen {
+        let endpoint = quinn::Endpoint::server(self.tls.quic(), asked).map_err(|source| {
+            DaemonError::Listen {
                 key: "h3_listen",
                 address: asked,
                 source,
-            })?;
+            }
+        })?;
+        self.watch_certificates(Some(endpoint.clone()));
         let address = endpoint.local_addr().unwrap_or(asked);
         let listen_endpoint = h3::H3Listener {
             endpoint,
@@ -218,6 +294,18 @@ impl<'a> Listeners<'a> {
         Ok(Some(address))
     }
 
+    /// Starts the task that reloads changed certificates. Connections that are accepted afterwards
+    /// use them.
+    fn watch_certificates(&mut self, quic: Option<quinn::Endpoint>) {
+        let reloaded = move |tls: &ServerTls| {
+            if let Some(quic) = &quic {
+                quic.set_server_config(Some(tls.quic()));
+            }
+        };
+        let watching = tls::watch_files(Arc::clone(&self.tls), reloaded, self.stop.clone());
+        self.running.push(Box::pin(watching));
+    }
+
     fn web_routes(&self) -> Router {
         let facade = JsonApi {
             node: self.node.clone(),
@@ -226,7 +314,6 @@ impl<'a> Listeners<'a> {
         };
         let sse = Sse {
             events: self.events.clone(),
-            node: self.node.clone(),
             access: self.access.clone(),
             stop: self.stop.clone(),
         };
@@ -235,6 +322,18 @@ impl<'a> Listeners<'a> {
             .merge(openapi::router())
             .merge(telemetry::router(self.telemetry.clone()))
     }
+}
+
+/// Returns the host names of a self-signed certificate.
+fn certificate_names(config: &TransportConfig) -> Vec<String> {
+    let mut names: Vec<String> = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).into();
+    names.extend(config.web_hosts.iter().cloned());
+    let public = config.public_addr.parse::<http::Uri>().ok();
+    let public = public.as_ref().and_then(|uri| uri.host());
+    names.extend(public.map(|host| host.trim_matches(['[', ']']).to_owned()));
+    names.sort();
+    names.dedup();
+    names
 }
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, DaemonError> {
@@ -286,4 +385,22 @@ fn grpc_routes(
         .add_service(ClusterServer::new(operators))
         .add_service(AuthServer::new(permissions));
     Ok(routes.prepare().into_axum_router())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However low the file limit is, the log can still open files.
+    #[test]
+    fn connections_stay_below_the_file_limit() {
+        for files in [64, 256, 1024, 4096, 65_536, 1 << 20, usize::MAX] {
+            let ConnectionLimits { grpc, web } = ConnectionLimits::of(files);
+            let rest = files - grpc - web;
+            assert!(rest >= OTHER_DESCRIPTORS.min(files / 2), "{files}: {rest}");
+            assert!(grpc >= web && web > 0, "{files}");
+        }
+        let many = ConnectionLimits::of(1 << 20);
+        assert_eq!((many.grpc, many.web), (GRPC_CONNECTIONS, WEB_CONNECTIONS));
+    }
 }

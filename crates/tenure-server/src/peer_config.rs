@@ -19,7 +19,10 @@ pub(crate) fn options(config: &Config) -> Result<Option<PeerOptions>, DaemonErro
         .ok_or_else(|| DaemonError::Internal(cluster.raft_addr.clone()))?;
     let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
     Ok(Some(PeerOptions {
-        token: Secret::new(token.reveal().as_bytes()),
+        token: match &cluster.other_token {
+            Some(other) => Secret::new(token.reveal().as_bytes()).or(other.reveal().as_bytes()),
+            None => Secret::new(token.reveal().as_bytes()),
+        },
         tls: match &cluster.peer_tls {
             Some(files) => {
                 let PeerTlsFiles {

@@ -35,10 +35,14 @@ use crate::rpc::{self, Facts, Outcome, ValidCall};
 use crate::status::{Code, Failure};
 use crate::telemetry::{Rpc, Telemetry, Transport};
 use crate::transport::framing::{self, Unreadable};
+use crate::transport::memory_budget::Charge;
 
 /// Maximum number of operations in flight per session. Further requests stay in the connection,
 /// where HTTP/2 flow control holds the client back.
 const IN_FLIGHT: usize = 4096;
+
+/// Memory of an operation in flight besides its message.
+const OPERATION: usize = 512;
 
 /// Size of a response chunk: from here on the session sends before it reads more.
 const PIECE: usize = 32 << 10;
@@ -55,6 +59,8 @@ pub(crate) struct SessionContext {
     /// Resolves to the last status when the daemon stops (R169 shutdown within 10 s), or when the
     /// caller's credentials are no longer valid.
     pub(crate) ending: Pin<Box<dyn Future<Output = Status> + Send>>,
+    /// Memory of the operations in flight.
+    pub(crate) memory: Charge,
 }
 
 /// One session. It ends when the client has closed its side and every operation is answered.
@@ -131,6 +137,7 @@ where
                 && let Some(Operation {
                     id,
                     asked: Ok((rpc, asked)),
+                    ..
                 }) = &mut next
                 && *rpc == Rpc::AssertFencing
                 && let Some(answer) = sight.answer(&asked.request)
@@ -149,7 +156,13 @@ where
         next
     }
 
-    fn take(&mut self, Operation { id, asked }: Operation, now: Instant) {
+    fn take(&mut self, Operation { id, asked, bytes }: Operation, now: Instant) {
+        // Counted until it is answered: while the node hangs, operations must not pile up without a
+        // limit.
+        let asked = asked.and_then(|asked| match self.means.memory.grow(bytes) {
+            Ok(()) => Ok(asked),
+            Err(full) => Err(Failure::new(Code::Unavailable, full.message())),
+        });
         match asked {
             Ok((rpc, ValidCall { request, facts })) => {
                 if let Some(owner) = owner_of(&request) {
@@ -160,6 +173,7 @@ where
                     rpc,
                     facts,
                     begun: now,
+                    bytes,
                 });
                 self.means.calls.push(slot, request, self.means.timeout);
             }
@@ -173,6 +187,7 @@ where
                 let Some(call) = self.slots.give_back(tag) else {
                     return;
                 };
+                self.means.memory.shrink(call.bytes);
                 let outcome = Outcome {
                     answer: answer.map_err(handlers::failure),
                     facts: call.facts,
@@ -314,6 +329,8 @@ where
 struct Operation {
     id: u64,
     asked: Result<(Rpc, ValidCall), Failure>,
+    /// Memory that it occupies while it is in flight.
+    bytes: usize,
 }
 
 impl Operation {
@@ -328,10 +345,12 @@ fn next(caller: &Caller, bytes: &mut BytesMut) -> Result<Option<Operation>, Unre
         return Ok(None);
     };
     let request = v1::SessionRequest::decode(message).map_err(|_| Unreadable)?;
+    let in_flight = OPERATION + message.len();
     bytes.advance(end);
     Ok(Some(Operation {
         id: request.id,
         asked: parse(caller, request),
+        bytes: in_flight,
     }))
 }
 
@@ -347,6 +366,7 @@ struct PendingOp {
     rpc: Rpc,
     facts: Facts,
     begun: Instant,
+    bytes: usize,
 }
 
 fn parse(caller: &Caller, request: v1::SessionRequest) -> Result<(Rpc, ValidCall), Failure> {

@@ -5,6 +5,7 @@ pub(crate) mod admin;
 pub mod admission;
 pub mod auth;
 mod body_limit;
+mod client_stream;
 pub(crate) mod coalesce;
 pub(crate) mod connection;
 pub(crate) mod framing;
@@ -15,6 +16,7 @@ pub mod h3;
 pub(crate) mod health;
 mod inline_executor;
 pub mod json;
+pub(crate) mod memory_budget;
 pub mod openapi;
 mod preface_timeout;
 pub mod sse;
@@ -22,6 +24,7 @@ pub mod tcp;
 pub mod tls;
 pub(crate) mod unary;
 pub(crate) mod unix;
+pub(crate) mod web_origin;
 
 /// Maximum size of a message on the gRPC port, in bytes.
 pub(crate) const MESSAGE: usize = 4 << 20;

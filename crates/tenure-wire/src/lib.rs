@@ -9,6 +9,8 @@
 //! client, convert them to and from the values of `tenure-core`.
 
 pub mod json;
+#[cfg(feature = "tls")]
+pub mod tls;
 
 /// Package `pathlockd.v1`.
 #[allow(

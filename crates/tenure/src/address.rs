@@ -32,6 +32,7 @@ use crate::error::{Error, InputError};
 /// | `upload:DIR/ID`, `upload:DIR#a/b` | the lock of one upload |
 /// | `repo:/mnt/backup`, `s3://bucket/prefix`, `gs://…`, `az://…` | a repository |
 /// | `tenure://host:port[,host:port]/tenant:/acme`, `tenant:/acme` | a path of the daemon |
+/// | `tenure+tls://host:port[,host:port]/tenant:/acme` | the same over TLS |
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
@@ -186,11 +187,12 @@ impl FromStr for Address {
             && !scheme.contains(['/', '.'])
         {
             return match scheme {
-                "tenure" => daemon(text, rest),
+                "tenure" => daemon(text, rest, false),
+                "tenure+tls" => daemon(text, rest, true),
                 "s3" | "gs" | "az" => repository(text),
                 _ => Err(input(
                     text,
-                    "is no address: before :// there is s3, gs, az or tenure (./ in front means a file)",
+                    "is no address: before :// there is s3, gs, az, tenure or tenure+tls (./ in front means a file)",
                 )),
             };
         }
@@ -245,7 +247,7 @@ fn near_miss(text: &str, invalid: &tenure_core::value::Invalid) -> Error {
 }
 
 /// Parses `host:port[,host:port…]/handler:/path`.
-fn daemon(text: &str, rest: &str) -> Result<Address, Error> {
+fn daemon(text: &str, rest: &str, tls: bool) -> Result<Address, Error> {
     let (hosts, path) = rest
         .split_once('/')
         .filter(|(_, path)| !path.is_empty())
@@ -256,10 +258,14 @@ fn daemon(text: &str, rest: &str) -> Result<Address, Error> {
             )
         })?;
     let path = Path::parse(path).map_err(|invalid| input(text, invalid.to_string()))?;
-    let nodes = match hosts {
+    let mut nodes = match hosts {
+        "" if tls => return Err(input(text, "names no host: write tenure+tls://host:port/…")),
         "" => Vec::new(),
         hosts => Endpoint::list(hosts).map_err(|error| input(text, error.to_string()))?,
     };
+    if tls {
+        nodes = nodes.into_iter().map(Endpoint::with_tls).collect();
+    }
     Ok(Address::Daemon { nodes, path })
 }
 
@@ -319,8 +325,10 @@ impl fmt::Display for Address {
                 }
             }
             Address::Daemon { nodes, path } => {
+                let tls = nodes.iter().all(Endpoint::is_tls);
+                let scheme = if tls { "tenure+tls" } else { "tenure" };
                 let nodes: Vec<String> = nodes.iter().map(Endpoint::to_string).collect();
-                write!(f, "tenure://{}/{}", nodes.join(","), path.as_str())
+                write!(f, "{scheme}://{}/{}", nodes.join(","), path.as_str())
             }
         }
     }
@@ -428,6 +436,10 @@ mod tests {
             ("tenure:///mem:/a", "daemon tenure:///mem:/a"),
             ("tenure://h:1,i/t:/a", "daemon tenure://h:1,i:50051/t:/a"),
             ("tenure://[::1]:9/t:/a", "daemon tenure://[::1]:9/t:/a"),
+            (
+                "tenure+tls://h:1,i/t:/a",
+                "daemon tenure+tls://h:1,i:50051/t:/a",
+            ),
         ] {
             assert_eq!(shown(text), want, "{text}");
             let place: Address = text.parse().unwrap();

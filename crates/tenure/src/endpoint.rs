@@ -10,7 +10,16 @@ use crate::error::{Error, InputError};
 pub struct Endpoint {
     host: String,
     port: u16,
+    tls: bool,
 }
+
+/// Schemes of a list of nodes, and whether they mean TLS.
+const SCHEMES: [(&str, bool); 4] = [
+    ("tenure://", false),
+    ("tenure+tls://", true),
+    ("http://", false),
+    ("https://", true),
+];
 
 /// The default port of the daemon.
 const PORT: u16 = 50051;
@@ -21,7 +30,20 @@ impl Endpoint {
         Endpoint {
             host: host.into(),
             port,
+            tls: false,
         }
+    }
+
+    /// Uses TLS for connections to the node: `tenure+tls://` in an address.
+    #[must_use]
+    pub fn with_tls(mut self) -> Endpoint {
+        self.tls = true;
+        self
+    }
+
+    /// Returns whether the address asks for TLS.
+    pub fn is_tls(&self) -> bool {
+        self.tls
     }
 
     /// Returns the host, without brackets.
@@ -43,18 +65,27 @@ impl Endpoint {
                 .is_ok_and(|address| address.is_loopback())
     }
 
-    /// Parses a comma-separated list of nodes, as in `TENURE_URL` and in addresses.
+    /// Parses a comma-separated list of nodes, as in `TENURE_URL` and in addresses. A scheme before a
+    /// node applies to it and to the nodes behind it: `tenure://` (also `http://`) without and
+    /// `tenure+tls://` (also `https://`) with TLS.
     ///
     /// # Errors
     ///
     /// [`Error::Input`] if a node is no valid `host:port`.
     pub fn list(text: &str) -> Result<Vec<Endpoint>, Error> {
-        let text = ["tenure://", "http://", "https://"]
-            .iter()
-            .find_map(|scheme| text.strip_prefix(scheme))
-            .unwrap_or(text)
-            .trim_end_matches('/');
-        text.split(',').map(|node| node.trim().parse()).collect()
+        let mut tls = false;
+        let node = |node: &str| {
+            let mut node = node.trim();
+            for (scheme, means_tls) in SCHEMES {
+                if let Some(rest) = node.strip_prefix(scheme) {
+                    (node, tls) = (rest, means_tls);
+                    break;
+                }
+            }
+            let endpoint: Endpoint = node.trim_end_matches('/').parse()?;
+            Ok(if tls { endpoint.with_tls() } else { endpoint })
+        };
+        text.split(',').map(node).collect()
     }
 }
 
@@ -108,5 +139,24 @@ impl fmt::Display for Endpoint {
         } else {
             write!(f, "{}:{}", self.host, self.port)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every node has its own scheme: a node that asks for TLS is never reached without.
+    #[test]
+    fn a_scheme_applies_to_its_node() {
+        let tls = |text: &str| -> Vec<bool> {
+            let nodes = Endpoint::list(text).unwrap();
+            nodes.iter().map(Endpoint::is_tls).collect()
+        };
+        assert_eq!(tls("a:1,b:2"), [false, false]);
+        assert_eq!(tls("tenure+tls://a:1,b:2"), [true, true]);
+        assert_eq!(tls("https://a:1/"), [true]);
+        assert_eq!(tls("http://a,https://b"), [false, true]);
+        assert!(Endpoint::list("ftp://a").is_err());
     }
 }

@@ -63,7 +63,14 @@ pub(crate) struct DaemonAccess {
     pub(crate) token_file: Option<PathBuf>,
     pub(crate) authority: Option<PathBuf>,
     pub(crate) identity: Option<(PathBuf, PathBuf)>,
+    /// Fingerprint of the only certificate to accept.
+    pub(crate) pin: Option<String>,
+    /// TLS for all nodes, also for those whose address does not ask for it.
     pub(crate) tls: bool,
+    /// Whether the token may be sent beyond loopback without TLS.
+    pub(crate) plaintext: bool,
+    /// The nodes that the token was given for; it is sent to no other.
+    pub(crate) nodes: Vec<Endpoint>,
 }
 
 /// A builder for [`Tenure`].
@@ -81,9 +88,11 @@ impl Tenure {
     ///
     /// | variable | meaning |
     /// |---|---|
-    /// | `TENURE_URL` | the daemon's nodes, `tenure://host:port,host:port`; default 127.0.0.1:50051 |
-    /// | `TENURE_CLIENT_AUTH_TOKEN`, `TENURE_CLIENT_AUTH_TOKEN_FILE` | the credential |
+    /// | `TENURE_URL` | the daemon's nodes, `tenure://host:port,host:port`, or `tenure+tls://…` for TLS; default 127.0.0.1:50051 |
+    /// | `TENURE_CLIENT_AUTH_TOKEN`, `TENURE_CLIENT_AUTH_TOKEN_FILE` | the credential, sent to the nodes of `TENURE_URL` only |
     /// | `TENURE_CA_FILE` | PEM file with the certificate authorities to trust; enables TLS |
+    /// | `TENURE_PIN` | fingerprint of the daemon's certificate, `sha256:…`, the only one to accept; enables TLS |
+    /// | `TENURE_ALLOW_PLAINTEXT` | `true`: the credential may be sent to other machines without TLS |
     /// | `TENURE_CLIENT_CERT_FILE`, `TENURE_CLIENT_KEY_FILE` | the client certificate for mutual TLS |
     /// | `TENURE_NAME` | the name of this holder |
     ///
@@ -314,7 +323,6 @@ impl Builder {
         let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
         let mut builder = Builder::default();
         if let Some(url) = variable("TENURE_URL") {
-            builder.access.tls = url.starts_with("https://");
             builder.nodes = Endpoint::list(&url)?;
         }
         if let Some(name) = variable("TENURE_NAME") {
@@ -330,6 +338,20 @@ impl Builder {
         }
         if let Some(file) = variable("TENURE_CA_FILE") {
             builder = builder.trust(file);
+        }
+        if let Some(fingerprint) = variable("TENURE_PIN") {
+            builder = builder.pin(fingerprint);
+        }
+        match variable("TENURE_ALLOW_PLAINTEXT").as_deref() {
+            None | Some("false" | "0") => {}
+            Some("true" | "1") => builder = builder.allow_plaintext(),
+            Some(other) => {
+                let name = "TENURE_ALLOW_PLAINTEXT";
+                return Err(Error::input(
+                    name,
+                    format!("is {other}: it must be true or false"),
+                ));
+            }
         }
         match (
             variable("TENURE_CLIENT_CERT_FILE"),
@@ -379,6 +401,20 @@ impl Builder {
         self
     }
 
+    /// Enables TLS and accepts only the certificate with this fingerprint, as `tenure serve` prints it:
+    /// `sha256:` and 64 hexadecimal digits.
+    pub fn pin(mut self, fingerprint: impl Into<String>) -> Builder {
+        self.access.pin = Some(fingerprint.into());
+        self.access.tls = true;
+        self
+    }
+
+    /// Allows to send the token to other machines without TLS. Everyone on the way can read it then.
+    pub fn allow_plaintext(mut self) -> Builder {
+        self.access.plaintext = true;
+        self
+    }
+
     /// Enables TLS and sets the client certificate and its key, two PEM files.
     pub fn identity(mut self, certificate: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Builder {
         self.access.identity = Some((certificate.into(), key.into()));
@@ -395,13 +431,17 @@ impl Builder {
     /// Creates the instance. Does not connect.
     pub fn build(self) -> Result<Tenure, Error> {
         let plain = Tenure::default();
+        let nodes = match self.nodes.is_empty() {
+            true => plain.settings.nodes.clone(),
+            false => self.nodes,
+        };
         let settings = TenureSettings {
-            nodes: match self.nodes.is_empty() {
-                true => plain.settings.nodes.clone(),
-                false => self.nodes,
+            access: DaemonAccess {
+                nodes: nodes.clone(),
+                ..self.access
             },
+            nodes,
             holder: self.holder.unwrap_or_else(Holder::here),
-            access: self.access,
             clients: Mutex::default(),
             #[cfg(feature = "store")]
             repositories: Mutex::default(),

@@ -1,5 +1,6 @@
 //! `tenure cluster`: status and administration of a cluster.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -8,6 +9,7 @@ use serde_json::json;
 use tenure_wire::auth::auth_client::AuthClient;
 use tenure_wire::cluster::cluster_client::ClusterClient;
 use tenure_wire::cluster::{DrainRequest, Node, RemoveRequest, StatusRequest, StatusResponse};
+use tenure_wire::tls::{ClientTls, ClientTlsOptions};
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
@@ -39,7 +41,8 @@ pub(super) struct DaemonAddress {
     /// Any node of the cluster.
     #[arg(long, env = "TENURE_URL", default_value = "http://127.0.0.1:50051")]
     url: String,
-    /// An API key, or the daemon's client_auth_token.
+    /// An API key, or the daemon's client_auth_token. Every user of this machine can see it in the
+    /// list of processes: use --token-file or the variable instead.
     #[arg(
         long,
         env = "TENURE_CLIENT_AUTH_TOKEN",
@@ -47,6 +50,14 @@ pub(super) struct DaemonAddress {
         value_name = "TOKEN"
     )]
     token: Option<String>,
+    /// A file with the token.
+    #[arg(
+        long,
+        env = "TENURE_CLIENT_AUTH_TOKEN_FILE",
+        value_name = "FILE",
+        conflicts_with = "token"
+    )]
+    token_file: Option<PathBuf>,
 }
 
 /// Show nodes, groups, leaders and lag.
@@ -247,11 +258,39 @@ impl DaemonAddress {
     }
 
     async fn connect(&self, url: &str) -> Result<(Channel, Credentials), String> {
-        let http = match url.strip_prefix("tenure://") {
-            Some(rest) => format!("http://{rest}"),
-            None => url.to_owned(),
+        let nodes = tenure::Endpoint::list(url).map_err(|error| error.to_string())?;
+        let Some(node) = nodes.first() else {
+            return Err(format!("{url} names no node"));
         };
-        let token = match &self.token {
+        let read_file = |file: &PathBuf| {
+            let text = std::fs::read_to_string(file);
+            text.map(|text| text.trim_end().to_owned())
+                .map_err(|error| format!("cannot read {}: {error}", file.display()))
+        };
+        let token = match &self.token_file {
+            Some(file) => Some(read_file(file)?),
+            None => self.token.clone(),
+        };
+        let environment = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let tls = ClientTlsOptions {
+            authority: environment("TENURE_CA_FILE").map(PathBuf::from),
+            identity: environment("TENURE_CLIENT_CERT_FILE")
+                .zip(environment("TENURE_CLIENT_KEY_FILE"))
+                .map(|(certificate, key)| (certificate.into(), key.into())),
+            pin: match environment("TENURE_PIN") {
+                Some(pin) => Some(pin.parse().map_err(|why| format!("TENURE_PIN {why}"))?),
+                None => None,
+            },
+        };
+        let is_tls = node.is_tls() || tls.authority.is_some() || tls.pin.is_some();
+        let in_clear = environment("TENURE_ALLOW_PLAINTEXT").as_deref() == Some("true");
+        if token.is_some() && !is_tls && !node.is_loopback() && !in_clear {
+            return Err(format!(
+                "the token would be sent to {node} without encryption: use tenure+tls://{node}, or set \
+                 TENURE_ALLOW_PLAINTEXT=true"
+            ));
+        }
+        let token = match &token {
             None => None,
             Some(token) => {
                 let mut value: MetadataValue<Ascii> = format!("Bearer {token}")
@@ -261,19 +300,21 @@ impl DaemonAddress {
                 Some(value)
             }
         };
-        let endpoint = Endpoint::from_shared(http)
+        let endpoint = Endpoint::from_shared(format!("http://{node}"))
             .map_err(|_| {
                 format!(
                     "{url} is not the address of a daemon: use a URL such as http://127.0.0.1:50051"
                 )
             })?
             .connect_timeout(Duration::from_secs(5));
-        let channel = endpoint
-            .connect()
-            .await
-            .map_err(|_| {
-                format!("cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL")
-            })?;
+        let channel = if is_tls {
+            ClientTls::new(&tls)?.connect(endpoint).await
+        } else {
+            endpoint.connect().await
+        };
+        let channel = channel.map_err(|_| {
+            format!("cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL")
+        })?;
         Ok((channel, Credentials(token)))
     }
 }

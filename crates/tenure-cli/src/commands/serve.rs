@@ -8,6 +8,7 @@ use clap::Args;
 use tenure_server::config::{Config, LocalEndpoint, MachineDefaults, RawSettings, Writable};
 use tenure_server::daemon::{self, Daemon};
 use tenure_server::health_probe;
+use tenure_server::secret_file;
 use tenure_server::telemetry::logs;
 use tenure_server::telemetry::otlp::{Environment, Signals};
 
@@ -58,17 +59,19 @@ impl Serve {
 
     fn settings(&self) -> Result<RawSettings, Box<dyn std::error::Error>> {
         let text = match &self.config {
-            Some(path) => Some(
-                std::fs::read_to_string(path)
-                    .map_err(|error| format!("cannot read {}: {error}", path.display()))?,
-            ),
+            Some(path) => {
+                secret_file::check("the configuration", path)?;
+                let text = std::fs::read_to_string(path)
+                    .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
+                Some(text)
+            }
             None => None,
         };
         Ok(RawSettings::new(text.as_deref(), std::env::vars())?)
     }
 
     fn check_health(self) -> Result<(), Box<dyn std::error::Error>> {
-        let door = LocalEndpoint::from_settings(self.settings()?)?;
+        let door = LocalEndpoint::from_settings(self.settings()?, &machine())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
@@ -101,10 +104,12 @@ impl Serve {
                 address.map_or_else(|| "off".to_owned(), |address| address.to_string())
             };
             let (web, h3) = (shown(daemon.web), shown(daemon.h3));
-            tracing::info!(grpc = %daemon.grpc, web, h3, node = config.node.name, "ready");
+            let certificate = daemon.certificate;
+            tracing::info!(grpc = %daemon.grpc, web, h3, node = config.node.name, %certificate, "ready");
             let internal = daemon.internal.map_or_else(String::new, |(peers, gossip)| {
                 format!(", peers {peers}, gossip {gossip}")
             });
+            eprintln!("tenure: certificate {certificate}");
             eprintln!(
                 "tenure: ready, grpc {}, web {web}, h3 {h3}{internal}",
                 daemon.grpc

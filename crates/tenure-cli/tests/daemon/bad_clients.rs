@@ -14,8 +14,8 @@ use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tonic::transport::Channel;
 
-use super::support::Daemon;
 use super::support::http2::{Http2, body};
+use super::support::{Daemon, settings};
 
 const MIB: u64 = 1 << 20;
 /// How often to check, 50 ms apart, before the test fails: long enough for a busy machine.
@@ -142,7 +142,8 @@ async fn the_web_port_has_room_for_4096() {
         socket
             .set_read_timeout(Some(Duration::from_secs(60)))
             .unwrap();
-        let request = format!("GET /v1/events/sse?owner_id=o{n} HTTP/1.1\r\nhost: t\r\n\r\n");
+        let request =
+            format!("GET /v1/events/sse?owner_id=o{n} HTTP/1.1\r\nhost: localhost\r\n\r\n");
         let _ = socket.write_all(request.as_bytes());
         socket
     };
@@ -267,12 +268,17 @@ async fn answers_that_nobody_reads_do_not_pile_up() {
 /// Bodies that are too large, or large, many and never finished.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn large_bodies_share_a_budget() {
-    let (_data, daemon) = slow_daemon();
+    let data = tempfile::tempdir().unwrap();
+    let settings = [
+        ("TENURE_REQUEST_TIMEOUT_MS", "600000"),
+        ("TENURE_CLIENT_MEMORY_MB", "320"),
+    ];
+    let daemon = Daemon::start_with(data.path(), &settings);
     let mut neighbour = Neighbour::of(&daemon).await;
     neighbour.is_served().await;
     let before = daemon.memory();
     let post = || {
-        Request::post("http://t/v1/acquire")
+        Request::post("http://localhost/v1/acquire")
             .header("content-type", "application/json")
             .body(())
             .unwrap()
@@ -330,17 +336,22 @@ async fn requests_in_flight_have_a_limit() {
     let (_data, daemon) = slow_daemon();
     let mut neighbour = Neighbour::of(&daemon).await;
     let unfinished_request = || {
-        Request::post("http://t/v1/acquire")
+        Request::post("http://localhost/v1/acquire")
             .header("content-type", "application/json")
             .body(())
             .unwrap()
+    };
+    // A body without a first byte would be given up after some seconds.
+    let begun = |(response, mut sender): (_, h2::SendStream<Bytes>)| {
+        let _ = sender.send_data(Bytes::from_static(b"{"), false);
+        (response, sender)
     };
     let mut clients = Vec::new();
     let mut unfinished = Vec::new();
     for _ in 0..4 {
         let mut client = Http2::connect(daemon.web).await;
         for _ in 0..1024 {
-            unfinished.push(client.begin(unfinished_request()).await);
+            unfinished.push(begun(client.begin(unfinished_request()).await));
         }
         clients.push(client);
     }
@@ -355,7 +366,7 @@ async fn requests_in_flight_have_a_limit() {
         }
         looks += 1;
         assert!(looks < LOOKS, "503 was never the answer");
-        unfinished.push(more.begin(unfinished_request()).await);
+        unfinished.push(begun(more.begin(unfinished_request()).await));
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
     assert_eq!(refused["error"]["code"], "UNAVAILABLE", "{refused}");
@@ -369,6 +380,160 @@ async fn requests_in_flight_have_a_limit() {
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     panic!("there was never room again");
+}
+
+/// Streams that are opened and never used: a connection has a limit, and a head without a body is
+/// given up soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn open_streams_have_limits() {
+    let (_data, daemon) = slow_daemon();
+    let mut neighbour = Neighbour::of(&daemon).await;
+    let call = |rpc: &str| {
+        Request::post(format!("http://t/pathlockd.v1.PathLock/{rpc}"))
+            .header("content-type", "application/grpc")
+            .body(())
+            .unwrap()
+    };
+    let mut client = Http2::connect(daemon.grpc).await;
+    let mut silent = Vec::new();
+    for _ in 0..1024 {
+        silent.push(client.begin(call("Acquire")).await);
+    }
+    neighbour.is_served().await;
+    // The first ones end without a body, although the time limit of a call is ten minutes.
+    let (first, _sender) = silent.swap_remove(0);
+    let first = first.await.unwrap();
+    assert_eq!(first.headers()["grpc-status"], "4", "DEADLINE_EXCEEDED");
+    assert_eq!(client.max_streams(), 1024);
+
+    let mut client = Http2::connect(daemon.grpc).await;
+    let mut streams = Vec::new();
+    let mut refused = 0;
+    for n in 0..300 {
+        let (response, mut sender) = client.begin(call("Subscribe")).await;
+        let owner = format!("owner-{n:03}");
+        let mut message = vec![0, 0, 0, 0, 11, 0x0a, 9];
+        message.extend_from_slice(owner.as_bytes());
+        sender.send_data(Bytes::from(message), true).unwrap();
+        let response = response.await.unwrap();
+        match response.headers().get("grpc-status") {
+            None => streams.push(response),
+            Some(status) => {
+                assert_eq!(status, "8", "RESOURCE_EXHAUSTED");
+                refused += 1;
+            }
+        }
+    }
+    assert_eq!((streams.len(), refused), (256, 44));
+    neighbour.is_served().await;
+}
+
+/// Watchers that ask for a snapshot and read nothing: what waits for them is bounded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn watchers_that_do_not_read_cost_little() {
+    let (_data, daemon) = slow_daemon();
+    let mut neighbour = Neighbour::of(&daemon).await;
+    for part in 0..40 {
+        let acquire = v1::AcquireRequest {
+            owner_id: format!("owner-{part}"),
+            ttl_ms: 3_000_000,
+            requests: (0..1000)
+                .map(|n| v1::LockRequest {
+                    path: format!("t:/{part}/{n}/{}", "x".repeat(100)),
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        };
+        let granted = neighbour.client.acquire(acquire).await.unwrap();
+        assert_eq!(granted.into_inner().status(), v1::AcquireStatus::Ok);
+    }
+    let before = daemon.memory();
+    let mut client = Http2::connect(daemon.grpc).await;
+    let mut unread = Vec::new();
+    for _ in 0..200 {
+        let request = Request::post("http://t/pathlockd.v1.PathLock/Watch")
+            .header("content-type", "application/grpc")
+            .body(())
+            .unwrap();
+        let (response, mut sender) = client.begin(request).await;
+        // The prefix `t`, with a snapshot.
+        let message = Bytes::from_static(b"\x00\x00\x00\x00\x05\x0a\x01t\x10\x01");
+        sender.send_data(message, true).unwrap();
+        unread.push(response);
+    }
+    let begun = Instant::now();
+    for _ in 0..40 {
+        neighbour.is_served().await;
+    }
+    let more = grown(&daemon, before);
+    println!(
+        "200 snapshots of 40,000 holds that are not read: {} MiB; 200 calls in {:?}",
+        more / MIB,
+        begun.elapsed()
+    );
+    // In full they would be 200 times 10 MB or more.
+    assert!(more < 400 * MIB, "{more} bytes");
+
+    // A watcher that reads gets everything, once.
+    drop((client, unread));
+    let watch = v1::WatchRequest {
+        prefix: "t".into(),
+        snapshot: true,
+    };
+    let mut reader = neighbour.client.clone();
+    let mut changes = reader.watch(watch).await.unwrap().into_inner();
+    let mut present = 0;
+    loop {
+        let change = changes.message().await.unwrap().unwrap();
+        match change.kind() {
+            v1::ChangeKind::Snapshot => present += 1,
+            v1::ChangeKind::SnapshotEnd => break,
+            _ => {}
+        }
+    }
+    assert_eq!(present, 40_000);
+}
+
+/// A low limit of open files: connections do not take what the log needs, and the daemon stays
+/// healthy while its log grows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn idle_connections_leave_files_for_the_log() {
+    let data = tempfile::tempdir().unwrap();
+    let mut limited = std::process::Command::new("sh");
+    limited
+        .args(["-c", "ulimit -n 256; exec \"$0\" serve"])
+        .arg(env!("CARGO_BIN_EXE_tenure"));
+    let daemon = Daemon::spawn(settings(&mut limited, data.path()));
+    let mut neighbour = Neighbour::of(&daemon).await;
+    neighbour.is_served().await;
+    let mut idle = Vec::new();
+    for _ in 0..400 {
+        let mut socket = TcpStream::connect(daemon.grpc).unwrap();
+        let _ = socket.write_all(PREFACE);
+        idle.push(socket);
+    }
+    // Several rotations: the first file of a log has 256 KiB, the second 2 MiB.
+    for n in 0..8 {
+        let acquire = v1::AcquireRequest {
+            owner_id: format!("writer-{n}"),
+            ttl_ms: 600_000,
+            requests: (0..500)
+                .map(|path| v1::LockRequest {
+                    path: format!("t:/a/{n}-{path}/{}", "x".repeat(2000)),
+                    ..Default::default()
+                })
+                .collect(),
+            ..Default::default()
+        };
+        let granted = neighbour.client.acquire(acquire).await.unwrap();
+        assert_eq!(granted.into_inner().status(), v1::AcquireStatus::Ok);
+    }
+    neighbour.is_served().await;
+    let files = std::fs::read_dir(data.path().join("db")).unwrap();
+    let names = files.map(|file| file.unwrap().file_name());
+    let logs = names.filter(|name| name.to_string_lossy().starts_with("log-"));
+    assert!(logs.count() >= 2, "the log has not begun a new file");
 }
 
 /// Requests that are reset as soon as they are sent.
@@ -411,7 +576,7 @@ async fn nonsense_is_refused_and_harms_nobody() {
     neighbour.is_served().await;
     let before = daemon.memory();
     let long = format!(
-        "GET /v1/health HTTP/1.1\r\nhost: t\r\nx: {}\r\n\r\n",
+        "GET /v1/health HTTP/1.1\r\nhost: localhost\r\nx: {}\r\n\r\n",
         "y".repeat(200 << 10)
     );
     let answer = daemon.raw(long.as_bytes());
@@ -439,7 +604,7 @@ async fn nonsense_is_refused_and_harms_nobody() {
         };
         let mut socket = TcpStream::connect(address).unwrap();
         let start: &[u8] = match turn % 8 {
-            0 => b"POST /v1/acquire HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: 512\r\nconnection: close\r\n\r\n",
+            0 => b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: 512\r\nconnection: close\r\n\r\n",
             2 => b"\x16\x03\x01\x02\x00\x01",
             4 => b"GET /",
             1 | 5 => PREFACE,

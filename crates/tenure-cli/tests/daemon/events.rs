@@ -35,7 +35,7 @@ impl Stream {
             .unwrap();
         let last = last.map_or_else(String::new, |id| format!("last-event-id: {id}\r\n"));
         // HTTP/1.0 has no chunks: the body is what follows the head.
-        let request = format!("GET {url} HTTP/1.0\r\nhost: t\r\n{last}\r\n");
+        let request = format!("GET {url} HTTP/1.0\r\nhost: localhost\r\n{last}\r\n");
         socket.write_all(request.as_bytes()).unwrap();
         let mut lines = BufReader::new(socket);
         let mut head = String::new();

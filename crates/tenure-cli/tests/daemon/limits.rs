@@ -344,7 +344,7 @@ async fn requests_that_do_not_come_end_with_the_deadline() {
     socket
         .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
-    let head = "POST /v1/acquire HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
+    let head = "POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: 9\r\n\r\n{";
     socket.write_all(head.as_bytes()).unwrap();
     let mut answer = String::new();
     let _ = socket.read_to_string(&mut answer);
@@ -474,7 +474,7 @@ async fn credentials_are_asked_for_everywhere() {
         .metadata_mut()
         .insert("authorization", "Bearer s3cret".parse().unwrap());
     assert!(client.health(request).await.unwrap().into_inner().ok);
-    let answer = daemon.raw(b"GET /v1/health HTTP/1.1\r\nhost: t\r\nauthorization: bearer s3cret\r\nconnection: close\r\n\r\n");
+    let answer = daemon.raw(b"GET /v1/health HTTP/1.1\r\nhost: localhost\r\nauthorization: bearer s3cret\r\nconnection: close\r\n\r\n");
     assert!(String::from_utf8_lossy(&answer).starts_with("HTTP/1.1 200 "));
     let check = |token: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
@@ -492,6 +492,7 @@ async fn credentials_are_asked_for_everywhere() {
 fn beyond_loopback_it_is_https() {
     let (_data, daemon) = with(&[
         ("TENURE_WEB_LISTEN", "0.0.0.0:0"),
+        ("TENURE_H3_LISTEN", "0.0.0.0:0"),
         ("TENURE_ALLOW_ANONYMOUS", "true"),
     ]);
     let (status, body) = daemon.get("/v1/health");
@@ -544,6 +545,7 @@ fn a_configured_certificate_is_used() {
     let (_data, daemon) = with(&[
         ("TENURE_TLS_CERT_PATH", certificate.to_str().unwrap()),
         ("TENURE_TLS_KEY_PATH", key.to_str().unwrap()),
+        ("TENURE_WEB_HOSTS", "locks.test"),
     ]);
     let output = Command::new("curl")
         .args(["-sS", "--max-time", "20", "--cacert"])

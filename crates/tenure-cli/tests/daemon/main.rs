@@ -10,6 +10,7 @@ mod support;
 
 mod bad_clients;
 mod events;
+mod exposure;
 mod first_steps;
 mod limits;
 mod openapi;

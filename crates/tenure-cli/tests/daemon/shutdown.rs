@@ -39,8 +39,8 @@ fn start_ignoring_limits(data: &std::path::Path) -> Daemon {
     Daemon::spawn(&mut command)
 }
 
-/// R145: after its disk fails, the node refuses all calls and says why; after a restart nothing is
-/// lost.
+/// R145: after its disk fails, the node answers nothing more, and the process ends and says why, so
+/// that a supervisor starts it again; after a restart nothing is lost.
 #[tokio::test]
 async fn a_failing_disk_stops_the_node() {
     let data = tempfile::tempdir().unwrap();
@@ -62,45 +62,18 @@ async fn a_failing_disk_stops_the_node() {
     prlimit(Some(pid), Resource::Fsize, none).unwrap();
     let status = client.acquire(acquire("bob", "t:/b")).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let status = client.acquire(acquire("cat", "t:/c")).await.unwrap_err();
-    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let (code, last) = tokio::task::spawn_blocking(move || daemon.ended())
+        .await
+        .unwrap();
+    assert_eq!(code, Some(125), "{last}");
+    assert!(last.contains("the node has stopped: "), "{last}");
+    // It answers no reads either.
     let list = v1::ListOwnerLocksRequest {
         owner_id: "amy".into(),
         ..Default::default()
     };
-    // It does not answer reads either.
-    let status = client.list_owner_locks(list.clone()).await.unwrap_err();
+    let status = client.list_owner_locks(list).await.unwrap_err();
     assert_eq!(status.code(), Code::Unavailable, "{status}");
-    let health = client
-        .health(v1::HealthRequest {})
-        .await
-        .unwrap()
-        .into_inner();
-    assert!(!health.ok && health.detail != "ready", "{health:?}");
-    let (status, body) = daemon.get("/v1/health");
-    assert_eq!(
-        (status, &body["ok"], &body["error"]["code"]),
-        (503, &json!(false), &json!("UNAVAILABLE")),
-        "{body}"
-    );
-    let mut checks = tonic_health::pb::health_client::HealthClient::new(daemon.channel().await);
-    let request = tonic_health::pb::HealthCheckRequest::default();
-    let serving = checks.check(request).await.unwrap().into_inner().status;
-    assert_eq!(serving, 2, "NOT_SERVING");
-    let check = Command::new(env!("CARGO_BIN_EXE_tenure"))
-        .arg("--health-check")
-        .env("TENURE_LISTEN", daemon.grpc.to_string())
-        .output()
-        .unwrap();
-    assert_eq!(check.status.code(), Some(1), "{check:?}");
-    // Metrics of the transports are still served.
-    assert!(
-        daemon
-            .get_text("/metrics")
-            .1
-            .contains("tenure_grpc_server_errors_total")
-    );
-    assert_eq!(daemon.terminate(), Some(0));
 
     let daemon = Daemon::start(data.path());
     let mut client = PathLockClient::new(daemon.channel().await);
@@ -142,7 +115,7 @@ async fn a_polite_end_does_not_wait_for_everybody() {
         .into_inner();
     // Half a request, and an idle connection.
     let mut half = TcpStream::connect(daemon.web).unwrap();
-    half.write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: t\r\ncontent-length: 5\r\ncontent-type: application/json\r\n\r\n{").unwrap();
+    half.write_all(b"POST /v1/acquire HTTP/1.1\r\nhost: localhost\r\ncontent-length: 5\r\ncontent-type: application/json\r\n\r\n{").unwrap();
     let mut silent = TcpStream::connect(daemon.web).unwrap();
     let mut calls = tokio::task::JoinSet::new();
     for n in 0..4 {

@@ -45,6 +45,11 @@ impl Http2 {
         sender.send_request(request, false)
     }
 
+    /// How many streams the server allows at once.
+    pub(crate) fn max_streams(&self) -> usize {
+        self.sender.current_max_send_streams()
+    }
+
     /// How the connection ended.
     pub(crate) async fn ended(&mut self) -> Result<(), h2::Error> {
         (&mut self.connection).await.unwrap()

@@ -16,6 +16,8 @@ use serde_json::Value;
 /// A running `tenure serve`. Killed when dropped.
 pub(crate) struct Daemon {
     child: Child,
+    /// What it says after "ready".
+    said: Option<std::thread::JoinHandle<String>>,
     pub(crate) grpc: SocketAddr,
     pub(crate) web: SocketAddr,
     pub(crate) h3: SocketAddr,
@@ -72,7 +74,11 @@ impl Daemon {
             said.push_str(&line);
         };
         let started_in = begun.elapsed();
-        std::thread::spawn(move || std::io::copy(&mut lines, &mut std::io::sink()));
+        let said = std::thread::spawn(move || {
+            let mut bytes = Vec::new();
+            let _ = lines.read_to_end(&mut bytes);
+            String::from_utf8_lossy(&bytes).into_owned()
+        });
         // What is off has no port.
         let address = |name: &str| {
             let (_, rest) = ready.split_once(name)?;
@@ -80,6 +86,7 @@ impl Daemon {
         };
         Daemon {
             child,
+            said: Some(said),
             grpc: address("grpc").unwrap(),
             web: address("web").unwrap(),
             h3: address("h3").unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], 0))),
@@ -116,6 +123,13 @@ impl Daemon {
         self.child.wait().unwrap();
     }
 
+    /// Waits until it ends by itself. Returns its exit code and its last line.
+    pub(crate) fn ended(mut self) -> (Option<i32>, String) {
+        let code = self.child.wait().unwrap().code();
+        let said = self.said.take().unwrap().join().unwrap();
+        (code, said.lines().last().unwrap_or_default().to_owned())
+    }
+
     /// Asks it to end, and returns its exit code.
     pub(crate) fn terminate(mut self) -> Option<i32> {
         let pid = self.child.id().to_string();
@@ -131,7 +145,7 @@ impl Daemon {
     /// One call with any body.
     pub(crate) fn post_raw(&self, url: &str, kind: &str, body: &[u8]) -> (u16, Value) {
         let head = format!(
-            "POST {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\ncontent-type: {kind}\r\n\
+            "POST {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-type: {kind}\r\n\
              content-length: {}\r\n\r\n",
             body.len()
         );
@@ -143,13 +157,14 @@ impl Daemon {
     /// A GET.
     pub(crate) fn get(&self, url: &str) -> (u16, Value) {
         self.exchange(
-            format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n").as_bytes(),
+            format!("GET {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+                .as_bytes(),
         )
     }
 
     /// A GET that is not answered in JSON: head and body.
     pub(crate) fn get_text(&self, url: &str) -> (String, String) {
-        let request = format!("GET {url} HTTP/1.1\r\nhost: t\r\nconnection: close\r\n\r\n");
+        let request = format!("GET {url} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let answer = self.raw(request.as_bytes());
         let text = String::from_utf8(answer).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
@@ -180,7 +195,7 @@ impl Daemon {
 }
 
 /// Ports that the system chooses, and few groups.
-fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
+pub(crate) fn settings<'a>(command: &'a mut Command, data: &Path) -> &'a mut Command {
     command
         .env("TENURE_DATA_DIR", data)
         .env("TENURE_LISTEN", "127.0.0.1:0")

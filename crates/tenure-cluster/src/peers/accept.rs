@@ -1,26 +1,28 @@
 //! Acceptor: authenticates incoming connections and passes on their messages.
 
 use std::rc::Rc;
-use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_node::{Channel, Input, NodeId};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, oneshot};
+use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
 use super::PeersContext;
 use super::connection::{self, ConnectionError, KeepAlive};
 use super::frame_writer::OutboundMessage;
 use super::handshake::{HandshakeRefusal, Hello};
+use super::handshake_slots::{HandshakeSlot, HandshakeSlots};
 use super::registry::{Admission, RegistryEvent};
 use super::rival_cluster::ClusterClaim;
 use super::tls;
 use crate::job::Job;
 use crate::node_runner::{Drive, FrameKind};
 
-/// Maximum number of concurrent handshakes; further connections wait.
-const HANDSHAKES: usize = 64;
+/// Maximum number of concurrent handshakes. A further connection takes the slot of another one.
+const HANDSHAKES: usize = 256;
+/// Time limit for the first byte: a peer sends its hello as soon as it is connected.
+const FIRST_BYTE: Duration = Duration::from_millis(500);
 /// Back-pressure limit: above this many bytes of queued frames, connections are not read.
 const MOST_WAITING: usize = 64 * 1024 * 1024;
 /// Time limit for the connection in the other direction. After it the pair is given up.
@@ -28,16 +30,18 @@ const OTHER_DIRECTION: Duration = Duration::from_secs(5);
 
 /// Accepts connections until the task is dropped.
 pub(crate) async fn run(home: Rc<PeersContext>, listener: TcpListener) {
-    let room = Arc::new(Semaphore::new(HANDSHAKES));
+    let slots = HandshakeSlots::default();
     loop {
-        let Ok(place) = Arc::clone(&room).acquire_owned().await else {
-            return;
-        };
         match listener.accept().await {
             Ok((stream, from)) => {
                 let home = Rc::clone(&home);
+                let (slot, eviction) = slots.take(HANDSHAKES);
                 tokio::task::spawn_local(async move {
-                    if let Err(error) = serve(&home, stream, place).await {
+                    let ended = tokio::select! {
+                        ended = serve(&home, stream, slot) => ended,
+                        () = eviction.wait() => Err(ConnectionError::Closed),
+                    };
+                    if let Err(error) = ended {
                         tracing::debug!(%from, "incoming connection: {error}");
                     }
                 });
@@ -54,10 +58,15 @@ pub(crate) async fn run(home: Rc<PeersContext>, listener: TcpListener) {
 async fn serve(
     home: &PeersContext,
     stream: TcpStream,
-    place: OwnedSemaphorePermit,
+    slot: HandshakeSlot,
 ) -> Result<(), ConnectionError> {
     stream.set_nodelay(true)?;
-    let (reader, writer) = tls::accepted(home.tls.as_ref(), stream).await?;
+    match timeout(FIRST_BYTE, stream.peek(&mut [0])).await {
+        Ok(Ok(1)) => slot.has_spoken(),
+        Ok(_) => return Err(ConnectionError::Closed),
+        Err(_) => return Err(ConnectionError::Slow),
+    }
+    let stream = tls::accepted(home.tls.as_ref(), stream).await?;
     let blank = home.hello(Channel::Main, 0, None).await?;
     let ours = blank.claim.clone();
     let mine = |theirs: &Hello| Hello {
@@ -77,9 +86,9 @@ async fn serve(
         pass = Some((node, channel, admit(home, theirs).await?));
         Ok(version)
     };
-    let answer = connection::answer(reader, writer, mine, &home.token, admit).await;
-    // The handshake is over: the next connection may start its own.
-    drop(place);
+    let answer = connection::answer(stream, mine, &home.token, admit).await;
+    // The handshake is over: the connection can no longer be closed for another one.
+    drop(slot);
     let Some((node, channel, mut pass)) = pass else {
         return answer.map(|_| ());
     };

@@ -2,8 +2,8 @@
 //!
 //! A connection carries messages in one direction, from the dialer to the listener. The two main
 //! connections of a peer form a pair, which is established or lost as a whole (see the registry).
-//! The listener reads only the hello before the dialer has proved the token. The dialer writes no
-//! frame before the listener has proved it and accepted the connection.
+//! The listener reads only the hello before the dialer has proved the token, and says nothing about
+//! itself before. The dialer writes no frame before the listener has proved it and accepted the connection.
 
 use std::io;
 use std::net::TcpStream;
@@ -17,13 +17,17 @@ use tokio::time::timeout;
 use super::frame_mac::{HEAD, MacReader, MacWriter};
 use super::frame_writer::{self, CONTROL, FRAME, FrameQueue, FrameWriter, OutboundMessage, PING};
 use super::handshake::{
-    HandshakeRefusal, Hello, MAX_HELLO, PROOF, ProofSide, TokenKey, Transcript,
+    CHALLENGE, Challenge, HandshakeRefusal, Hello, MAX_HELLO, PROOF, ProofSide, TokenKey,
+    Transcript,
 };
+use super::tls::PeerStream;
 
 /// Time limit for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(3);
 /// First two bytes of a TLS alert, read as the length of a hello.
 const TLS_ALERT: u16 = u16::from_le_bytes([21, 3]);
+/// Stands in place of the length of a hello before a challenge. No hello is that long.
+const CHALLENGED: u16 = u16::MAX;
 /// Maximum number of bytes in one write to the socket.
 pub(super) const WRITE_AT_ONCE: usize = 64 * 1024;
 
@@ -97,24 +101,17 @@ pub(crate) struct AuthenticatedConnection {
 
 /// Runs the dialer's half of the handshake.
 pub(crate) async fn dial(
-    mut reader: ReadHalf,
-    mut writer: WriteHalf,
+    mut stream: PeerStream,
     mine: &Hello,
     token: &TokenKey,
 ) -> Result<AuthenticatedConnection, ConnectionError> {
     let shake = async {
         let ours = mine.to_bytes();
-        write_hello(&mut writer, &ours, &[]).await?;
-        let answer = read_hello(&mut reader).await?;
-        let proof = read_proof(&mut reader).await?;
-        let transcript = Transcript {
-            dialer: &ours,
-            listener: &answer,
-        };
-        if !transcript.is_proof(token, ProofSide::Listener, &proof) {
-            return Err(ConnectionError::Stranger);
-        }
-        let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
+        let met = meet(&mut stream, &ours, token).await?;
+        let (transcript, token, theirs) = (met.transcript(&ours), &met.token, met.theirs.clone());
+        let PeerStream {
+            reader, mut writer, ..
+        } = stream;
         let judged = mine.assess(&theirs);
         if matches!(judged, Ok(_) | Err(HandshakeRefusal::Cluster)) {
             // Also for a rival cluster: the listener must learn of it, and it trusts only a proof.
@@ -148,33 +145,104 @@ pub(crate) async fn dial(
         .map_err(|_| ConnectionError::Slow)?
 }
 
+/// A listener that has proved the token.
+struct MetListener {
+    theirs: Hello,
+    /// Their hello as sent.
+    answer: Vec<u8>,
+    binding: Option<Vec<u8>>,
+    /// The token that both sides use.
+    token: TokenKey,
+}
+
+impl MetListener {
+    fn transcript<'a>(&'a self, ours: &'a [u8]) -> Transcript<'a> {
+        Transcript {
+            dialer: ours,
+            listener: &self.answer,
+            binding: self.binding.as_deref(),
+        }
+    }
+}
+
+/// Sends the hello, answers a challenge, and verifies the listener.
+async fn meet(
+    stream: &mut PeerStream,
+    ours: &[u8],
+    token: &TokenKey,
+) -> Result<MetListener, ConnectionError> {
+    write_hello(&mut stream.writer, ours, &[]).await?;
+    let mut length = stream.reader.read_u16_le().await?;
+    let mut binding = None;
+    if length == CHALLENGED {
+        let mut nonce = [0; CHALLENGE];
+        stream.reader.read_exact(&mut nonce).await?;
+        let challenge = Challenge {
+            dialer: ours,
+            nonce: &nonce,
+            binding: &stream.binding,
+        };
+        let proof = challenge.proof(token);
+        stream.writer.write_all(proof.as_ref()).await?;
+        stream.writer.flush().await?;
+        binding = Some(stream.binding.clone());
+        length = match stream.reader.read_u16_le().await {
+            Ok(length) => length,
+            // The listener says nothing to a node whose token it does not know.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                return Err(ConnectionError::Stranger);
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    let answer = read_hello(&mut stream.reader, length).await?;
+    let proof = read_proof(&mut stream.reader).await?;
+    let transcript = Transcript {
+        dialer: ours,
+        listener: &answer,
+        binding: binding.as_deref(),
+    };
+    let token = transcript.verify(token, ProofSide::Listener, &proof);
+    let token = token.ok_or(ConnectionError::Stranger)?;
+    let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
+    check_certificate(&stream.nodes, &theirs)?;
+    Ok(MetListener {
+        theirs,
+        answer,
+        binding,
+        token,
+    })
+}
+
+/// Checks that the certificate of a peer, if it names nodes, names this one.
+fn check_certificate(named: &[u32], theirs: &Hello) -> Result<(), HandshakeRefusal> {
+    let found = theirs.node_record.node().number();
+    match named.first() {
+        Some(&first) if !named.contains(&found) => Err(HandshakeRefusal::Certificate {
+            found,
+            named: first,
+        }),
+        _ => Ok(()),
+    }
+}
+
 /// Starts the dialer's half of the handshake to learn who listens. The listener proves the token;
 /// this side then closes the connection without a proof of its own, so the listener ignores it.
 /// Exception: if the two belong to different clusters, this side proves the token too, because both
 /// must know.
 pub(crate) async fn identify(
-    mut reader: ReadHalf,
-    mut writer: WriteHalf,
+    mut stream: PeerStream,
     mine: &Hello,
     token: &TokenKey,
 ) -> Result<Hello, ConnectionError> {
     let shake = async {
         let ours = mine.to_bytes();
-        write_hello(&mut writer, &ours, &[]).await?;
-        let answer = read_hello(&mut reader).await?;
-        let proof = read_proof(&mut reader).await?;
-        let transcript = Transcript {
-            dialer: &ours,
-            listener: &answer,
-        };
-        if !transcript.is_proof(token, ProofSide::Listener, &proof) {
-            return Err(ConnectionError::Stranger);
-        }
-        let theirs = Hello::from_bytes(&answer).map_err(|_| ConnectionError::Rubbish)?;
+        let met = meet(&mut stream, &ours, token).await?;
+        let theirs = met.theirs.clone();
         if let Err(HandshakeRefusal::Cluster) = mine.assess(&theirs) {
-            let proof = transcript.proof(token, ProofSide::Dialer);
-            writer.write_all(proof.as_ref()).await?;
-            writer.flush().await?;
+            let proof = met.transcript(&ours).proof(&met.token, ProofSide::Dialer);
+            stream.writer.write_all(proof.as_ref()).await?;
+            stream.writer.flush().await?;
             return Err(ConnectionError::Rival(Box::new(theirs)));
         }
         mine.assess(&theirs)?;
@@ -188,27 +256,53 @@ pub(crate) async fn identify(
 /// Runs the listener's half of the handshake. `mine` makes the answer to a hello. `admit` decides
 /// about an authenticated node; it gets the result of the checks so far.
 pub(crate) async fn answer(
-    mut reader: ReadHalf,
-    mut writer: WriteHalf,
+    stream: PeerStream,
     mine: impl FnOnce(&Hello) -> Hello,
     token: &TokenKey,
     admit: impl AsyncFnOnce(Hello, Result<u8, HandshakeRefusal>) -> Result<u8, String>,
 ) -> Result<AuthenticatedConnection, ConnectionError> {
+    let PeerStream {
+        mut reader,
+        mut writer,
+        binding,
+        nodes,
+    } = stream;
     let shake = async {
-        let offer = read_hello(&mut reader).await?;
+        let length = reader.read_u16_le().await?;
+        let offer = read_hello(&mut reader, length).await?;
         let theirs = Hello::from_bytes(&offer).map_err(|_| ConnectionError::Rubbish)?;
+        let mut known = token.clone();
+        if theirs.proves_first {
+            let mut nonce = [0; CHALLENGE];
+            rustix::rand::getrandom(&mut nonce, rustix::rand::GetRandomFlags::empty())
+                .map_err(io::Error::from)?;
+            writer.write_all(&CHALLENGED.to_le_bytes()).await?;
+            writer.write_all(&nonce).await?;
+            writer.flush().await?;
+            let proof = read_proof(&mut reader).await?;
+            let challenge = Challenge {
+                dialer: &offer,
+                nonce: &nonce,
+                binding: &binding,
+            };
+            let proved = challenge.verify(token, &proof);
+            known = proved.ok_or(ConnectionError::Stranger)?;
+        }
+        let token = &known;
+        check_certificate(&nodes, &theirs)?;
         let mine = mine(&theirs);
         let ours = mine.to_bytes();
         let transcript = Transcript {
             dialer: &offer,
             listener: &ours,
+            binding: theirs.proves_first.then_some(binding.as_slice()),
         };
         let proof = transcript.proof(token, ProofSide::Listener);
         write_hello(&mut writer, &ours, proof.as_ref()).await?;
         let proof = read_proof(&mut reader).await?;
-        if !transcript.is_proof(token, ProofSide::Dialer, &proof) {
-            return Err(ConnectionError::Stranger);
-        }
+        let proved = transcript.verify(token, ProofSide::Dialer, &proof);
+        // A dialer of the first release has chosen among its tokens; ours was the first one.
+        let token = &proved.ok_or(ConnectionError::Stranger)?;
         let verdict = admit(theirs.clone(), mine.assess(&theirs)).await;
         let version = *verdict.as_ref().unwrap_or(&mine.versions.oldest);
         let mut proven = AuthenticatedConnection {
@@ -245,8 +339,8 @@ async fn write_hello(
     Ok(writer.flush().await?)
 }
 
-async fn read_hello(reader: &mut ReadHalf) -> Result<Vec<u8>, ConnectionError> {
-    let length = reader.read_u16_le().await?;
+/// Reads a hello of this length.
+async fn read_hello(reader: &mut ReadHalf, length: u16) -> Result<Vec<u8>, ConnectionError> {
     if usize::from(length) > MAX_HELLO {
         return Err(ConnectionError::Rubbish);
     }
@@ -428,6 +522,78 @@ mod tests {
         Hello::new(facts, Some(1), node_record, (Channel::Main, 1), None, nonce)
     }
 
+    fn stream(
+        reader: impl AsyncRead + Send + Unpin + 'static,
+        writer: impl AsyncWrite + Send + Unpin + 'static,
+    ) -> PeerStream {
+        PeerStream::new(Box::new(reader), Box::new(writer))
+    }
+
+    /// A stranger learns nothing from a listener: no name, no address, no proof of the token.
+    #[tokio::test]
+    async fn a_listener_says_nothing_before_the_dialer_has_proved_the_token() {
+        let (near, mut far) = tokio::io::duplex(4096);
+        let (reader, writer) = tokio::io::split(near);
+        let token = TokenKey::new(&[1; 32]);
+        let listen = answer(
+            stream(reader, writer),
+            |_| hello(2),
+            &token,
+            async |_, _| Err("a stranger is never admitted".to_owned()),
+        );
+        let stranger = async {
+            let hello = hello(1).to_bytes();
+            far.write_all(&(hello.len() as u16).to_le_bytes())
+                .await
+                .unwrap();
+            far.write_all(&hello).await.unwrap();
+            let mut challenge = [0; 2 + CHALLENGE];
+            far.read_exact(&mut challenge).await.unwrap();
+            assert_eq!(challenge[..2], CHALLENGED.to_le_bytes());
+            far.write_all(&[0; PROOF]).await.unwrap();
+            let mut rest = Vec::new();
+            far.read_to_end(&mut rest).await.unwrap();
+            rest
+        };
+        let (answered, rest) = tokio::join!(listen, stranger);
+        assert!(matches!(answered, Err(ConnectionError::Stranger)));
+        assert_eq!(rest, []);
+    }
+
+    /// The token is changed node by node: neighbours in the change always have one in common.
+    #[tokio::test]
+    async fn a_second_token_is_accepted_in_both_directions() {
+        let (old, new) = ([1; 32], [2; 32]);
+        let stages = [
+            TokenKey::new(&old),
+            TokenKey::new(&old).or(&new),
+            TokenKey::new(&new).or(&old),
+            TokenKey::new(&new),
+        ];
+        for (at, dialer) in stages.iter().enumerate() {
+            for (other, listener) in stages.iter().enumerate() {
+                let (dialed, answered) = connect(4096, dialer, listener, Ok(())).await;
+                if at.abs_diff(other) <= 1 {
+                    assert!(dialed.is_ok() && answered.is_ok(), "{at} dials {other}");
+                }
+            }
+        }
+        let (dialed, answered) = connect(4096, &stages[0], &stages[3], Ok(())).await;
+        assert!(dialed.is_err() && answered.is_err());
+    }
+
+    /// A certificate that names a node is valid for that node only.
+    #[test]
+    fn a_certificate_names_its_node() {
+        assert_eq!(check_certificate(&[], &hello(1)), Ok(()));
+        assert_eq!(check_certificate(&[1, 2], &hello(2)), Ok(()));
+        let refused = check_certificate(&[2], &hello(1)).unwrap_err();
+        assert_eq!(
+            refused,
+            HandshakeRefusal::Certificate { found: 1, named: 2 }
+        );
+    }
+
     /// Returns both ends of a connection through a pipe of this size.
     async fn connect(
         pipe: usize,
@@ -443,10 +609,9 @@ mod tests {
         let (far_reader, far_writer) = tokio::io::split(far);
         let (one, two) = (hello(1), hello(2));
         tokio::join!(
-            dial(Box::new(near_reader), Box::new(near_writer), &one, dialer),
+            dial(stream(near_reader, near_writer), &one, dialer),
             answer(
-                Box::new(far_reader),
-                Box::new(far_writer),
+                stream(far_reader, far_writer),
                 |_| two,
                 listener,
                 async |_, judged: Result<u8, HandshakeRefusal>| {
@@ -479,7 +644,7 @@ mod tests {
         far.write_all(&[21, 3, 3, 0, 2, 2, 50]).await.unwrap();
         far.shutdown().await.unwrap();
         let token = TokenKey::new(&[1; 32]);
-        let dialed = dial(Box::new(reader), Box::new(writer), &hello(1), &token).await;
+        let dialed = dial(stream(reader, writer), &hello(1), &token).await;
         assert!(matches!(dialed, Err(ConnectionError::SpeaksTls)));
     }
 
@@ -507,10 +672,9 @@ mod tests {
         let (far_reader, far_writer) = tokio::io::split(fast);
         let (one, two) = (hello(1), hello(2));
         let (dialed, answered) = tokio::join!(
-            dial(Box::new(near_reader), Box::new(near_writer), &one, &token),
+            dial(stream(near_reader, near_writer), &one, &token),
             answer(
-                Box::new(far_reader),
-                Box::new(far_writer),
+                stream(far_reader, far_writer),
                 |_| two,
                 &token,
                 async |_, judged: Result<u8, HandshakeRefusal>| judged.map_err(|_| String::new())

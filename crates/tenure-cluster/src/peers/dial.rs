@@ -75,11 +75,11 @@ pub(crate) async fn identify(home: Rc<PeersContext>, node: NodeId, address: Stri
         let stream = timeout(CONNECT, TcpStream::connect(&address))
             .await
             .map_err(|_| ConnectionError::Slow)??;
-        let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &address).await?;
+        let stream = tls::dialed(home.tls.as_ref(), stream, &address).await?;
         let mine = home
             .hello(Channel::Main, home.next_connection(), None)
             .await?;
-        let theirs = connection::identify(reader, writer, &mine, &home.token).await;
+        let theirs = connection::identify(stream, &mine, &home.token).await;
         tell_rival(&home, &mine, theirs)
     };
     match identify.await {
@@ -131,9 +131,9 @@ async fn once(
         // task.
         (Channel::Main, Some(_)) | (Channel::Bulk, _) => None,
     };
-    let (reader, writer) = tls::dialed(home.tls.as_ref(), stream, &node_record.internal).await?;
+    let stream = tls::dialed(home.tls.as_ref(), stream, &node_record.internal).await?;
     let mine = home.hello(channel, connection, Some(node)).await?;
-    let proven = connection::dial(reader, writer, &mine, &home.token).await;
+    let proven = connection::dial(stream, &mine, &home.token).await;
     let proven = tell_rival(home, &mine, proven)?;
     let theirs = &proven.theirs;
     if let Err(why) = home.agree(theirs).await {

@@ -3,14 +3,21 @@
 //!
 //! ```text
 //!   dialer  ── hello ─────────────────────────────▶  listener
+//!   dialer  ◀── challenge ─────────────────────────  listener
+//!   dialer  ── first proof ───────────────────────▶  listener
 //!   dialer  ◀── hello, proof ──────────────────────  listener
 //!   dialer  ── proof ─────────────────────────────▶  listener
 //!   dialer  ◀── accepted or refused, with a MAC ───  listener
 //! ```
 //!
+//! The first proof is an HMAC over the dialer's hello and the challenge, a fresh nonce: the listener
+//! says nothing about itself or its token to a stranger. A node of release 0.1.0 does not know the
+//! challenge; with it the handshake has the other four messages only.
+//!
 //! A proof is an HMAC over both hellos. So it is bound to both identities, the connection's number,
 //! the channel and two fresh nonces; it cannot be replayed, reflected or moved to another
-//! connection. The same transcript yields the keys of the frame MACs.
+//! connection. After a challenge, all proofs also cover the binding of the TLS connection below. The
+//! same transcript yields the keys of the frame MACs.
 
 use std::fmt;
 
@@ -82,12 +89,15 @@ pub(crate) struct Hello {
     pub(crate) claim: Option<ClusterClaim>,
     /// Newest known incarnation of the receiving node. The first release sends none.
     pub(crate) known: Option<IncarnationMark>,
+    /// Whether the sender, as a dialer, answers a challenge. The first release does not.
+    pub(crate) proves_first: bool,
 }
 
 /// Tags of the fields after the nonce. Each field has a tag and a length, so a release skips those
 /// that it does not know. The first release ignores everything after the nonce.
 const CLAIM: u64 = 1;
 const KNOWN: u64 = 2;
+const PROVES_FIRST: u64 = 3;
 
 /// Reason why two nodes must not communicate.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -110,6 +120,10 @@ pub(crate) enum HandshakeRefusal {
         "the peer is configured as node {0}, which is this node's own number: change node_id of one of them"
     )]
     SameNumber(u32),
+    #[error(
+        "the certificate of node {found} names node {named}: every node needs its own certificate"
+    )]
+    Certificate { found: u32, named: u32 },
     #[error("node {found} answered at the address of node {wanted}")]
     Elsewhere { wanted: u32, found: u32 },
     #[error(
@@ -145,6 +159,7 @@ impl Hello {
             nonce,
             claim: None,
             known: None,
+            proves_first: true,
         }
     }
 
@@ -164,6 +179,10 @@ impl Hello {
         out.number(self.connection);
         out.number(self.wanted.map_or(0, |node| u64::from(node.number())));
         out.slice(&self.nonce);
+        if self.proves_first {
+            out.number(PROVES_FIRST);
+            out.slice(&[]);
+        }
         if let Some(claim) = &self.claim {
             out.number(CLAIM);
             out.slice(&to_bytes(claim));
@@ -201,8 +220,7 @@ impl Hello {
         let wanted = NodeId::new(input.small()?);
         let nonce = input.slice()?;
         let nonce = nonce.try_into().map_err(|_| DecodeError::Truncated)?;
-        let (claim, known) = later_fields(&mut input)?;
-        Ok(Hello {
+        let mut hello = Hello {
             versions,
             cluster,
             facts,
@@ -211,9 +229,21 @@ impl Hello {
             connection,
             wanted,
             nonce,
-            claim,
-            known,
-        })
+            claim: None,
+            known: None,
+            proves_first: false,
+        };
+        while input.remaining() > 0 {
+            let field = input.number()?;
+            let bytes = input.slice()?;
+            match field {
+                CLAIM => hello.claim = Some(from_bytes(bytes)?),
+                KNOWN => hello.known = Some(from_bytes(bytes)?),
+                PROVES_FIRST => hello.proves_first = true,
+                _ => {}
+            }
+        }
+        Ok(hello)
     }
 
     /// Checks whether this node may communicate with the sender of `theirs`. Returns the protocol
@@ -249,22 +279,6 @@ impl Hello {
     }
 }
 
-fn later_fields(
-    input: &mut Reader<'_>,
-) -> Result<(Option<ClusterClaim>, Option<IncarnationMark>), DecodeError> {
-    let (mut claim, mut known) = (None, None);
-    while input.remaining() > 0 {
-        let field = input.number()?;
-        let bytes = input.slice()?;
-        match field {
-            CLAIM => claim = Some(from_bytes(bytes)?),
-            KNOWN => known = Some(from_bytes(bytes)?),
-            _ => {}
-        }
-    }
-    Ok((claim, known))
-}
-
 /// Checks the settings that must be equal on all nodes (R161).
 pub(crate) fn same_facts(
     ours: &ClusterConfig,
@@ -294,40 +308,103 @@ pub(crate) fn same_facts(
     )
 }
 
-/// The cluster token as an HMAC key. Not printable.
+/// The cluster token as an HMAC key, and a second one that is accepted while the token is changed.
+/// Not printable.
 #[derive(Clone)]
-pub(crate) struct TokenKey(hmac::Key);
+pub(crate) struct TokenKey {
+    key: hmac::Key,
+    other: Option<hmac::Key>,
+}
 
 impl TokenKey {
     pub(crate) fn new(token: &[u8]) -> TokenKey {
-        TokenKey(hmac::Key::new(hmac::HMAC_SHA256, token))
+        TokenKey {
+            key: hmac::Key::new(hmac::HMAC_SHA256, token),
+            other: None,
+        }
+    }
+
+    /// Also accepts another token.
+    pub(crate) fn or(mut self, other: &[u8]) -> TokenKey {
+        self.other = Some(hmac::Key::new(hmac::HMAC_SHA256, other));
+        self
     }
 
     /// Returns an HMAC over the purpose and the parts, each prefixed with its length.
     pub(crate) fn mac(&self, purpose: &str, parts: &[&[u8]]) -> hmac::Tag {
-        let mut context = hmac::Context::with_key(&self.0);
-        for part in [purpose.as_bytes()].iter().chain(parts) {
-            context.update(&(part.len() as u64).to_le_bytes());
-            context.update(part);
-        }
-        context.sign()
+        mac(&self.key, purpose, parts)
     }
 
-    /// Checks an HMAC, possibly truncated to at least 16 bytes, in constant time.
+    /// Checks an HMAC, possibly truncated to at least 16 bytes, in constant time. Returns the one
+    /// token that it was made with.
+    pub(crate) fn verify(
+        &self,
+        purpose: &str,
+        parts: &[&[u8]],
+        claimed: &[u8],
+    ) -> Option<TokenKey> {
+        let keys = [Some(&self.key), self.other.as_ref()];
+        let made_with = keys.into_iter().flatten().find(|key| {
+            let made = mac(key, purpose, parts);
+            let made = made.as_ref().get(..claimed.len());
+            claimed.len() >= 16
+                && made.is_some_and(|made| {
+                    aws_lc_rs::constant_time::verify_slices_are_equal(made, claimed).is_ok()
+                })
+        });
+        made_with.map(|key| TokenKey {
+            key: key.clone(),
+            other: None,
+        })
+    }
+
+    /// Checks an HMAC of either token.
     pub(crate) fn is_mac(&self, purpose: &str, parts: &[&[u8]], claimed: &[u8]) -> bool {
-        let made = self.mac(purpose, parts);
-        let made = made.as_ref().get(..claimed.len());
-        claimed.len() >= 16
-            && made.is_some_and(|made| {
-                aws_lc_rs::constant_time::verify_slices_are_equal(made, claimed).is_ok()
-            })
+        self.verify(purpose, parts, claimed).is_some()
+    }
+}
+
+fn mac(key: &hmac::Key, purpose: &str, parts: &[&[u8]]) -> hmac::Tag {
+    let mut context = hmac::Context::with_key(key);
+    for part in [purpose.as_bytes()].iter().chain(parts) {
+        context.update(&(part.len() as u64).to_le_bytes());
+        context.update(part);
+    }
+    context.sign()
+}
+
+/// The answer of a listener to a dialer that proves itself first.
+pub(crate) struct Challenge<'a> {
+    pub(crate) dialer: &'a [u8],
+    pub(crate) nonce: &'a [u8; CHALLENGE],
+    /// Channel binding of the TLS connection. Empty without TLS.
+    pub(crate) binding: &'a [u8],
+}
+
+/// Length of a challenge.
+pub(crate) const CHALLENGE: usize = 32;
+
+impl Challenge<'_> {
+    const PURPOSE: &'static str = "tenure peer: dialer first";
+
+    pub(crate) fn proof(&self, token: &TokenKey) -> hmac::Tag {
+        token.mac(Self::PURPOSE, &[self.dialer, self.nonce, self.binding])
+    }
+
+    /// Returns the token that the dialer has proved.
+    pub(crate) fn verify(&self, token: &TokenKey, claimed: &[u8; PROOF]) -> Option<TokenKey> {
+        let parts: [&[u8]; 3] = [self.dialer, self.nonce, self.binding];
+        token.verify(Self::PURPOSE, &parts, claimed)
     }
 }
 
 /// Both hellos as sent.
+#[derive(Clone, Copy)]
 pub(crate) struct Transcript<'a> {
     pub(crate) dialer: &'a [u8],
     pub(crate) listener: &'a [u8],
+    /// Channel binding of the TLS connection. `None` with a node of release 0.1.0, which knows none.
+    pub(crate) binding: Option<&'a [u8]>,
 }
 
 /// The side that proves the token.
@@ -347,17 +424,24 @@ impl ProofSide {
 }
 
 impl Transcript<'_> {
-    pub(crate) fn proof(&self, token: &TokenKey, side: ProofSide) -> hmac::Tag {
-        token.mac(side.purpose(), &[self.dialer, self.listener])
+    fn parts(&self) -> Vec<&[u8]> {
+        let mut parts = vec![self.dialer, self.listener];
+        parts.extend(self.binding);
+        parts
     }
 
-    pub(crate) fn is_proof(
+    pub(crate) fn proof(&self, token: &TokenKey, side: ProofSide) -> hmac::Tag {
+        token.mac(side.purpose(), &self.parts())
+    }
+
+    /// Returns the token that the other side has proved.
+    pub(crate) fn verify(
         &self,
         token: &TokenKey,
         side: ProofSide,
         claimed: &[u8; PROOF],
-    ) -> bool {
-        token.is_mac(side.purpose(), &[self.dialer, self.listener], claimed)
+    ) -> Option<TokenKey> {
+        token.verify(side.purpose(), &self.parts(), claimed)
     }
 
     /// Returns the key for the frames that this side sends.
@@ -366,7 +450,7 @@ impl Transcript<'_> {
             ProofSide::Dialer => "tenure frames: dialer",
             ProofSide::Listener => "tenure frames: listener",
         };
-        let secret = token.mac(purpose, &[self.dialer, self.listener]);
+        let secret = token.mac(purpose, &self.parts());
         hmac::Key::new(hmac::HMAC_SHA256, secret.as_ref())
     }
 }
@@ -387,14 +471,19 @@ mod tests {
 
     fn hello(node: u32, connection: u64) -> Hello {
         let nonce = [node as u8; 32];
-        Hello::new(
+        let hello = Hello::new(
             facts(),
             Some(7),
             node_record(node, 1),
             (Channel::Main, connection),
             None,
             nonce,
-        )
+        );
+        // As the first release.
+        Hello {
+            proves_first: false,
+            ..hello
+        }
     }
 
     #[test]
@@ -405,6 +494,7 @@ mod tests {
             assert!(Hello::from_bytes(&bytes[..end]).is_err());
         }
         let claimed = Hello {
+            proves_first: true,
             claim: Some(ClusterClaim {
                 history: ClusterHistory {
                     members: 3,
@@ -427,7 +517,11 @@ mod tests {
             known: None,
             ..claimed.clone()
         };
-        let ends = [without_known, claimed].map(|hello| hello.to_bytes().len());
+        let without_claim = Hello {
+            claim: None,
+            ..without_known.clone()
+        };
+        let ends = [without_claim, without_known, claimed].map(|hello| hello.to_bytes().len());
         for end in bytes.len() + 1..later.len() {
             let read = Hello::from_bytes(&later[..end]);
             assert!(read.is_err() || ends.contains(&end), "cut at {end}");
@@ -442,24 +536,38 @@ mod tests {
         let transcript = Transcript {
             dialer: &one,
             listener: &two,
+            binding: Some(b"channel"),
         };
         let proof = transcript.proof(&token, ProofSide::Dialer);
         let proof: [u8; PROOF] = proof.as_ref().try_into().unwrap();
-        assert!(transcript.is_proof(&token, ProofSide::Dialer, &proof));
+        let is_proof = |transcript: &Transcript<'_>, token: &TokenKey, side| {
+            transcript.verify(token, side, &proof).is_some()
+        };
+        assert!(is_proof(&transcript, &token, ProofSide::Dialer));
         assert!(
-            !transcript.is_proof(&token, ProofSide::Listener, &proof),
+            !is_proof(&transcript, &token, ProofSide::Listener),
             "reflected"
         );
-        assert!(!transcript.is_proof(&TokenKey::new(&[2; 32]), ProofSide::Dialer, &proof));
+        let stranger = TokenKey::new(&[2; 32]);
+        assert!(!is_proof(&transcript, &stranger, ProofSide::Dialer));
+        assert!(is_proof(
+            &transcript,
+            &stranger.or(&[1; 32]),
+            ProofSide::Dialer
+        ));
         let next = hello(1, 10).to_bytes();
-        let other = Transcript {
+        let replayed = Transcript {
             dialer: &next,
-            listener: &two,
+            ..transcript
         };
-        assert!(
-            !other.is_proof(&token, ProofSide::Dialer, &proof),
-            "replayed"
-        );
+        assert!(!is_proof(&replayed, &token, ProofSide::Dialer));
+        for binding in [None, Some(&b"other channel"[..])] {
+            let moved = Transcript {
+                binding,
+                ..transcript
+            };
+            assert!(!is_proof(&moved, &token, ProofSide::Dialer));
+        }
         assert!(!token.is_mac("x", &[], &[]), "an empty tag proves nothing");
     }
 

@@ -2,7 +2,9 @@
 //! authority.
 //!
 //! The proof of the token remains necessary: a certificate shows that a machine may take part, the
-//! token that it belongs to this cluster.
+//! token that it belongs to this cluster. The proof is bound to the TLS connection, so it cannot be
+//! passed on. A certificate with a name `node-<number>`, alone or before a dot, is valid for that
+//! node only: the key of one node is then of no use as another node.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -117,7 +119,7 @@ pub(super) async fn dialed(
     tls: Option<&PeerTls>,
     stream: TcpStream,
     address: &str,
-) -> Result<(ReadHalf, WriteHalf), ConnectionError> {
+) -> Result<PeerStream, ConnectionError> {
     let Some(tls) = tls else {
         return Ok(plain(stream));
     };
@@ -126,26 +128,89 @@ pub(super) async fn dialed(
     let name = ServerName::try_from(host.to_owned())
         .map_err(|error| ConnectionError::Tls(io::Error::other(error)))?;
     let stream = shaken(tls.connector.connect(name, stream)).await?;
+    let (_, session) = stream.get_ref();
+    let mut secured = PeerStream {
+        binding: session
+            .export_keying_material(vec![0; 32], BINDING, None)
+            .map_err(|error| ConnectionError::Tls(io::Error::other(error)))?,
+        nodes: named_nodes(session.peer_certificates()),
+        ..PeerStream::default()
+    };
     let (reader, writer) = tokio::io::split(stream);
-    Ok((Box::new(reader), Box::new(writer)))
+    (secured.reader, secured.writer) = (Box::new(reader), Box::new(writer));
+    Ok(secured)
 }
 
 /// Returns both halves of an incoming connection.
 pub(super) async fn accepted(
     tls: Option<&PeerTls>,
     stream: TcpStream,
-) -> Result<(ReadHalf, WriteHalf), ConnectionError> {
+) -> Result<PeerStream, ConnectionError> {
     let Some(tls) = tls else {
         return Ok(plain(stream));
     };
     let stream = shaken(tls.acceptor.accept(stream)).await?;
+    let (_, session) = stream.get_ref();
+    let mut secured = PeerStream {
+        binding: session
+            .export_keying_material(vec![0; 32], BINDING, None)
+            .map_err(|error| ConnectionError::Tls(io::Error::other(error)))?,
+        nodes: named_nodes(session.peer_certificates()),
+        ..PeerStream::default()
+    };
     let (reader, writer) = tokio::io::split(stream);
-    Ok((Box::new(reader), Box::new(writer)))
+    (secured.reader, secured.writer) = (Box::new(reader), Box::new(writer));
+    Ok(secured)
 }
 
-fn plain(stream: TcpStream) -> (ReadHalf, WriteHalf) {
+fn plain(stream: TcpStream) -> PeerStream {
     let (reader, writer) = stream.into_split();
-    (Box::new(reader), Box::new(writer))
+    PeerStream::new(Box::new(reader), Box::new(writer))
+}
+
+/// Both halves of a connection, and what TLS says about it.
+pub(super) struct PeerStream {
+    pub(super) reader: ReadHalf,
+    pub(super) writer: WriteHalf,
+    /// A value that only the two ends of this TLS connection know. Empty without TLS.
+    pub(super) binding: Vec<u8>,
+    /// The node numbers in the peer's certificate. Empty: it names none.
+    pub(super) nodes: Vec<u32>,
+}
+
+impl Default for PeerStream {
+    fn default() -> PeerStream {
+        PeerStream::new(Box::new(tokio::io::empty()), Box::new(tokio::io::sink()))
+    }
+}
+
+impl PeerStream {
+    pub(super) fn new(reader: ReadHalf, writer: WriteHalf) -> PeerStream {
+        PeerStream {
+            reader,
+            writer,
+            binding: Vec::new(),
+            nodes: Vec::new(),
+        }
+    }
+}
+
+/// Label of the exported value (RFC 5705).
+const BINDING: &[u8] = b"EXPORTER-tenure-peer";
+
+/// Returns the numbers of the names `node-<number>` and `node-<number>.…` in a certificate.
+fn named_nodes(chain: Option<&[CertificateDer<'_>]>) -> Vec<u32> {
+    let Some(leaf) = chain.and_then(<[_]>::first) else {
+        return Vec::new();
+    };
+    let Ok(leaf) = webpki::EndEntityCert::try_from(leaf) else {
+        return Vec::new();
+    };
+    let number = |name: &str| {
+        let label = name.split('.').next()?;
+        label.strip_prefix("node-")?.parse().ok()
+    };
+    leaf.valid_dns_names().filter_map(number).collect()
 }
 
 async fn shaken<S>(handshake: impl Future<Output = io::Result<S>>) -> Result<S, ConnectionError> {

@@ -8,8 +8,14 @@
 //! page, keeps the rest of the snapshot and the changes since, and continues when the watcher asks
 //! for the next page. A watcher of release 0.1.0 knows no pages: it gets everything in one piece,
 //! or its watch is closed.
+//!
+//! Cost: a snapshot takes time in proportion to the group, so a leader builds them within an
+//! allowance per tick; a watcher that is not served asks again. The pages that wait for all
+//! watchers together are limited. A watcher asks for pages only as fast as its reader takes them. A
+//! change is one value that all watchers of a node share.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use tenure_core::event::LockChange;
 use tenure_core::path::Namespace;
@@ -27,6 +33,15 @@ const START_TIMEOUT_MS: u64 = 10_000;
 const PAGE_BYTES: usize = 512 * 1024;
 /// Changes that may wait behind a snapshot; a watcher that is slower starts again.
 const MOST_WAITING: usize = 4096;
+/// Pages that the reader of a paced watch may leave unread before no more are asked for.
+const MOST_UNREAD: usize = 8;
+/// Paced watches of this node that may have parts of their snapshots at the same time; others wait.
+const MOST_STARTING: usize = 16;
+/// Holds and waiters that a leader copies into snapshots per tick: about a fifth of its time. A
+/// larger group is copied at once, and the next one waits longer.
+const COPIED_PER_TICK: i64 = 50_000;
+/// Entries in the pages that wait for all watchers. The pages of a single group may be more.
+const MOST_UNSENT: usize = 200_000;
 /// A snapshot in one piece is at most this long.
 const MOST_IN_ONE_PIECE: usize = 16 * 1024 * 1024;
 
@@ -34,6 +49,9 @@ const MOST_IN_ONE_PIECE: usize = 16 * 1024 * 1024;
 #[derive(Debug)]
 pub(crate) struct Watches {
     streams: BTreeMap<StreamId, WatchState>,
+    by_number: BTreeMap<u64, StreamId>,
+    /// Entries that may be copied into snapshots until the next tick; negative after a large group.
+    allowance: i64,
     /// Watches, of this node and of peers, on groups that this node leads.
     served: BTreeMap<(ReplicaId, u64), ServedWatch>,
     /// Watches of peers that support pages.
@@ -45,10 +63,39 @@ impl Watches {
     pub(crate) fn new(first: u64) -> Watches {
         Watches {
             streams: BTreeMap::new(),
+            by_number: BTreeMap::new(),
+            allowance: COPIED_PER_TICK,
             served: BTreeMap::new(),
             paged: BTreeSet::new(),
             last_number: first,
         }
+    }
+
+    /// Counts the entries in pages that wait to be asked for.
+    fn unsent(&self) -> usize {
+        let waiting = self
+            .served
+            .values()
+            .flat_map(|served| served.waiting.values());
+        waiting.flat_map(|paging| &paging.pages).map(Vec::len).sum()
+    }
+
+    /// Returns whether a watch must wait before it asks for its snapshot.
+    fn must_wait(&self, watch: &WatchState) -> bool {
+        let is_starting = |watch: &&WatchState| {
+            let has_begun = !watch.heard.is_empty() && !watch.missing.is_empty();
+            watch.is_paced && (has_begun || watch.unread > 0)
+        };
+        watch.is_paced
+            && (watch.unread >= MOST_UNREAD
+                || (watch.heard.is_empty()
+                    && self.streams.values().filter(is_starting).count() >= MOST_STARTING))
+    }
+
+    fn remove(&mut self, id: StreamId) -> Option<WatchState> {
+        let watch = self.streams.remove(&id)?;
+        self.by_number.remove(&watch.number);
+        Some(watch)
     }
 }
 
@@ -61,6 +108,12 @@ struct WatchState {
     /// Per group the leader with its term, and the number of its messages received.
     heard: BTreeMap<GroupId, ((u64, NodeId), u64)>,
     missing: BTreeSet<GroupId>,
+    /// Whether the reader says when it has taken a page.
+    is_paced: bool,
+    /// Pages that the reader of a paced watch has not taken yet.
+    unread: usize,
+    /// Leaders to ask for the next page of a group when the reader has taken some.
+    next_pages: VecDeque<(NodeId, GroupId)>,
 }
 
 #[derive(Debug)]
@@ -76,7 +129,7 @@ struct ServedWatch {
 #[derive(Debug)]
 struct Paging {
     pages: VecDeque<Vec<LockChange>>,
-    changes: Vec<LockChange>,
+    changes: Vec<Arc<LockChange>>,
 }
 
 /// A message of a leader to a watch.
@@ -156,25 +209,38 @@ impl Node {
         let number = self.coordinator.watches.last_number;
         let missing = (0..self.config.cluster.group_count).map(GroupId).collect();
         let since = self.now_ms();
+        let is_paced = start == WatchStart::PacedSnapshot;
+        let start = match start {
+            WatchStart::PacedSnapshot => WatchStart::Snapshot,
+            start => start,
+        };
         self.coordinator.watches.streams.insert(
             id,
             WatchState {
                 number,
                 prefix,
                 start,
+                is_paced,
                 since,
                 heard: BTreeMap::new(),
                 missing,
+                unread: 0,
+                next_pages: VecDeque::new(),
             },
         );
+        self.coordinator.watches.by_number.insert(number, id);
         self.register_watch(id);
     }
 
     /// Registers a watch with all known leaders that have not answered yet.
     fn register_watch(&mut self, id: StreamId) {
-        let Some(watch) = self.coordinator.watches.streams.get(&id) else {
+        let watches = &self.coordinator.watches;
+        let Some(watch) = watches.streams.get(&id) else {
             return;
         };
+        if watches.must_wait(watch) {
+            return;
+        }
         let (number, prefix, start) = (watch.number, watch.prefix.clone(), watch.start);
         let missing = watch.missing.clone();
         let mut by_leader: BTreeMap<NodeId, Vec<GroupId>> = BTreeMap::new();
@@ -247,6 +313,10 @@ impl Node {
             // The watcher asked again because the pages take long: continue with them.
             return;
         }
+        let (allowance, unsent) = (
+            self.coordinator.watches.allowance,
+            self.coordinator.watches.unsent(),
+        );
         let Some(group) = self.group(id).filter(|group| group.is_led()) else {
             return;
         };
@@ -256,11 +326,25 @@ impl Node {
         let Some(space) = group.machine.space_mut() else {
             return;
         };
-        space.watch();
+        let mut copied = 0;
         let changes = match start {
-            WatchStart::Snapshot => space.watch_snapshot(prefix, now),
-            WatchStart::Changes => Vec::new(),
+            WatchStart::Snapshot | WatchStart::PacedSnapshot => {
+                let counts = space.counts();
+                copied = usize::try_from(counts.claims + counts.waiters).unwrap_or(usize::MAX);
+                // The watcher asks again.
+                if allowance <= 0 || (unsent > 0 && unsent + copied > MOST_UNSENT) {
+                    return;
+                }
+                space.watch();
+                space.watch_snapshot(prefix, now)
+            }
+            WatchStart::Changes => {
+                space.watch();
+                Vec::new()
+            }
         };
+        let copied = i64::try_from(copied).unwrap_or(i64::MAX);
+        self.coordinator.watches.allowance = allowance.saturating_sub(copied);
         let served = self
             .coordinator
             .watches
@@ -309,7 +393,60 @@ impl Node {
         served.waiting.remove(&id);
         self.say_watch(key, id, WatchMessageKind::Present, page);
         for change in changes {
-            self.say_watch(key, id, WatchMessageKind::Changed, vec![change]);
+            self.say_change(key, id, &change);
+        }
+    }
+
+    /// Sends a change of a group to a watch. A watch of this node gets the shared value.
+    fn say_change(
+        &mut self,
+        (to, number): (ReplicaId, u64),
+        id: GroupId,
+        change: &Arc<LockChange>,
+    ) {
+        if to != self.me {
+            let changes = vec![LockChange::clone(change)];
+            self.say_watch((to, number), id, WatchMessageKind::Changed, changes);
+            return;
+        }
+        let term = self.group_ref(id).map_or(0, |group| group.term());
+        let watches = &mut self.coordinator.watches;
+        let served = watches.served.get_mut(&(to, number));
+        let Some(said) = served.and_then(|served| served.said.get_mut(&id)) else {
+            return;
+        };
+        let count = *said;
+        *said += 1;
+        let Some(&stream) = watches.by_number.get(&number) else {
+            self.stop_serving(to.node, number);
+            return;
+        };
+        let watch = watches.streams.get_mut(&stream);
+        let heard = watch.and_then(|watch| watch.heard.get_mut(&id));
+        match heard {
+            Some(heard) if *heard == ((term, to.node), count) => {
+                heard.1 += 1;
+                let change = WatchEvent::Changed(Arc::clone(change));
+                self.outputs.push(Output::Change { id: stream, change });
+            }
+            _ => self.close_watch(stream),
+        }
+    }
+
+    /// Handles the news that the reader of a watch has taken a page.
+    pub(crate) fn watch_read(&mut self, id: StreamId) {
+        let now_ms = self.now_ms();
+        let Some(watch) = self.coordinator.watches.streams.get_mut(&id) else {
+            return;
+        };
+        watch.unread = watch.unread.saturating_sub(1);
+        // The reader makes progress, however slow.
+        watch.since = now_ms;
+        let number = watch.number;
+        if watch.unread < MOST_UNREAD
+            && let Some((leader, group)) = watch.next_pages.pop_front()
+        {
+            self.ask_page(leader, number, group);
         }
     }
 
@@ -399,17 +536,15 @@ impl Node {
 
     fn hear_watch(&mut self, from: NodeId, word: WatchMessage) {
         let now_ms = self.now_ms();
-        let streams = &mut self.coordinator.watches.streams;
-        let Some((id, watch)) = streams
-            .iter_mut()
-            .find(|(_, watch)| watch.number == word.number)
-        else {
+        let watches = &mut self.coordinator.watches;
+        let id = watches.by_number.get(&word.number).copied();
+        let watch = id.and_then(|id| Some((id, watches.streams.get_mut(&id)?)));
+        let Some((id, watch)) = watch else {
             if word.kind != WatchMessageKind::Over {
                 self.stop_serving(from, word.number);
             }
             return;
         };
-        let id = *id;
         let expected = watch.heard.get(&word.group).copied();
         let fits = match (word.kind, expected) {
             (WatchMessageKind::Present | WatchMessageKind::Page, None) => true,
@@ -436,12 +571,22 @@ impl Node {
             watch.missing.remove(&group)
         };
         let complete = was_missing && watch.missing.is_empty() && wants_start;
+        let is_shown = was_missing && !word.changes.is_empty();
+        if is_shown && watch.is_paced && word.kind != WatchMessageKind::Changed {
+            watch.unread += 1;
+        }
         if word.kind == WatchMessageKind::Page {
-            if was_missing {
+            let may_ask = watch.unread < MOST_UNREAD;
+            if !may_ask {
+                watch.next_pages.push_back((from, group));
+            }
+            if is_shown {
                 let change = WatchEvent::Present(word.changes);
                 self.outputs.push(Output::Change { id, change });
             }
-            self.ask_page(from, word.number, group);
+            if may_ask {
+                self.ask_page(from, word.number, group);
+            }
             return;
         }
         if word.kind == WatchMessageKind::Present && !was_missing {
@@ -456,7 +601,7 @@ impl Node {
             }
             WatchMessageKind::Page | WatchMessageKind::Changed | WatchMessageKind::Over => {
                 for change in word.changes {
-                    let change = WatchEvent::Changed(change);
+                    let change = WatchEvent::Changed(Arc::new(change));
                     self.outputs.push(Output::Change { id, change });
                 }
             }
@@ -480,7 +625,7 @@ impl Node {
     }
 
     fn close_watch(&mut self, id: StreamId) {
-        if let Some(watch) = self.coordinator.watches.streams.remove(&id) {
+        if let Some(watch) = self.coordinator.watches.remove(id) {
             let leaders: BTreeSet<NodeId> =
                 watch.heard.values().map(|((_, node), _)| *node).collect();
             for leader in leaders {
@@ -497,7 +642,7 @@ impl Node {
     }
 
     pub(crate) fn unwatch(&mut self, id: StreamId) {
-        if let Some(watch) = self.coordinator.watches.streams.remove(&id) {
+        if let Some(watch) = self.coordinator.watches.remove(id) {
             let mut nodes = self.peers.others(self.me.node);
             nodes.push(self.me.node);
             for node in nodes {
@@ -508,6 +653,7 @@ impl Node {
 
     /// Sends a change of a group that this node leads to its watches.
     pub(crate) fn change_made(&mut self, id: GroupId, change: LockChange) {
+        let change = Arc::new(change);
         let (mut now, mut slow) = (Vec::new(), Vec::new());
         for (key, served) in &mut self.coordinator.watches.served {
             if !served.said.contains_key(&id) || !concerns(&served.prefix, &change) {
@@ -516,11 +662,11 @@ impl Node {
             match served.waiting.get_mut(&id) {
                 None => now.push(*key),
                 Some(paging) if paging.changes.len() >= MOST_WAITING => slow.push(*key),
-                Some(paging) => paging.changes.push(change.clone()),
+                Some(paging) => paging.changes.push(Arc::clone(&change)),
             }
         }
         for key in now {
-            self.say_watch(key, id, WatchMessageKind::Changed, vec![change.clone()]);
+            self.say_change(key, id, &change);
         }
         for key in slow {
             self.refuse_watch(key, id);
@@ -594,12 +740,14 @@ impl Node {
 
     pub(crate) fn tick_watches(&mut self) {
         let now_ms = self.now_ms();
+        let watches = &mut self.coordinator.watches;
+        watches.allowance = (watches.allowance + COPIED_PER_TICK).min(COPIED_PER_TICK);
         let waiting: Vec<(StreamId, u64)> = self
             .coordinator
             .watches
             .streams
             .iter()
-            .filter(|(_, watch)| !watch.missing.is_empty())
+            .filter(|(_, watch)| !watch.missing.is_empty() || watch.unread > 0)
             .map(|(id, watch)| (*id, watch.since))
             .collect();
         for (id, since) in waiting {

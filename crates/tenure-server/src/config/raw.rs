@@ -121,11 +121,18 @@ impl RawSettings {
         file: Option<&str>,
         environment: impl IntoIterator<Item = (String, String)>,
     ) -> Result<RawSettings, ConfigError> {
-        let file = file
+        let parsed = file
             .map(|text| text.parse::<toml::Table>())
             .transpose()
             .map_err(|error| {
-                let problem = error.to_string().trim_end().to_owned();
+                // The parser's own text quotes the line, which may contain a secret.
+                let problem = match (error.span(), file) {
+                    (Some(span), Some(text)) => {
+                        let (line, column) = position(text, span.start);
+                        format!("line {line}, column {column}: {}", error.message())
+                    }
+                    _ => error.message().to_owned(),
+                };
                 let mistake = ConfigMistake {
                     key: "the configuration file".into(),
                     value: String::new(),
@@ -141,7 +148,10 @@ impl RawSettings {
             .into_iter()
             .filter(|(_, value)| !value.is_empty())
             .collect();
-        Ok(RawSettings { file, environment })
+        Ok(RawSettings {
+            file: parsed,
+            environment,
+        })
     }
 
     fn variable(&self, key: &str) -> Option<&str> {
@@ -373,7 +383,7 @@ impl SettingsReader {
             },
         };
         if let Some(shown) = bad {
-            let shown = if key.ends_with("token") {
+            let shown = if key.contains("token") {
                 "(secret)".to_owned()
             } else {
                 shown
@@ -453,6 +463,14 @@ impl fmt::Display for ListValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         Value::Array(self.0.iter().cloned().map(Value::String).collect()).fmt(f)
     }
+}
+
+/// Returns the line and the column of an offset, both from 1.
+fn position(text: &str, offset: usize) -> (usize, usize) {
+    let before = text.get(..offset).unwrap_or(text);
+    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
+    let line = before.matches('\n').count() + 1;
+    (line, before[line_start..].chars().count() + 1)
 }
 
 /// Returns the key with the smallest edit distance, if that is at most 3.

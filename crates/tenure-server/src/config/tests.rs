@@ -93,7 +93,75 @@ fn exposure_needs_a_word() {
         "{text}"
     );
     assert!(read(Some("allow_anonymous = true"), &[]).is_ok());
-    assert!(read(Some(""), &[("TENURE_CLIENT_AUTH_TOKEN", "s3cret")]).is_ok());
+    let token = "0123456789abcdef0123456789abcdef";
+    assert!(read(Some(""), &[("TENURE_CLIENT_AUTH_TOKEN", token)]).is_ok());
+}
+
+/// R182: no port is left out of the check. Every key that names an address for clients is in the
+/// list of sockets, and each of them alone is refused beyond loopback.
+#[test]
+fn every_port_for_clients_is_checked() {
+    let config = read(None, &[]).unwrap();
+    let keys = config.effective.iter().map(|entry| entry.key);
+    let mut keys: Vec<_> = keys.filter(|key| key.ends_with("listen")).collect();
+    let mut sockets: Vec<_> = config.transports.sockets().map(|(key, _)| key).collect();
+    keys.sort_unstable();
+    sockets.sort_unstable();
+    assert_eq!(sockets, keys);
+    for exposed in keys {
+        let mut file = String::new();
+        for key in ["listen", "web_listen", "h3_listen"] {
+            let ip = if key == exposed {
+                "0.0.0.0"
+            } else {
+                "127.0.0.1"
+            };
+            file.push_str(&format!("{key} = '{ip}:8443'\n"));
+        }
+        let mistakes = mistakes(Some(&file), &[]);
+        assert!(
+            mistakes.contains(&exposed.to_owned()),
+            "{exposed}: {mistakes:?}"
+        );
+    }
+}
+
+/// HTTP/3 serves what the web port serves: on the same address, or not at all.
+#[test]
+fn http3_is_where_the_web_port_is() {
+    let other = "listen = '127.0.0.1:1'\nweb_listen = '127.0.0.1:2'\nh3_listen = '127.0.0.2:2'\n";
+    assert_eq!(mistakes(Some(other), &[]), ["h3_listen"]);
+    let alone = "listen = '127.0.0.1:1'\nh3_listen = '127.0.0.1:2'\n";
+    assert_eq!(read(Some(alone), &[]).unwrap().transports.h3_listen, None);
+    assert!(read(Some(&other.replace(".2:2", ".1:3")), &[]).is_ok());
+}
+
+/// A token that other machines can try has 128 bits or more. On loopback any token is accepted.
+#[test]
+fn a_short_token_stays_on_loopback() {
+    for (token, accepted) in [
+        ("x", false),
+        ("0123456789abcdef0123456789abcde", false),
+        ("0123456789abcdef0123456789abcdef", true),
+        (&"a".repeat(64), false),
+        ("Zk3rXo9-vQ_w1LmN8sTyUa", true),
+    ] {
+        let token = ("TENURE_CLIENT_AUTH_TOKEN", token);
+        assert_eq!(read(Some(""), &[token]).is_ok(), accepted, "{token:?}");
+        assert!(read(Some("listen = '127.0.0.1:1'"), &[token]).is_ok());
+    }
+    let same = ("TENURE_INTERNAL_AUTH_TOKEN", "a".repeat(64));
+    let refused = mistakes(None, &[(same.0, &same.1)]);
+    assert_eq!(refused, ["internal_auth_token"]);
+}
+
+/// A syntax error names the place, never the line: the line may contain a secret.
+#[test]
+fn a_syntax_error_does_not_print_the_line() {
+    let file = "listen = '127.0.0.1:1'\nclient_auth_token = \"super-secret-value-123\n";
+    let error = read(Some(file), &[]).unwrap_err().to_string();
+    assert!(!error.contains("super-secret"), "{error}");
+    assert!(error.contains("line 2"), "{error}");
 }
 
 /// R167 (bootstrap decision): an explicit `bootstrap = false` needs seeds; without seeds the
@@ -236,8 +304,8 @@ fn a_health_check_does_not_mind_other_mistakes() {
     let file = "listen = '127.0.0.1:9'\nseed_nodes = ['x:1']\nreplication_factor = 2\nno_key = 1\n";
     assert!(read(Some(file), &[]).is_err());
     let settings = RawSettings::new(Some(file), []).unwrap();
-    let listen_endpoint = LocalEndpoint::from_settings(settings).unwrap();
+    let listen_endpoint = LocalEndpoint::from_settings(settings, &machine()).unwrap();
     assert_eq!(listen_endpoint.listen.to_string(), "127.0.0.1:9");
     let settings = RawSettings::new(Some("listen = 'here'"), []).unwrap();
-    assert!(LocalEndpoint::from_settings(settings).is_err());
+    assert!(LocalEndpoint::from_settings(settings, &machine()).is_err());
 }

@@ -2,9 +2,11 @@
 //! factor), R166 (draining a node)).
 
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::time::Duration;
 
+use axum::extract::ConnectInfo;
 use futures_util::Stream;
 use tenure_cluster::{ClusterReport, Draining, GroupReport, Handle};
 use tenure_node::{GroupId, NodeId, ReplicaId};
@@ -95,6 +97,7 @@ impl Cluster for AdminService {
     ) -> Result<Response<DrainResponse>, Status> {
         let by = caller(&request)?;
         by.recordable()?;
+        let peer = peer(&request);
         let request = request.into_inner();
         let wanted = if request.undo {
             Draining::No
@@ -109,6 +112,7 @@ impl Cluster for AdminService {
             node = request.node,
             undo = request.undo,
             principal = by.principal().as_str(),
+            peer,
             result = result(&drained),
         );
         let what = format!("node {} undo {}", request.node, request.undo);
@@ -123,6 +127,7 @@ impl Cluster for AdminService {
     ) -> Result<Response<RemoveResponse>, Status> {
         let by = caller(&request)?;
         by.recordable()?;
+        let peer = peer(&request);
         let request = request.into_inner();
         let node = node_id(request.node)?;
         let removed = self.node.remove(node).await;
@@ -131,6 +136,7 @@ impl Cluster for AdminService {
             action = "remove",
             node = request.node,
             principal = by.principal().as_str(),
+            peer,
             result = result(&removed),
         );
         by.record(
@@ -150,14 +156,18 @@ impl Cluster for AdminService {
     ) -> Result<Response<Self::BackupStream>, Status> {
         let by = caller(&request)?;
         by.recordable()?;
+        by.record("backup", "", "OK");
+        let peer = peer(&request);
+        let wanted = request.into_inner().groups;
+        // A backup contains every owner and every path.
         tracing::warn!(
             target: "audit",
             action = "backup",
+            groups = wanted.len(),
             principal = by.principal().as_str(),
+            peer,
             result = "OK",
         );
-        by.record("backup", "", "OK");
-        let wanted = request.into_inner().groups;
         let status = self.node.status().await;
         let status = status.ok_or_else(|| self.gone())?;
         let led = status.groups.into_iter().filter(|group| group.serves);
@@ -193,6 +203,12 @@ impl Cluster for AdminService {
         });
         Ok(Response::new(Box::pin(ReceiverStream::new(stream))))
     }
+}
+
+/// Returns the client's address for the audit log.
+fn peer<T>(request: &Request<T>) -> Option<String> {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    peer.map(|peer| peer.0.to_string())
 }
 
 /// Returns the result of an operation for the audit log.

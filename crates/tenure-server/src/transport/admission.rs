@@ -10,31 +10,30 @@ use http::{Request, Response, StatusCode};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tower::ServiceExt;
 
-use super::body_limit::BodyBudget;
 use super::json::refuse;
+use super::memory_budget::MemoryBudget;
 use crate::status::Code;
 
 /// Maximum number of requests in flight over all web transports.
 const IN_FLIGHT: usize = 4096;
-/// Memory budget of large request bodies, in bytes.
-const BODIES: usize = 256 << 20;
 
 /// Limits that all web transports share.
 #[derive(Clone)]
 pub struct Admission {
     in_flight: Arc<Semaphore>,
-    /// Memory budget of request bodies.
-    pub(crate) bodies: Arc<BodyBudget>,
+    /// Memory budget of all clients.
+    pub(crate) memory: Arc<MemoryBudget>,
     /// Time limit until the response starts.
     pub(crate) timeout: Duration,
 }
 
 impl Admission {
-    /// Creates the limits of a daemon. `timeout` is the limit until a response starts.
-    pub fn new(timeout: Duration) -> Admission {
+    /// Creates the limits of a daemon. `timeout` is the limit until a response starts, `memory` the
+    /// number of bytes that all clients may occupy.
+    pub fn new(timeout: Duration, memory: usize) -> Admission {
         Admission {
             in_flight: Arc::new(Semaphore::new(IN_FLIGHT)),
-            bodies: BodyBudget::new(BODIES),
+            memory: MemoryBudget::new(memory),
             timeout,
         }
     }

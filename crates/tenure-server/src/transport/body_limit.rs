@@ -1,84 +1,22 @@
-//! Limits for request bodies: total memory and time.
+//! Limits for request bodies: memory and time.
 //!
-//! Bodies up to [`FREE`] are not counted. The part above that counts against one budget of the
-//! whole daemon, so that many clients that send large bodies slowly cannot exhaust the memory. A
-//! body that does not arrive in time fails with DEADLINE_EXCEEDED.
+//! All bytes of a body count against the memory budget of the daemon, so that many clients that
+//! send bodies slowly cannot exhaust the memory. A body whose first byte does not arrive soon, or
+//! that does not arrive completely in time, fails with DEADLINE_EXCEEDED.
 
 use std::pin::Pin;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes};
 use http_body::{Body, Frame, SizeHint};
-use tokio::time::Sleep;
+use tokio::time::{Instant, Sleep};
 use tonic::Status;
 
-/// The first bytes of each body that are not counted.
-const FREE: usize = 64 << 10;
+use super::memory_budget::Charge;
 
-/// Memory budget in bytes, shared by all bodies.
-#[derive(Debug)]
-pub(crate) struct BodyBudget {
-    left: AtomicUsize,
-}
-
-impl BodyBudget {
-    pub(crate) fn new(bytes: usize) -> Arc<BodyBudget> {
-        Arc::new(BodyBudget {
-            left: AtomicUsize::new(bytes),
-        })
-    }
-
-    fn take(&self, bytes: usize) -> bool {
-        self.left
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-                left.checked_sub(bytes)
-            })
-            .is_ok()
-    }
-}
-
-/// The part of the budget that one body uses. Returned when dropped.
-#[derive(Debug)]
-pub(crate) struct BudgetShare {
-    budget: Arc<BodyBudget>,
-    seen: usize,
-    taken: usize,
-}
-
-impl BudgetShare {
-    pub(crate) fn new(budget: &Arc<BodyBudget>) -> BudgetShare {
-        BudgetShare {
-            budget: Arc::clone(budget),
-            seen: 0,
-            taken: 0,
-        }
-    }
-
-    /// Counts more bytes of the body. Fails with UNAVAILABLE if the budget is exhausted.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), Status> {
-        self.seen += bytes;
-        let counted = self.seen.saturating_sub(FREE);
-        let more = counted - self.taken;
-        if more > 0 && !self.budget.take(more) {
-            return Err(Status::unavailable(
-                "too many large requests are being received: try again",
-            ));
-        }
-        self.taken = counted;
-        Ok(())
-    }
-}
-
-impl Drop for BudgetShare {
-    fn drop(&mut self) {
-        if self.taken > 0 {
-            self.budget.left.fetch_add(self.taken, Ordering::Relaxed);
-        }
-    }
-}
+/// Time limit for the first byte of a body. A client that sends a head has its message ready.
+pub(super) const FIRST_BYTE: Duration = Duration::from_secs(5);
 
 /// The client disconnected before the body ended.
 ///
@@ -91,19 +29,35 @@ struct ClientGone(String);
 /// A body with these limits.
 pub(crate) struct LimitedBody<B> {
     inner: B,
-    share: BudgetShare,
+    charge: Charge,
     time_limit: Duration,
     /// Created at the first wait: most bodies are complete when they are first polled.
-    deadline: Option<Pin<Box<Sleep>>>,
+    deadline: Option<BodyDeadline>,
+    has_begun: bool,
+}
+
+struct BodyDeadline {
+    began: Instant,
+    sleep: Pin<Box<Sleep>>,
 }
 
 impl<B> LimitedBody<B> {
-    pub(crate) fn new(inner: B, budget: &Arc<BodyBudget>, time_limit: Duration) -> LimitedBody<B> {
+    pub(crate) fn new(inner: B, charge: Charge, time_limit: Duration) -> LimitedBody<B> {
         LimitedBody {
             inner,
-            share: BudgetShare::new(budget),
+            charge,
             time_limit,
             deadline: None,
+            has_begun: false,
+        }
+    }
+
+    /// Sets the deadline of the whole body once its first byte has arrived.
+    fn begin(&mut self) {
+        self.has_begun = true;
+        if let Some(deadline) = &mut self.deadline {
+            let end = deadline.began + self.time_limit;
+            deadline.sleep.as_mut().reset(end);
         }
     }
 }
@@ -123,7 +77,10 @@ where
         match Pin::new(&mut self.inner).poll_frame(cx) {
             Poll::Ready(Some(Ok(frame))) => {
                 let bytes = frame.data_ref().map_or(0, Buf::remaining);
-                let grown = self.share.grow(bytes);
+                if bytes > 0 && !self.has_begun {
+                    self.begin();
+                }
+                let grown = self.charge.grow(bytes);
                 Poll::Ready(Some(grown.map(|()| frame).map_err(Into::into)))
             }
             Poll::Ready(Some(Err(cause))) => {
@@ -132,11 +89,16 @@ where
             }
             Poll::Ready(None) => Poll::Ready(None),
             Poll::Pending => {
-                let time_limit = self.time_limit;
-                let deadline = self
-                    .deadline
-                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(time_limit)));
-                match deadline.as_mut().poll(cx) {
+                let time_limit = if self.has_begun {
+                    self.time_limit
+                } else {
+                    self.time_limit.min(FIRST_BYTE)
+                };
+                let deadline = self.deadline.get_or_insert_with(|| BodyDeadline {
+                    began: Instant::now(),
+                    sleep: Box::pin(tokio::time::sleep(time_limit)),
+                });
+                match deadline.sleep.as_mut().poll(cx) {
                     Poll::Ready(()) => {
                         let late = Status::deadline_exceeded(
                             "timed out: the request did not arrive in time",
@@ -160,35 +122,50 @@ where
 
 #[cfg(test)]
 mod tests {
-    use futures_util::stream;
+    use futures_util::{StreamExt, stream};
     use http_body_util::{BodyExt, StreamBody};
 
+    use super::super::memory_budget::{ConnectionBudget, MemoryBudget};
     use super::*;
+
+    fn charge() -> Charge {
+        let budget = MemoryBudget::new(1 << 20);
+        let connection = ConnectionBudget::open(&budget).unwrap();
+        connection.charge(0).unwrap()
+    }
 
     /// R18: tonic must not treat a disconnected client as the end of the stream.
     #[tokio::test]
     async fn a_request_that_is_cancelled_has_not_ended() {
         let cancelled = Status::cancelled("the client reset the stream");
         let frames = StreamBody::new(stream::iter([Err::<Frame<Bytes>, _>(cancelled)]));
-        let mut body = LimitedBody::new(frames, &BodyBudget::new(0), Duration::MAX);
+        let mut body = LimitedBody::new(frames, charge(), Duration::MAX);
         let error = body.frame().await.unwrap().unwrap_err();
         let status = Status::from_error(error);
         assert_ne!(status.code(), tonic::Code::Cancelled);
         assert!(status.message().contains("disconnected before"), "{status}");
     }
 
-    #[test]
-    fn only_what_is_large_counts_and_all_of_it_comes_back() {
-        let budget = BodyBudget::new(100);
-        let mut small = BudgetShare::new(&budget);
-        small.grow(FREE).unwrap();
-        let mut large = BudgetShare::new(&budget);
-        large.grow(FREE + 60).unwrap();
-        assert_eq!(small.grow(41).unwrap_err().code(), tonic::Code::Unavailable);
-        large.grow(40).unwrap();
-        drop(large);
-        small.grow(0).unwrap();
-        drop(small);
-        assert_eq!(budget.left.load(Ordering::Relaxed), 100);
+    /// A body whose first byte does not come is given up early; one that has begun has all its time.
+    #[tokio::test(start_paused = true)]
+    async fn the_first_byte_must_come_soon() {
+        let late_after = async |begin: Duration| {
+            let first = async move {
+                tokio::time::sleep(begin).await;
+                Ok::<_, Status>(Frame::data(Bytes::from_static(b"x")))
+            };
+            let frames = stream::once(first).chain(stream::pending());
+            let body = StreamBody::new(Box::pin(frames));
+            let limit = Duration::from_secs(30);
+            let mut body = LimitedBody::new(body, charge(), limit);
+            let begun = Instant::now();
+            while body.frame().await.unwrap().is_ok() {}
+            begun.elapsed().as_secs()
+        };
+        assert_eq!(
+            late_after(Duration::from_secs(60)).await,
+            FIRST_BYTE.as_secs()
+        );
+        assert_eq!(late_after(Duration::from_secs(1)).await, 30);
     }
 }

@@ -5,14 +5,15 @@ use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use bytes::Bytes;
-use http::header::{ALT_SVC, CONTENT_TYPE};
-use http::{HeaderName, HeaderValue, Request, Response};
+use http::header::{ALT_SVC, AUTHORIZATION, CONTENT_TYPE};
+use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use tenure_cluster::Handle;
@@ -22,14 +23,26 @@ use tower::Service as _;
 
 use super::admission::Admission;
 use super::auth;
-use super::body_limit::{BodyBudget, LimitedBody};
+use super::body_limit::LimitedBody;
 use super::coalesce::Coalescer;
 use super::grpc::{self, Grpc};
 use super::h2_body::RequestBody;
+use super::json::refuse;
+use super::memory_budget::{Charge, ConnectionBudget, MemoryBudget, STREAM, head_bytes};
+use super::tcp::PlaintextPolicy;
+use super::tls::{ClientCertificate, ServerTls};
 use super::unary::PeekedBody;
+use super::web_origin::HostNames;
 use crate::auth::{AccessControl, Caller, Origin, service_verb};
 use crate::rpc::{Length, Rpc, Unary};
+use crate::status::Code;
 use crate::telemetry::Telemetry;
+
+/// Advice for clients that connect without TLS.
+const USE_TLS: &str =
+    "this port uses TLS: use an address that starts with tenure+tls:// or https://";
+const CREDENTIALS_IN_CLEAR: &str = "credentials are not accepted without TLS: use an address that \
+    starts with tenure+tls:// or https://, and replace the credentials that were sent in clear";
 
 type ResponseFuture = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
@@ -45,13 +58,29 @@ const LONG_REQUESTS: [&str; 2] = [
 /// Maximum number of long responses of one connection that wait to be read by the client.
 const UNREAD: usize = 8;
 
+/// Maximum number of open streams of one connection: subscriptions, watches, sessions and the like.
+const OPEN_STREAMS: usize = 256;
+
+/// Other services' calls whose response stays open.
+const LONG_RESPONSES: [&str; 1] = ["/grpc.health.v1.Health/Watch"];
+
 /// One connection of the gRPC port. Calls beyond its limits wait until their deadline.
 #[derive(Clone)]
 pub(crate) struct GrpcConnection {
     port: Arc<GrpcPort>,
     calls: Arc<Semaphore>,
     long_answers: Arc<Semaphore>,
-    origin: Origin,
+    streams: Arc<Semaphore>,
+    memory: Arc<ConnectionBudget>,
+    client: Client,
+}
+
+/// The client at the other end of a connection.
+#[derive(Clone)]
+pub(crate) struct Client {
+    pub(crate) origin: Origin,
+    /// What the port serves on this connection: everything, if it is encrypted or local.
+    pub(crate) plain: PlaintextPolicy,
 }
 
 /// State shared by all connections of the gRPC port.
@@ -68,19 +97,32 @@ pub(crate) struct GrpcPort {
     pub(crate) access: AccessControl,
     /// Maximum number of concurrent calls per connection.
     pub(crate) calls: usize,
-    pub(crate) bodies: Arc<BodyBudget>,
+    /// Memory budget of all clients.
+    pub(crate) memory: Arc<MemoryBudget>,
+    /// The TLS settings.
+    pub(crate) tls: Arc<ServerTls>,
+    /// Whether connections without TLS are served.
+    pub(crate) plain: PlaintextPolicy,
+    /// Refuses requests that a page of another origin has caused.
+    pub(crate) hosts: HostNames,
     /// Time limit of one call.
     pub(crate) timeout: Duration,
 }
 
 impl GrpcConnection {
     /// Creates the state of a new connection.
-    pub(crate) fn new(port: &Arc<GrpcPort>, origin: Origin) -> GrpcConnection {
+    pub(crate) fn new(
+        port: &Arc<GrpcPort>,
+        client: Client,
+        memory: Arc<ConnectionBudget>,
+    ) -> GrpcConnection {
         GrpcConnection {
             port: Arc::clone(port),
             calls: Arc::new(Semaphore::new(port.calls)),
             long_answers: Arc::new(Semaphore::new(UNREAD)),
-            origin,
+            streams: Arc::new(Semaphore::new(OPEN_STREAMS)),
+            memory,
+            client,
         }
     }
 }
@@ -151,10 +193,11 @@ impl GrpcConnection {
 
     /// Returns the client's address.
     pub(super) fn peer(&self) -> Option<SocketAddr> {
-        self.origin.peer()
+        self.client.origin.peer()
     }
 
-    /// Authenticates a request. Returns its caller and its deadline, or the response that refuses
+    /// Authenticates a request. Returns its caller, its deadline and its charge, or the response that
+    /// refuses
     /// it.
     #[allow(
         clippy::result_large_err,
@@ -163,15 +206,37 @@ impl GrpcConnection {
     pub(super) fn admit<B>(
         &self,
         request: &Request<B>,
-    ) -> Result<(Caller, Duration), Response<Body>> {
-        let caller = auth::admit(&self.port.access, &self.origin, request.headers())?;
+    ) -> Result<(Caller, Duration, Charge), Response<Body>> {
+        let headers = request.headers();
+        let head = STREAM + head_bytes(headers, request.uri());
+        let charge = self.memory.charge(head).map_err(Status::into_http)?;
+        // A gRPC client sends no origin; a page in a browser cannot leave it out.
+        self.port
+            .hosts
+            .check_origin(headers, None)
+            .map_err(|refusal| Status::permission_denied(refusal.text()).into_http())?;
+        let in_clear = match self.client.plain {
+            PlaintextPolicy::Served => None,
+            PlaintextPolicy::Anonymous if !headers.contains_key(AUTHORIZATION) => None,
+            PlaintextPolicy::Anonymous => Some(CREDENTIALS_IN_CLEAR),
+            PlaintextPolicy::Refused => Some(USE_TLS),
+        };
+        if let Some(text) = in_clear {
+            return Err(Status::failed_precondition(text).into_http());
+        }
+        let caller = auth::admit(&self.port.access, &self.client.origin, headers)?;
         let deadline = grpc::deadline(request.headers(), self.port.timeout);
-        Ok((caller, deadline))
+        Ok((caller, deadline, charge))
     }
 
     /// Wraps a body with the size and time limits of the port.
-    pub(super) fn limited(&self, body: RequestBody, time_limit: Duration) -> UnaryBody {
-        PeekedBody::new(LimitedBody::new(body, &self.port.bodies, time_limit))
+    pub(super) fn limited(
+        &self,
+        body: RequestBody,
+        time_limit: Duration,
+    ) -> Result<UnaryBody, Status> {
+        let charge = self.memory.charge(0)?;
+        Ok(PeekedBody::new(LimitedBody::new(body, charge, time_limit)))
     }
 
     /// Returns the permits of a call if all are free now.
@@ -215,6 +280,7 @@ impl GrpcConnection {
         kind: OpKind,
         request: Request<RequestBody>,
         deadline: Duration,
+        charge: Charge,
     ) -> Response<Body> {
         let begun = Instant::now();
         let _place = match place(&self.calls, deadline).await {
@@ -223,14 +289,37 @@ impl GrpcConnection {
         };
         let deadline = left(deadline, begun);
         let service = &self.port.service;
-        let limited = |body| LimitedBody::new(body, &self.port.bodies, deadline);
-        match kind {
+        let path = request.uri().path();
+        let is_long = match kind {
+            OpKind::Session => true,
+            OpKind::Stream(rpc) => rpc != Rpc::AcquireStream,
+            OpKind::Unary(_) | OpKind::Other => {
+                LONG_REQUESTS.contains(&path) || LONG_RESPONSES.contains(&path)
+            }
+        };
+        let stream = match Arc::clone(&self.streams).try_acquire_owned() {
+            Ok(stream) => Some(stream),
+            Err(_) if is_long => {
+                let text = format!(
+                    "this connection has {OPEN_STREAMS} open streams: use another connection"
+                );
+                return Status::resource_exhausted(text).into_http();
+            }
+            Err(_) => None,
+        };
+        let stream = stream.filter(|_| is_long);
+        let body = match self.memory.charge(0) {
+            Ok(body) => body,
+            Err(full) => return full.into_http(),
+        };
+        let response = match kind {
             OpKind::Session => {
-                let (head, body) = request.into_parts();
-                grpc_response(Body::new(service.session_of(&caller, &head.headers, body)))
+                let (head, requests) = request.into_parts();
+                let session = service.session_of(&caller, &head.headers, requests, body);
+                grpc_response(Body::new(session))
             }
             OpKind::Stream(rpc) => {
-                let request = request.map(limited);
+                let request = request.map(|inner| LimitedBody::new(inner, body, deadline));
                 let response = service.stream(&caller, rpc, request, deadline).await;
                 response.map(Body::new)
             }
@@ -240,15 +329,52 @@ impl GrpcConnection {
                 }
                 let mut request = request;
                 request.extensions_mut().insert(caller);
+                // The audit log records the client's address.
+                if let Some(peer) = self.client.origin.peer() {
+                    request.extensions_mut().insert(ConnectInfo(peer));
+                }
                 let request = if LONG_REQUESTS.contains(&request.uri().path()) {
                     request.map(Body::new)
                 } else {
-                    request.map(|body| Body::new(limited(body)))
+                    request.map(|inner| Body::new(LimitedBody::new(inner, body, deadline)))
                 };
                 let Ok(response) = self.port.routes.clone().call(request).await;
                 response
             }
-        }
+        };
+        // The stream counts until the client has received all of it.
+        response.map(|body| {
+            Body::new(HeldBody {
+                body,
+                _held: (stream, charge),
+            })
+        })
+    }
+}
+
+/// A body that keeps something until it is dropped.
+struct HeldBody<T> {
+    body: Body,
+    _held: T,
+}
+
+impl<T: Unpin> http_body::Body for HeldBody<T> {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<http_body::Frame<Bytes>, axum::Error>>> {
+        Pin::new(&mut self.body).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> http_body::SizeHint {
+        self.body.size_hint()
     }
 }
 
@@ -283,12 +409,20 @@ fn left(deadline: Duration, begun: Instant) -> Duration {
     deadline.saturating_sub(begun.elapsed())
 }
 
+/// Returns the response of the web transports when the memory budget is exhausted.
+pub(super) fn exhausted(full: &Status) -> Response<Body> {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    refuse(status, Code::Unavailable, full.message())
+}
+
 /// One connection of the web port.
 #[derive(Clone)]
 pub(crate) struct WebConnection {
     pub(crate) routes: Router,
     pub(crate) admission: Admission,
+    pub(crate) memory: Arc<ConnectionBudget>,
     pub(crate) peer: SocketAddr,
+    pub(crate) certificate: Option<ClientCertificate>,
     /// `Alt-Svc` header that advertises HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
 }
@@ -302,20 +436,36 @@ impl Service<Request<Incoming>> for WebConnection {
         let WebConnection {
             routes,
             admission,
+            memory,
             peer,
+            certificate,
             alt_svc,
         } = self.clone();
         Box::pin(async move {
             // The permit is released when the response headers are ready: an SSE stream does not
-            // keep it.
-            let mut response = match admission.admit() {
-                Ok(_place) => {
+            // keep it. The charge lasts as long as the stream.
+            let head = STREAM + head_bytes(request.headers(), request.uri());
+            let admitted = admission.admit().and_then(|place| {
+                let charge = memory.charge(head).map_err(|full| exhausted(&full))?;
+                let body = memory.charge(0).map_err(|full| exhausted(&full))?;
+                Ok((place, charge, body))
+            });
+            let mut response = match admitted {
+                Ok((_place, charge, body)) => {
                     // The audit log records the client's address.
                     request.extensions_mut().insert(ConnectInfo(peer));
+                    let origin = Origin::certified(peer, certificate.as_ref());
+                    request.extensions_mut().insert(origin);
                     let timeout = admission.timeout;
-                    let request = request
-                        .map(|body| Body::new(LimitedBody::new(body, &admission.bodies, timeout)));
-                    admission.serve(routes, request).await
+                    let request =
+                        request.map(|inner| Body::new(LimitedBody::new(inner, body, timeout)));
+                    let response = admission.serve(routes, request).await;
+                    response.map(|body| {
+                        Body::new(HeldBody {
+                            body,
+                            _held: charge,
+                        })
+                    })
                 }
                 Err(full) => full,
             };

@@ -3,7 +3,7 @@
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use futures_util::Stream;
@@ -19,10 +19,11 @@ use tower::service_fn;
 
 use super::MESSAGE;
 use super::h2_body::RequestBody;
+use super::memory_budget::Charge;
 use super::tcp::stopped;
 use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
-use crate::events::{self, EventHub};
+use crate::events::EventHub;
 use crate::handlers::acquire::{Chunks, acquire_chunks, acquired};
 use crate::handlers::{self, HEALTH_TIMEOUT};
 use crate::rpc::{Facts, Outcome};
@@ -91,6 +92,7 @@ impl Grpc {
         caller: &Caller,
         headers: &HeaderMap,
         requests: RequestBody,
+        memory: Charge,
     ) -> Session<RequestBody> {
         let measured = self.telemetry.begin(Transport::Grpc, Rpc::Session, headers);
         measured.end_with(tonic::Code::Ok);
@@ -102,6 +104,7 @@ impl Grpc {
             caller: self.access.follow(caller),
             // Each operation is judged by its own verb; the session ends with its caller.
             ending: Box::pin(self.ending(caller, |_| Ok(()))),
+            memory,
         };
         Session::new(means, caller.clone(), requests)
     }
@@ -169,6 +172,7 @@ impl Grpc {
         mut stream: Streaming<v1::AcquireRequest>,
         deadline: Duration,
     ) -> Result<v1::AcquireResponse, Status> {
+        let begun = Instant::now();
         let mut chunks = Chunks::default();
         let collected = async {
             while let Some(chunk) = stream.message().await? {
@@ -186,7 +190,9 @@ impl Grpc {
         }
         let request = acquire_chunks(caller, chunks)?;
         auth::judge(caller, Rpc::AcquireStream.row().verb, &request)?;
-        let answer = handlers::ask(&self.node, Box::new(request), deadline).await;
+        // The time in which the chunks arrived is part of the deadline.
+        let left = deadline.saturating_sub(begun.elapsed());
+        let answer = handlers::ask(&self.node, Box::new(request), left).await;
         Ok(acquired(Outcome {
             answer,
             facts: Facts {
@@ -213,7 +219,7 @@ impl Grpc {
         });
         measured.end(&owner);
         let owner = owner?;
-        let events = self.events.subscribe(owner.clone());
+        let events = self.events.subscribe(owner.clone())?;
         let viewer = caller.clone();
         let stream = events.map(move |event| match event {
             Ok(event) => Ok(convert::event_out(&viewer, &event)),
@@ -238,7 +244,7 @@ impl Grpc {
         measured.end(&prefix);
         let prefix = prefix?;
         let live = self.access.follow(caller);
-        let changes = events::watch(&self.node, live, prefix.clone(), request.snapshot);
+        let changes = self.events.watch(live, prefix.clone(), request.snapshot)?;
         let stream = changes.map(|change| change.map_err(Status::from));
         let judge = move |caller: &Caller| auth::judge_watch(caller, &prefix);
         Ok(Response::new(self.while_allowed(caller, judge, stream)))

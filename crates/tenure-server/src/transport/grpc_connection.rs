@@ -33,10 +33,13 @@ use tokio::sync::watch;
 use tokio::time::Sleep;
 use tonic::Status;
 
-use super::connection::{GrpcConnection, GrpcPort, OpKind, Permits, grpc_response, kind_of};
+use super::connection::{
+    Client, GrpcConnection, GrpcPort, OpKind, Permits, grpc_response, kind_of,
+};
 use super::h2_body::{self, RequestBody};
+use super::memory_budget::{Charge, ConnectionBudget};
 use super::preface_timeout::PrefaceTimeout;
-use super::tcp::{HANDSHAKE, PING_ANSWER, PING_EVERY, keep_alive, stopped};
+use super::tcp::{self, HANDSHAKE, PING_ANSWER, PING_EVERY, PlaintextPolicy, stopped};
 use crate::auth::{Caller, Origin};
 use crate::handlers;
 use crate::in_flight::InFlight;
@@ -44,12 +47,13 @@ use crate::rpc::{Facts, Outcome, Unary};
 use crate::status::Failure;
 use crate::telemetry::{Span, Transport};
 
-/// Maximum concurrent streams per connection: waiting calls and open subscriptions.
-const STREAMS: u32 = 65_536;
+/// Maximum concurrent streams per connection: waiting calls and open subscriptions. A client with
+/// more in flight uses a Session, or several connections.
+const STREAMS: u32 = 1024;
 /// Flow-control windows: bytes that a client may send before they are read, per stream and in
 /// total.
-const STREAM_WINDOW: u32 = 1 << 20;
-const CONNECTION_WINDOW: u32 = 4 << 20;
+const STREAM_WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 1 << 20;
 /// Maximum size of a request's head in bytes.
 const HEAD: u32 = 16 << 10;
 /// Maximum bytes per stream that wait to be sent.
@@ -62,16 +66,44 @@ pub(crate) async fn serve(
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) {
-    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
-    let _ = stream.set_nodelay(true);
-    keep_alive(&stream);
-    serve_stream(stream, Origin::network(peer), port, stop).await;
+    let Some(memory) = ConnectionBudget::open(&port.memory) else {
+        return tracing::debug!(%peer, "closed: the memory for clients is used up");
+    };
+    let Some(stream) = tcp::open(stream, port.tls.grpc()).await else {
+        return;
+    };
+    let client = Client {
+        origin: Origin::certified(peer, stream.certificate().as_ref()),
+        plain: if stream.is_encrypted() {
+            PlaintextPolicy::Served
+        } else {
+            port.plain
+        },
+    };
+    serve_stream(stream, client, memory, port, stop).await;
 }
 
-/// Serves a client of any kind of stream.
-pub(crate) async fn serve_stream<I>(
+/// Serves a client of the Unix socket. The kernel has identified it, and nothing leaves the machine.
+pub(crate) async fn serve_local(
+    stream: UnixStream,
+    uid: u32,
+    port: Arc<GrpcPort>,
+    stop: watch::Receiver<bool>,
+) {
+    let Some(memory) = ConnectionBudget::open(&port.memory) else {
+        return tracing::debug!(uid, "closed: the memory for clients is used up");
+    };
+    let client = Client {
+        origin: Origin::Unix { uid },
+        plain: PlaintextPolicy::Served,
+    };
+    serve_stream(stream, client, memory, port, stop).await;
+}
+
+async fn serve_stream<I>(
     stream: I,
-    origin: Origin,
+    client: Client,
+    memory: Arc<ConnectionBudget>,
     port: Arc<GrpcPort>,
     stop: watch::Receiver<bool>,
 ) where
@@ -81,14 +113,17 @@ pub(crate) async fn serve_stream<I>(
         .max_concurrent_streams(STREAMS)
         .max_header_list_size(HEAD)
         .initial_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
         .max_send_buffer_size(SEND_BUFFER)
         .handshake(PrefaceTimeout::new(stream, HANDSHAKE));
-    let connection = match handshake.await {
+    let mut connection = match handshake.await {
         Ok(connection) => connection,
         Err(error) => return tracing::debug!(%error, "connection ended"),
     };
-    let mut served = ServedConnection::new(connection, port, origin);
+    if memory.widen(CONNECTION_WINDOW as usize) {
+        connection.set_target_window_size(CONNECTION_WINDOW);
+    }
+    let client = GrpcConnection::new(&port, client, memory);
+    let mut served = ServedConnection::new(connection, client);
     // `biased`: the connection is polled before `stop`, so a request that has arrived is still
     // served.
     tokio::select! {
@@ -105,11 +140,15 @@ struct Arrived {
     unary: &'static Unary,
     headers: HeaderMap,
     deadline: Duration,
+    charge: Charge,
     respond: SendResponse<Bytes>,
 }
 
 /// A unary call that is submitted to the node.
 struct PendingCall {
+    /// The memory of the call, until it is answered: a node that hangs must not collect calls
+    /// without a limit.
+    _charge: Charge,
     unary: &'static Unary,
     facts: Facts,
     begun: Instant,
@@ -139,15 +178,14 @@ struct ServedConnection<I> {
 impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
     fn new(
         mut connection: Connection<PrefaceTimeout<I>, Bytes>,
-        port: Arc<GrpcPort>,
-        origin: Origin,
+        client: GrpcConnection,
     ) -> ServedConnection<I> {
         ServedConnection {
             ping: connection.ping_pong().map(KeepAlivePing::new),
             connection,
             // The event buffer is not used: unary calls listen to no owner.
-            calls: port.node.calls(1),
-            client: GrpcConnection::new(&port, origin),
+            calls: client.port().node.calls(1),
+            client,
             under_way: InFlight::default(),
             heard: Vec::new(),
             others: FuturesUnordered::new(),
@@ -219,14 +257,15 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
     ) {
         let request = request.map(RequestBody::new);
         // Authentication comes first, for known and unknown RPCs alike.
-        let (caller, deadline) = match self.client.admit(&request) {
+        let (caller, deadline, charge) = match self.client.admit(&request) {
             Ok(admitted) => admitted,
             Err(refused) => return self.other(async move { refused }, respond),
         };
         let unary = match kind_of(&request) {
             Ok(OpKind::Unary(unary)) => unary,
             Ok(kind) => {
-                let served = self.client.clone().serve(caller, kind, request, deadline);
+                let client = self.client.clone();
+                let served = client.serve(caller, kind, request, deadline, charge);
                 return self.other(served, respond);
             }
             Err(status) => {
@@ -235,12 +274,19 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
             }
         };
         let (head, body) = request.into_parts();
-        let mut body = self.client.limited(body, deadline);
+        let mut body = match self.client.limited(body, deadline) {
+            Ok(body) => body,
+            Err(status) => {
+                let _ = refuse(&mut respond, status);
+                return;
+            }
+        };
         let mut arrived = Arrived {
             caller,
             unary,
             headers: head.headers,
             deadline,
+            charge,
             respond,
         };
         // Polled once and dropped: `read` keeps its progress in `body`, so `wait` continues from
@@ -274,8 +320,13 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
             unary,
             headers,
             deadline,
+            mut charge,
             mut respond,
         } = arrived;
+        if let Err(full) = charge.grow(message.len()) {
+            let _ = refuse(&mut respond, full);
+            return;
+        }
         let asked = match (unary.parse)(&caller, message) {
             Ok(asked) => asked,
             Err(error) => {
@@ -284,6 +335,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
             }
         };
         let mut call = PendingCall {
+            _charge: charge,
             unary,
             facts: Facts::default(),
             begun: now,
@@ -336,6 +388,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
 
     fn answer(&self, call: PendingCall, answer: Result<Answer, Failure>, now: Instant) {
         let PendingCall {
+            _charge,
             unary,
             facts,
             begun,

@@ -4,7 +4,6 @@
 //! replay. Early reads are served; all other early requests get `425 Too Early` and are not
 //! dispatched. Whether a request is early is decided when it is accepted, not when it runs.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,16 +15,24 @@ use futures_util::FutureExt;
 use h3::server::RequestStream;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
+use rustls::pki_types::CertificateDer;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use super::admission::Admission;
-use super::body_limit::BudgetShare;
+use super::body_limit::FIRST_BYTE;
+use super::connection::exhausted;
 use super::json::refuse;
+use super::memory_budget::{Charge, ConnectionBudget, STREAM, head_bytes};
 use super::tcp::stopped;
+use super::tls::ClientCertificate;
 use crate::status::Code;
 
+/// Bytes that a client may send before they are read; counted in the memory budget.
+pub(crate) const RECEIVE_WINDOW: u32 = 256 << 10;
+/// Time limit for the head of a request whose stream is open.
+const HEAD: Duration = Duration::from_secs(30);
 /// Maximum concurrent requests per connection; further ones wait.
 pub(crate) const REQUESTS: u32 = 256;
 /// Maximum size of a request body in bytes, as on the other transports.
@@ -44,7 +51,7 @@ pub struct H3Listener {
     pub endpoint: quinn::Endpoint,
     /// One permit per open connection; shared with the TCP listener.
     pub connections: Arc<Semaphore>,
-    /// Limits of concurrent requests; shared with the TCP listener.
+    /// Limits of requests and memory; shared with the TCP listener.
     pub admission: Admission,
     /// Returns whether a request may run before the handshake is confirmed.
     pub is_read_only: fn(&Method, &str) -> bool,
@@ -71,12 +78,19 @@ pub async fn serve(listen_endpoint: H3Listener, router: Router, stop: watch::Rec
             let _ = incoming.retry();
             continue;
         }
+        let memory = ConnectionBudget::open(&listen_endpoint.admission.memory)
+            .and_then(|memory| Some((memory.charge(RECEIVE_WINDOW as usize).ok()?, memory)));
+        let Some((window, memory)) = memory else {
+            incoming.refuse();
+            continue;
+        };
         let (listen_endpoint, router, stop) =
             (Arc::clone(&listen_endpoint), router.clone(), stop.clone());
         open.spawn(async move {
-            let _permit = permit;
+            let _held = (permit, window);
             let peer = incoming.remote_address();
-            if let Err(error) = connection(incoming, &listen_endpoint, router, stop).await {
+            let served = connection(incoming, &listen_endpoint, router, memory, stop);
+            if let Err(error) = served.await {
                 tracing::debug!(%peer, %error, "HTTP/3 connection ended");
             }
         });
@@ -99,18 +113,20 @@ async fn connection(
     incoming: quinn::Incoming,
     listen_endpoint: &Arc<H3Listener>,
     router: Router,
+    memory: Arc<ConnectionBudget>,
     stop: watch::Receiver<bool>,
 ) -> ConnectionEnd {
     match incoming.accept()?.into_0rtt() {
         Ok((connection, confirmed)) => {
             let handshake = Handshake(Some(confirmed));
-            requests(connection, listen_endpoint, router, handshake, stop).await
+            requests(connection, listen_endpoint, router, memory, handshake, stop).await
         }
         // quinn always grants 0.5-RTT to incoming connections; this branch only completes the
         // match.
         Err(connecting) => {
             let connection = connecting.await?;
-            requests(connection, listen_endpoint, router, Handshake(None), stop).await
+            let handshake = Handshake(None);
+            requests(connection, listen_endpoint, router, memory, handshake, stop).await
         }
     }
 }
@@ -136,10 +152,12 @@ async fn requests(
     connection: quinn::Connection,
     listen_endpoint: &Arc<H3Listener>,
     router: Router,
+    memory: Arc<ConnectionBudget>,
     mut handshake: Handshake,
     stop: watch::Receiver<bool>,
 ) -> ConnectionEnd {
     let peer = connection.remote_address();
+    let quic = connection.clone();
     let mut connection = h3::server::builder()
         .max_field_section_size(FIELD_SECTION)
         .build::<_, Bytes>(h3_quinn::Connection::new(connection))
@@ -163,11 +181,18 @@ async fn requests(
         let early = !handshake.is_confirmed();
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let (listen_endpoint, router) = (Arc::clone(listen_endpoint), router.clone());
+        let memory = Arc::clone(&memory);
+        // A client proves its certificate in the handshake, so an early request has none yet.
+        let certificate = if early { None } else { certificate(&quic) };
         running.spawn(async move {
             let _slot = slot;
             let served = async {
-                let (request, stream) = resolver.resolve_request().await?;
-                respond(request, stream, &listen_endpoint, router, peer, early).await
+                let head = timeout(HEAD, resolver.resolve_request());
+                let (mut request, stream) = head.await??;
+                request.extensions_mut().insert(ConnectInfo(peer));
+                let origin = Origin::certified(peer, certificate.as_ref());
+                request.extensions_mut().insert(origin);
+                respond(request, stream, &listen_endpoint, router, &memory, early).await
             };
             if let Err(error) = served.await {
                 tracing::debug!(%peer, %error, "HTTP/3 request ended");
@@ -178,6 +203,13 @@ async fn requests(
     Ok(())
 }
 
+/// Returns the certificate that the client has proved.
+fn certificate(connection: &quinn::Connection) -> Option<ClientCertificate> {
+    let chain = connection.peer_identity()?;
+    let chain = chain.downcast::<Vec<CertificateDer<'static>>>().ok()?;
+    Some(ClientCertificate(chain.first()?.clone()))
+}
+
 type H3Exchange = RequestStream<h3_quinn::BidiStream<Bytes>, Bytes>;
 
 async fn respond(
@@ -185,7 +217,7 @@ async fn respond(
     mut stream: H3Exchange,
     listen_endpoint: &H3Listener,
     router: Router,
-    peer: SocketAddr,
+    memory: &Arc<ConnectionBudget>,
     early: bool,
 ) -> ConnectionEnd {
     if early && !(listen_endpoint.is_read_only)(request.method(), request.uri().path()) {
@@ -193,12 +225,19 @@ async fn respond(
         *too_early.status_mut() = StatusCode::TOO_EARLY;
         return send(too_early, &mut stream).await;
     }
-    // The permit is held until the whole response is sent, including SSE streams.
-    let _place = match listen_endpoint.admission.admit() {
+    let place = match listen_endpoint.admission.admit() {
         Ok(place) => place,
         Err(full) => return send(full, &mut stream).await,
     };
-    let mut share = BudgetShare::new(&listen_endpoint.admission.bodies);
+    let head = STREAM + head_bytes(request.headers(), request.uri());
+    // The charge of the head lasts until the whole response is sent.
+    let charges = memory
+        .charge(head)
+        .and_then(|head| Ok((head, memory.charge(0)?)));
+    let (_head, mut share) = match charges {
+        Ok(charges) => charges,
+        Err(full) => return send(exhausted(&full), &mut stream).await,
+    };
     let body = match timeout(
         listen_endpoint.admission.timeout,
         gather(&mut stream, &mut share),
@@ -215,11 +254,11 @@ async fn respond(
         }
     };
     let (head, ()) = request.into_parts();
-    let mut request = Request::from_parts(head, Body::from(body));
-    request.extensions_mut().insert(ConnectInfo(peer));
+    let request = Request::from_parts(head, Body::from(body));
     let response = listen_endpoint.admission.serve(router, request).await;
-    // The body is consumed; only the response is still to be sent.
-    drop(share);
+    // The body is consumed; only the response is still to be sent. As on the other transports, a
+    // stream of events does not keep the permit.
+    drop((share, place));
     send(response, &mut stream).await
 }
 
@@ -241,9 +280,15 @@ enum GatheredBody {
     Refused(Response<Body>),
 }
 
-async fn gather(stream: &mut H3Exchange, share: &mut BudgetShare) -> Result<GatheredBody, H3Fault> {
+async fn gather(stream: &mut H3Exchange, share: &mut Charge) -> Result<GatheredBody, H3Fault> {
     let mut body = BytesMut::new();
-    while let Some(mut chunk) = stream.recv_data().await? {
+    let mut first = Some(timeout(FIRST_BYTE, stream.recv_data()).await??);
+    loop {
+        let next = match first.take() {
+            Some(first) => first,
+            None => stream.recv_data().await?,
+        };
+        let Some(mut chunk) = next else { break };
         if body.len() + chunk.remaining() > BODY {
             let text = format!("the request body is too large: the limit is {BODY} bytes");
             let code = Code::ResourceExhausted;
@@ -251,9 +296,7 @@ async fn gather(stream: &mut H3Exchange, share: &mut BudgetShare) -> Result<Gath
             return Ok(GatheredBody::Refused(response));
         }
         if let Err(full) = share.grow(chunk.remaining()) {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            let response = refuse(status, Code::Unavailable, full.message());
-            return Ok(GatheredBody::Refused(response));
+            return Ok(GatheredBody::Refused(exhausted(&full)));
         }
         body.extend_from_slice(&chunk.copy_to_bytes(chunk.remaining()));
     }

@@ -21,7 +21,7 @@ use tokio_stream::StreamExt;
 use super::json::{error, refuse};
 use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
-use crate::events::{self, EventHub};
+use crate::events::EventHub;
 use crate::status::{Code, Failure};
 
 /// A comment line is sent after this time without output, so that proxies keep the connection open.
@@ -32,8 +32,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 pub struct Sse {
     /// Subscriptions to owner events.
     pub events: EventHub,
-    /// The node, used by watches.
-    pub node: tenure_cluster::Handle,
     /// Authenticates clients; a stream ends with its caller's right to it.
     pub access: AccessControl,
     /// Ends all streams when the daemon stops (R169 shutdown within 10 s).
@@ -93,7 +91,10 @@ async fn owner_events(
         let owner = owner.clone();
         move |caller| auth::judge_owner(caller, &owner)
     });
-    let (old, live) = sse.events.resume(owner, position).await;
+    let (old, live) = match sse.events.resume(owner, position).await {
+        Ok(resumed) => resumed,
+        Err(failure) => return error(&failure),
+    };
     let lines =
         tokio_stream::iter(old.into_iter().map(Ok))
             .chain(live)
@@ -156,7 +157,11 @@ async fn watch_changes(
     });
     let live = sse.access.follow(&caller);
     let snapshot = matches!(query.snapshot.as_deref(), Some("1" | "true"));
-    let changes = events::watch(&sse.node, live, prefix, snapshot).map(|change| match change {
+    let changes = match sse.events.watch(live, prefix, snapshot) {
+        Ok(changes) => changes,
+        Err(failure) => return error(&failure),
+    };
+    let changes = changes.map(|change| match change {
         Ok(change) => {
             let id = change.id;
             match serde_json::to_string(&change) {

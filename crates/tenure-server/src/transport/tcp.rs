@@ -1,8 +1,8 @@
-//! TCP connections: connection limit, HTTP and HTTPS on one port, bounded shutdown.
+//! TCP connections: connection limit, with and without TLS on one port, bounded shutdown.
 //!
 //! ```text
-//!   accept ──▶ full? close ──▶ first byte ──0x16──▶ TLS handshake ──▶ HTTP/1.1 or 2
-//!                                  └──else, loopback only──────────▶ HTTP/1.1 or 2
+//!   accept ──▶ full? close ──▶ first byte ──0x16──▶ TLS handshake ──▶ HTTP
+//!                                  └──else──▶ may the port serve it? ──▶ HTTP
 //! ```
 //!
 //! The first byte of a TLS connection is always 0x16, and no HTTP request starts with that byte.
@@ -30,8 +30,11 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 use tokio_rustls::TlsAcceptor;
 
+use super::client_stream::ClientStream;
 use super::inline_executor::InlineExecutor;
 use super::preface_timeout::PrefaceTimeout;
+use super::tls::{ClientCertificate, ServerTls};
+use crate::config::PlaintextConsent;
 
 /// Time limit for the TLS handshake, and for the first bytes of a connection.
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
@@ -49,24 +52,44 @@ const FAREWELL: Duration = Duration::from_secs(6);
 
 /// Settings of the web port's TCP listener.
 #[derive(Clone)]
-pub struct TcpListenerConfig {
-    /// The TLS acceptor.
-    pub tls: TlsAcceptor,
+pub(crate) struct TcpListenerConfig {
+    /// The TLS settings.
+    pub(crate) tls: Arc<ServerTls>,
     /// Whether connections without TLS are served.
-    pub plain: PlaintextPolicy,
+    pub(crate) plain: PlaintextPolicy,
     /// Maximum concurrent HTTP/2 streams per connection.
-    pub streams: u32,
+    pub(crate) streams: u32,
+    /// Bytes that a client may send over HTTP/2 before they are read.
+    pub(crate) window: u32,
     /// The node that answers the requests.
-    pub node: Handle,
+    pub(crate) node: Handle,
 }
 
 /// Whether connections without TLS are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlaintextPolicy {
-    /// They are served. Used on loopback addresses.
+    /// They are served: on loopback addresses, and by explicit setting.
     Served,
-    /// They get 400 with a message to use https.
+    /// Requests without credentials are served. Credentials must not be sent in clear.
+    Anonymous,
+    /// Every request is refused with the advice to use TLS.
     Refused,
+}
+
+impl PlaintextPolicy {
+    /// Returns the policy of a port that is bound to `address`. `others` applies beyond loopback
+    /// without the explicit consent to plaintext.
+    pub(crate) fn of(
+        address: SocketAddr,
+        consent: PlaintextConsent,
+        others: PlaintextPolicy,
+    ) -> PlaintextPolicy {
+        if address.ip().is_loopback() || consent == PlaintextConsent::Given {
+            PlaintextPolicy::Served
+        } else {
+            others
+        }
+    }
 }
 
 /// Accepts connections until `stop` is set, then gives the open ones time to finish and aborts the
@@ -125,35 +148,52 @@ pub async fn serve<F, C>(
     }
 }
 
-/// Serves a connection of the web port.
+/// Completes the handshake of a new connection. Returns `None` if the client sends nothing in time
+/// or TLS fails.
+pub(super) async fn open(stream: TcpStream, tls: TlsAcceptor) -> Option<ClientStream> {
+    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
+    let _ = stream.set_nodelay(true);
+    keep_alive(&stream);
+    // The byte is only peeked: TLS and HTTP both need it.
+    let mut first = [0u8; 1];
+    match timeout(HANDSHAKE, stream.peek(&mut first)).await {
+        Ok(Ok(1)) if first[0] == 0x16 => match timeout(HANDSHAKE, tls.accept(stream)).await {
+            Ok(Ok(stream)) => Some(ClientStream::Tls(Box::new(stream))),
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the TLS handshake failed");
+                None
+            }
+            Err(_) => {
+                tracing::debug!("the TLS handshake took too long");
+                None
+            }
+        },
+        Ok(Ok(1)) => Some(ClientStream::Plain(stream)),
+        _ => None,
+    }
+}
+
+/// Serves a connection of the web port. `service` makes the service of a client with or without a
+/// certificate.
 pub(crate) async fn web<S, B>(
     stream: TcpStream,
     listen_endpoint: TcpListenerConfig,
-    service: S,
+    service: impl FnOnce(Option<ClientCertificate>) -> S,
     stop: watch::Receiver<bool>,
 ) where
     S: Service<Request<Incoming>, Response = Response<B>, Error = Infallible> + Send + 'static,
     S::Future: Send,
     B: Body<Data = Bytes, Error = axum::Error> + Send + 'static,
 {
-    // Responses are small and the client waits for each: Nagle's algorithm would only delay them.
-    let _ = stream.set_nodelay(true);
-    keep_alive(&stream);
-    // The byte is only peeked: TLS and HTTP both need it.
-    let mut first = [0u8; 1];
-    let served = match timeout(HANDSHAKE, stream.peek(&mut first)).await {
-        Ok(Ok(1)) if first[0] == 0x16 => {
-            match timeout(HANDSHAKE, listen_endpoint.tls.accept(stream)).await {
-                Ok(Ok(stream)) => http(stream, &listen_endpoint, service, stop).await,
-                Ok(Err(error)) => Err(error.into()),
-                Err(_) => Err("the TLS handshake took too long".into()),
-            }
-        }
-        Ok(Ok(1)) if listen_endpoint.plain == PlaintextPolicy::Served => {
-            http(stream, &listen_endpoint, service, stop).await
-        }
-        Ok(Ok(1)) => use_https(stream).await,
-        _ => return,
+    let Some(stream) = open(stream, listen_endpoint.tls.web()).await else {
+        return;
+    };
+    let is_served = stream.is_encrypted() || listen_endpoint.plain == PlaintextPolicy::Served;
+    let served = if is_served {
+        let service = service(stream.certificate());
+        http(stream, &listen_endpoint, service, stop).await
+    } else {
+        use_https(stream).await
     };
     if let Err(error) = served {
         tracing::debug!(%error, "connection ended");
@@ -198,8 +238,8 @@ where
         .keep_alive_timeout(PING_ANSWER)
         .max_concurrent_streams(listen_endpoint.streams)
         .max_header_list_size(16 << 10)
-        .initial_stream_window_size(1 << 20)
-        .initial_connection_window_size(4 << 20);
+        .initial_stream_window_size(256 << 10)
+        .initial_connection_window_size(listen_endpoint.window);
     let io = PrefaceTimeout::new(io, HANDSHAKE);
     let mut connection = pin!(builder.serve_connection(TokioIo::new(io), service));
     // All requests that one poll reads are submitted to the node together.
@@ -224,7 +264,7 @@ pub(crate) async fn stopped(mut stop: watch::Receiver<bool>) {
     let _ = stop.wait_for(|stop| *stop).await;
 }
 
-async fn use_https(mut stream: TcpStream) -> ConnectionEnd {
+async fn use_https(mut stream: ClientStream) -> ConnectionEnd {
     let body =
         r#"{"error":{"code":"FAILED_PRECONDITION","message":"this port uses TLS: use https"}}"#;
     let answer = format!(

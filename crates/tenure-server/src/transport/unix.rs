@@ -16,7 +16,6 @@ use tokio::time::timeout;
 
 use super::connection::GrpcPort;
 use super::grpc_connection;
-use crate::auth::Origin;
 
 const NAME: &str = "tenure.sock";
 /// Time that open connections have to finish when the daemon stops; part of the 10 s of R169
@@ -92,12 +91,7 @@ pub(crate) async fn serve(
             tracing::debug!(uid, "closed: too many connections");
             continue;
         };
-        let served = grpc_connection::serve_stream(
-            stream,
-            Origin::Unix { uid },
-            Arc::clone(&port),
-            end.clone(),
-        );
+        let served = grpc_connection::serve_local(stream, uid, Arc::clone(&port), end.clone());
         open.spawn(async {
             served.await;
             drop(permit);

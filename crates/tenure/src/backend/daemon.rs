@@ -12,6 +12,7 @@ mod candidates;
 mod client;
 mod connection;
 mod convert;
+mod credentials;
 mod inspect;
 mod owner;
 mod policies;

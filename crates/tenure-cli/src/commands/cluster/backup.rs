@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{BufWriter, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -60,9 +61,9 @@ impl Backup {
         let facts = facts(&status).ok_or(
             "the daemon's answer cannot be read: it runs another release; use the `tenure` of that release",
         )?;
-        let partial = self.file.with_extension("partial");
-        let failed = |error: std::io::Error| format!("{}: {error}", partial.display());
-        let out = BufWriter::new(File::create(&partial).map_err(failed)?);
+        let failed = |error: std::io::Error| format!("{}: {error}", self.file.display());
+        let partial = PartialFile::create(&self.file).map_err(failed)?;
+        let out = BufWriter::new(partial.file.try_clone().map_err(failed)?);
         let mut archive = ArchiveWriter::new(out, &facts, cluster_of(&status)).map_err(failed)?;
         let mut missing: BTreeSet<u32> = (0..=facts.group_count).collect();
         let count = missing.len();
@@ -90,20 +91,70 @@ impl Backup {
             }
         }
         let out = archive.finish().map_err(failed)?;
-        let file = out
-            .into_inner()
+        out.into_inner()
             .map_err(|error| failed(error.into_error()))?;
-        file.sync_all().map_err(failed)?;
-        // The name may have been taken while the backup was written.
-        match renameat_with(CWD, &partial, CWD, &self.file, RenameFlags::NOREPLACE) {
+        match partial.finish(&self.file) {
             Ok(()) => Ok(count),
-            Err(Errno::EXIST) => Err(exists()),
-            // This file system cannot rename in this way.
-            Err(Errno::INVAL | Errno::NOSYS) if self.file.symlink_metadata().is_err() => {
-                std::fs::rename(&partial, &self.file).map_err(failed)?;
-                Ok(count)
+            // The name may have been taken while the backup was written.
+            Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => Err(exists()),
+            Err(error) => Err(failed(error)),
+        }
+    }
+}
+
+/// A backup that is not complete yet. Removed when it is dropped before.
+///
+/// A backup contains every owner and path, so only its user may read it. Its name is random and the
+/// file must not exist: in a directory that others may write to, a link with a name that can be
+/// guessed would make the backup overwrite another file.
+struct PartialFile {
+    file: File,
+    path: Option<PathBuf>,
+}
+
+impl PartialFile {
+    fn create(target: &Path) -> std::io::Result<PartialFile> {
+        let mut random = [0; 8];
+        rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())?;
+        let mut name = target.file_name().unwrap_or_default().to_owned();
+        name.push(format!(".{:016x}.partial", u64::from_ne_bytes(random)));
+        let path = target.with_file_name(name);
+        let file = std::fs::OpenOptions::new()
+            .write(true)
+            .create_new(true)
+            .mode(0o600)
+            .open(&path)?;
+        Ok(PartialFile {
+            file,
+            path: Some(path),
+        })
+    }
+
+    /// Makes the file durable and gives it its name. Fails if the name is taken.
+    fn finish(mut self, target: &Path) -> std::io::Result<()> {
+        self.file.sync_all()?;
+        if let Some(path) = &self.path {
+            match renameat_with(CWD, path, CWD, target, RenameFlags::NOREPLACE) {
+                // This file system cannot rename in this way.
+                Err(Errno::INVAL | Errno::NOSYS) if target.symlink_metadata().is_err() => {
+                    std::fs::rename(path, target)?;
+                }
+                renamed => renamed?,
             }
-            Err(errno) => Err(failed(errno.into())),
+        }
+        self.path = None;
+        let directory = target
+            .parent()
+            .filter(|parent| !parent.as_os_str().is_empty());
+        File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+    }
+}
+
+impl Drop for PartialFile {
+    fn drop(&mut self) {
+        if let Some(path) = &self.path {
+            // Without it the user removes the file.
+            let _ = std::fs::remove_file(path);
         }
     }
 }
@@ -157,4 +208,35 @@ async fn take(
         }
     }
     Ok(states)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::MetadataExt;
+
+    use super::*;
+
+    /// Nothing that another user has planted is followed, and nothing stays behind.
+    #[test]
+    fn a_backup_is_written_to_a_new_file_of_its_user() {
+        let directory = tempfile::tempdir().unwrap();
+        let (target, victim) = (directory.path().join("bk"), directory.path().join("victim"));
+        std::fs::write(&victim, "precious").unwrap();
+        std::os::unix::fs::symlink(&victim, directory.path().join("bk.partial")).unwrap();
+        std::os::unix::fs::symlink(&victim, &target).unwrap();
+
+        drop(PartialFile::create(&target).unwrap());
+        let names = || std::fs::read_dir(directory.path()).unwrap().count();
+        assert_eq!(names(), 3, "an abandoned backup is removed");
+
+        let mut partial = PartialFile::create(&target).unwrap();
+        partial.file.write_all(b"state").unwrap();
+        partial.finish(&target).unwrap();
+        assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
+        assert_eq!(std::fs::read(&target).unwrap(), b"state");
+        let found = std::fs::symlink_metadata(&target).unwrap();
+        assert!(found.is_file());
+        assert_eq!(found.mode() & 0o777, 0o600);
+        assert_eq!(names(), 3);
+    }
 }

@@ -51,6 +51,11 @@ impl KnownNodes {
         }
     }
 
+    /// Returns the nodes that the configuration names.
+    pub(super) fn configured(&self) -> &[Endpoint] {
+        &self.configured
+    }
+
     /// Stores the members of the cluster, as the node at `reached` reports them.
     ///
     /// A loopback address means another machine there than here, unless the connection itself is

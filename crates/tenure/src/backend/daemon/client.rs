@@ -25,9 +25,8 @@ use tonic::{Code, Status};
 
 use super::candidates::{Candidate, KnownNodes, resolve};
 pub(super) use super::connection::{Answer, Op};
-use super::connection::{
-    Connection, ConnectionEvent, Credentials, EventHandler, NoAnswer, refused,
-};
+use super::connection::{Connection, ConnectionEvent, EventHandler, NoAnswer, refused};
+use super::credentials::Credentials;
 use super::owner::{Owner, OwnerKind};
 use super::rpc_table::RpcCall;
 use crate::endpoint::Endpoint;
@@ -160,10 +159,10 @@ impl DaemonClient {
         let links = LinkState {
             link: None,
             search: None,
+            credentials: Credentials::new(&nodes, access)?,
             nodes: KnownNodes::new(nodes),
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             is_unsteady: false,
-            credentials: Credentials::new(access)?,
             cluster: None,
         };
         Ok(DaemonClient(Arc::new(ClientInner {
@@ -472,7 +471,7 @@ impl DaemonClient {
         let (mut waiting, credentials) = {
             let mut links = self.links();
             links.nodes.store(&mut resolved);
-            if let Ok(fresh) = Credentials::new(&self.0.access) {
+            if let Ok(fresh) = Credentials::new(links.nodes.configured(), &self.0.access) {
                 links.credentials = fresh;
             }
             let waiting: VecDeque<Candidate> = links.nodes.in_order().into();

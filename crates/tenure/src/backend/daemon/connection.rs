@@ -16,97 +16,23 @@ use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint as Target, Identity};
-use tonic::{Code, Request, Status, Streaming};
+use tonic::transport::{Channel, Endpoint as Target};
+use tonic::{Code, Status, Streaming};
 
 pub(super) use v1::session_request::Op;
 pub(super) use v1::session_response::Result as Answer;
 
 use super::candidates::Candidate;
+use super::credentials::Credentials;
 use crate::endpoint::Endpoint;
-use crate::error::Error;
-use crate::tenure::DaemonAccess;
 
 /// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
-/// Longest message that this client decodes. Lists come in pages, so no answer comes near it; a node
-/// must not make a client allocate without a limit.
-const LONGEST_MESSAGE: usize = 64 << 20;
-/// HTTP/2 keep-alive: interval of pings, and time limit for the answer.
-const PING: Duration = Duration::from_secs(10);
-const PONG: Duration = Duration::from_secs(5);
+/// Maximum size of an answer in bytes: a list of locks may be larger than the default of 4 MiB, but
+/// a server must not be able to fill the memory of its client.
+const LONGEST_ANSWER: usize = 256 << 20;
 /// Capacity of the queue of outgoing requests.
 const BUFFER: usize = 256;
-
-/// Credentials of this client, read from their files for each search for a node: certificates and
-/// tokens change while a program runs.
-#[derive(Clone)]
-pub(super) struct Credentials {
-    tls: Option<ClientTlsConfig>,
-    token: Option<MetadataValue<Ascii>>,
-}
-
-impl Credentials {
-    pub(super) fn new(access: &DaemonAccess) -> Result<Credentials, Error> {
-        let read = |file: &std::path::Path| {
-            std::fs::read(file).map_err(|error| {
-                Error::input(
-                    file.display().to_string(),
-                    format!("cannot be read: {error}"),
-                )
-            })
-        };
-        let token = match (&access.token, &access.token_file) {
-            (Some(token), _) => Some(token.clone()),
-            (None, Some(file)) => {
-                let token = String::from_utf8_lossy(&read(file)?).into_owned();
-                Some(token.trim_end().to_owned())
-            }
-            (None, None) => None,
-        };
-        let token = match token {
-            Some(token) => match format!("Bearer {token}").parse::<MetadataValue<Ascii>>() {
-                Ok(mut value) => {
-                    value.set_sensitive(true);
-                    Some(value)
-                }
-                Err(_) => {
-                    return Err(Error::input(
-                        "the client token",
-                        "has characters that no header can carry",
-                    ));
-                }
-            },
-            None => None,
-        };
-        if !access.tls {
-            return Ok(Credentials { tls: None, token });
-        }
-        let mut tls = ClientTlsConfig::new();
-        tls = match &access.authority {
-            Some(file) => tls.ca_certificate(Certificate::from_pem(read(file)?)),
-            None => tls.with_native_roots(),
-        };
-        if let Some((certificate, key)) = &access.identity {
-            tls = tls.identity(Identity::from_pem(read(certificate)?, read(key)?));
-        }
-        Ok(Credentials {
-            tls: Some(tls),
-            token,
-        })
-    }
-
-    pub(super) fn sign<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        if let Some(token) = &self.token {
-            request
-                .metadata_mut()
-                .insert("authorization", token.clone());
-        }
-        request
-    }
-}
 
 /// What a connection reports.
 pub(super) enum ConnectionEvent {
@@ -122,6 +48,8 @@ pub(super) type EventHandler = Arc<dyn Fn(ConnectionEvent) + Send + Sync>;
 /// A session, open or broken.
 pub(super) struct Connection {
     pub(super) address: SocketAddr,
+    /// The node at the other end.
+    candidate: Candidate,
     /// When it was opened.
     pub(super) opened: Instant,
     /// A check of the node's health is running or has just ended.
@@ -161,21 +89,26 @@ impl Connection {
     ) -> Result<Connection, NoAnswer> {
         let (node, address) = (&candidate.node, candidate.address);
         let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
-        let target = target(node, address, &credentials).map_err(|error| broken(words(&error)))?;
         let opening = async {
-            let channel = target
-                .connect()
+            let channel = credentials
+                .connect(candidate)
                 .await
                 .map_err(|error| broken(words(&error)))?;
             let mut calls =
-                PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_MESSAGE);
+                PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
             let (requests, outgoing) = mpsc::channel(BUFFER);
-            let stream = credentials.sign(ReceiverStream::new(outgoing));
+            let stream = credentials.sign(candidate, ReceiverStream::new(outgoing));
             let answers = calls.session(stream).await.map_err(|status| {
                 let named = |what: String| format!("{node}: {what}");
                 match refused(&status) {
                     NoAnswer::Broken(what) => NoAnswer::Broken(named(what)),
-                    NoAnswer::Refused(code, what) => NoAnswer::Refused(code, named(what)),
+                    NoAnswer::Refused(code, what) => {
+                        let advice = match code {
+                            Code::Unauthenticated => credentials.advice(candidate),
+                            _ => "",
+                        };
+                        NoAnswer::Refused(code, format!("{}{advice}", named(what)))
+                    }
                     NoAnswer::RefusedKey(what) => NoAnswer::RefusedKey(named(what)),
                 }
             })?;
@@ -195,6 +128,7 @@ impl Connection {
         let reader = tokio::spawn(read(answers, breaking));
         Ok(Connection {
             address,
+            candidate: candidate.clone(),
             opened: Instant::now(),
             is_doubted: AtomicBool::new(false),
             calls,
@@ -232,7 +166,7 @@ impl Connection {
 
     /// Adds the credentials to a message.
     pub(super) fn sign<T>(&self, message: T) -> Request<T> {
-        self.credentials.sign(message)
+        self.credentials.sign(&self.candidate, message)
     }
 
     /// Sends one operation.
@@ -280,33 +214,6 @@ impl Connection {
             .filter(|node| !node.public_address.is_empty());
         let nodes = addresses.filter_map(|node| Endpoint::list(&node.public_address).ok());
         Some((members.cluster_id, nodes.flatten().collect()))
-    }
-}
-
-/// Describes the connection to one address of a node.
-fn target(
-    node: &Endpoint,
-    address: SocketAddr,
-    credentials: &Credentials,
-) -> Result<Target, tonic::transport::Error> {
-    let scheme = if credentials.tls.is_some() {
-        "https"
-    } else {
-        "http"
-    };
-    let mut target = Target::from_shared(format!("{scheme}://{address}"))?
-        .connect_timeout(CONNECT)
-        .tcp_nodelay(true)
-        .http2_keep_alive_interval(PING)
-        .keep_alive_timeout(PONG)
-        .keep_alive_while_idle(true);
-    // The node keeps its name in the request, and TLS verifies it.
-    if let Ok(origin) = format!("{scheme}://{node}").parse() {
-        target = target.origin(origin);
-    }
-    match &credentials.tls {
-        Some(tls) => target.tls_config(tls.clone().domain_name(node.host())),
-        None => Ok(target),
     }
 }
 
