@@ -26,12 +26,12 @@ pub struct Blocking<T> {
 }
 
 /// The outcome of a call: its value, or the panic of a callback that it ran.
-type Outcome<T> = thread::Result<T>;
+type CallOutcome<T> = thread::Result<T>;
 
 #[derive(Debug)]
 enum FutureSlot<T> {
     Waiting(Option<Waker>),
-    Ready(Option<Outcome<T>>),
+    Ready(Option<CallOutcome<T>>),
     Abandoned,
 }
 
@@ -72,7 +72,7 @@ impl FileHolding {
     }
 }
 
-fn put<T>(shared: &Mutex<FutureSlot<T>>, value: Outcome<T>) {
+fn put<T>(shared: &Mutex<FutureSlot<T>>, value: CallOutcome<T>) {
     let mut slot = lock(shared);
     match std::mem::replace(&mut *slot, FutureSlot::Abandoned) {
         FutureSlot::Waiting(waker) => {

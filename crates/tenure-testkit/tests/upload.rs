@@ -276,7 +276,12 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
     // A dead lock, old junk that is too large, a request without a lock, and a private file of a
     // crashed process.
     let dead = fixture.dir().join("sub/dead.lock");
-    fs::write(&dead, format!("{}\n", dead_pid())).unwrap();
+    let sub = UploadId::new("sub/dead").unwrap();
+    locker.lock(&sub, Wait::No, nothing()).unwrap().leave();
+    assert!(dead.exists());
+    // A pid file may be that of any program, so it is not cleaned.
+    let other = fixture.dir().join("other.lock");
+    fs::write(&other, format!("{}\n", dead_pid())).unwrap();
     fs::write(fixture.dir().join("big.lock"), "x".repeat(100)).unwrap();
     set_age(&fixture.dir().join("big.lock"), HOUR);
     let orphan = fixture.dir().join("orphan.stop");
@@ -290,13 +295,14 @@ fn a_directory_can_be_listed_asked_broken_and_cleaned() {
         .iter()
         .map(ToString::to_string)
         .collect();
-    assert_eq!(listed, ["big", "sub/dead", "up"]);
+    assert_eq!(listed, ["big", "other", "sub/dead", "up"]);
 
     let cleaned = locker.clean().unwrap();
     let ids = |ids: &[UploadId]| ids.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(ids(&cleaned.locks), ["sub/dead"]);
     assert_eq!(ids(&cleaned.requests), ["orphan"]);
     assert!(fresh.exists(), "a process may be waiting");
+    assert!(other.exists());
     guard.check().unwrap();
 
     let seen = || locker.inspect(&up()).unwrap().observed_lock.unwrap();

@@ -315,7 +315,7 @@ fn a_doubtful_holder_is_tested() {
             Class::Timeout
         );
         // The stored test stays, so that the second attempt continues it.
-        assert!(fixture.request()["test"]["since"].is_number());
+        assert!(fixture.request()["test"]["monotonic"].is_number());
         let guard = locker.lock(&up(), LONG, nothing()).unwrap();
         assert!(began.elapsed() >= confirm);
         assert_eq!(fixture.block()["pid"], std::process::id());
@@ -334,16 +334,16 @@ fn a_test_goes_on_where_it_was_left() {
     let short = Wait::For(Duration::from_millis(50));
     let error = locker(HOUR).lock(&up(), short, nothing()).unwrap_err();
     assert_eq!(error.class(), Class::Timeout);
-    let since = fixture.request()["test"]["since"].as_u64().unwrap();
+    let since = fixture.request()["test"]["monotonic"].as_u64().unwrap();
     let error = locker(HOUR).lock(&up(), short, nothing()).unwrap_err();
     assert_eq!(error.class(), Class::Timeout);
     assert_eq!(
-        fixture.request()["test"]["since"],
+        fixture.request()["test"]["monotonic"],
         since,
         "the second try began anew"
     );
     // The stored start is old enough: dead at once.
-    let age = boottime_ms() - since;
+    let age = monotonic_ms() - since;
     drop(
         locker(Duration::from_millis(age))
             .lock(&up(), short, nothing())
@@ -351,8 +351,8 @@ fn a_test_goes_on_where_it_was_left() {
     );
 }
 
-fn boottime_ms() -> u64 {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+fn monotonic_ms() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     u64::try_from(now.tv_sec).unwrap() * 1000 + u64::try_from(now.tv_nsec).unwrap() / 1_000_000
 }
 
@@ -370,7 +370,7 @@ fn a_test_is_about_one_lock() {
     locker.lock(&up(), short, nothing()).unwrap_err();
     let second = fixture.request()["test"].clone();
     assert_ne!(first["changed"], second["changed"]);
-    assert!(second["since"].as_u64() > first["since"].as_u64());
+    assert!(second["monotonic"].as_u64() > first["monotonic"].as_u64());
 }
 
 /// U13a: never used on records with a `tenure` line.

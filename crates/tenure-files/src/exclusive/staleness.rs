@@ -33,7 +33,7 @@ pub(super) enum JudgedLock {
     Held {
         found: Found,
         blocker: BlockingHolder,
-        by: Identity,
+        by: Box<Identity>,
         class: Class,
     },
     Problem {
@@ -65,7 +65,7 @@ pub(super) fn judge(dir: &Dir, judging: &StalenessRules) -> Result<JudgedLock> {
                 Verdict::Alive(_) => Class::Held,
                 Verdict::Unknown(_) => Class::Foreign,
             };
-            let by = by(record, verdict);
+            let by = Box::new(by(record, verdict));
             Ok(JudgedLock::Held {
                 found,
                 blocker,

@@ -164,7 +164,7 @@ pub(super) fn make(
         Err(errno) => return Err(failed(errno)),
     };
     let stat = fstat(&file).map_err(failed)?;
-    if !is_request(dir, names, &file, &stat) {
+    if !may_be_request(dir, names, &stat) || !has_no_data(&file) {
         let what = "is no release request, so the holder cannot be asked";
         return Err(Error::new(Class::NotALock, dir.join(&names.stop), what)
             .next("it looks like an upload of that name; take another identifier"));
@@ -231,17 +231,23 @@ fn make_new(dir: &Dir, names: &Names, line: &str) -> Option<StopRequest> {
     })
 }
 
-/// Whether the file is a release request: empty, as an original makes it, or with Tenure's line. Any
-/// other file is left alone, in particular an upload whose own identifier ends in `.stop` (K30 (keep
-/// files that are no records)).
-fn is_request(dir: &Dir, names: &Names, file: &File, stat: &Stat) -> bool {
+/// Whether the file may be a release request. An original looks for its existence only, so the
+/// content does not matter; a large file, or one with a description beside it, is an upload whose own
+/// identifier ends in `.stop`.
+fn may_be_request(dir: &Dir, names: &Names, stat: &Stat) -> bool {
     let mut info = names.stop.clone();
     info.push(".info");
     FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile
         && u64::try_from(stat.st_size).is_ok_and(|size| size <= LIMIT as u64)
-        && (stat.st_size == 0 || StopContent::read(file).is_some())
-        // An upload has a description beside it, also while it is still empty.
         && matches!(dir.stat(&info), Err(Errno::NOENT))
+}
+
+/// Whether the content is that of a request: empty, as an original makes it, or Tenure's line. Any
+/// other content is data, which is neither overwritten nor removed (K30 (keep files that are no
+/// records)).
+fn has_no_data(file: &File) -> bool {
+    let is_empty = || fstat(file).is_ok_and(|stat| stat.st_size == 0);
+    is_empty() || StopContent::read(file).is_some()
 }
 
 /// Returns the existing request. `None` if there is none, or if it cannot be opened or is no request.
@@ -249,7 +255,7 @@ pub(super) fn look(dir: &Dir, names: &Names) -> Option<StopRequest> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file: File = openat(dir, &names.stop, flags, Mode::empty()).ok()?.into();
     let stat = fstat(&file).ok()?;
-    is_request(dir, names, &file, &stat).then(|| StopRequest {
+    may_be_request(dir, names, &stat).then(|| StopRequest {
         file,
         name: names.stop.clone(),
         id: FileId::of(&stat),
@@ -290,9 +296,11 @@ impl StopRequest {
     }
 
     /// Removes the request if it is still the same file with the same time. `false` if it was
-    /// renewed or is gone.
+    /// renewed or is gone, or contains data.
     pub(super) fn remove(&self, dir: &Dir) -> bool {
-        let still_this = dir.leads_to(&self.name, self.id).unwrap_or(false) && !self.was_renewed();
+        let still_this = dir.leads_to(&self.name, self.id).unwrap_or(false)
+            && !self.was_renewed()
+            && has_no_data(&self.file);
         still_this
             && unlinkat(dir, &self.name, AtFlags::empty()).is_ok()
             // Check again after the unlink: a waiter may have renewed the file that was removed.
@@ -398,6 +406,7 @@ mod tests {
         let other = "tenure {\"v\":1,\"for\":\"00000000000000000000000000000000\"}\n";
         for (text, time, is_meant) in [
             ("", later, true),
+            ("???", later, true),
             ("tenure {\"v\":1,\"for\":\"\"}", later, true),
             ("", acquired, false),
             ("", earlier, false),
@@ -449,7 +458,12 @@ mod tests {
         let data = "x".repeat(5_000_000);
         for text in ["???", "tenure\n", &data, "data\ntenure {\"v\":1}\n"] {
             let place = Place::with(text, SystemTime::now());
-            assert!(look(&place.dir, &place.names).is_none(), "{:.20}", text);
+            if let Some(seen) = look(&place.dir, &place.names) {
+                assert!(
+                    text.len() <= LIMIT && !seen.remove(&place.dir),
+                    "{text:.20}"
+                );
+            }
             let made = make(&place.dir, &place.names, Some(TOKEN), &by, None);
             assert_eq!(made.unwrap_err().class(), Class::NotALock);
             let path = place.dir.join(&place.names.stop);

@@ -1,4 +1,4 @@
-//! Mishaps within one process: lost locks, foreign files, panics in callbacks, counters that another
+//! Failures within one process: lost locks, foreign files, panics in callbacks, counters that another
 //! process keeps locked, cancellation at every stage.
 
 #![allow(
