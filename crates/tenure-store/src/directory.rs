@@ -177,7 +177,7 @@ impl Inner {
             StoreOp::DeleteVersion(key, version) => self.delete(key, &version),
             StoreOp::Delete(key) => self.delete_by_name(key),
             // The driver waits, and performs one operation at a time here.
-            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
+            StoreOp::WaitUntil(_) | StoreOp::Batch(_) => Ok(OpResult::Waited),
         };
         answer.unwrap_or_else(OpResult::Failed)
     }

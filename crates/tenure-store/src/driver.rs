@@ -54,7 +54,7 @@ pub(crate) async fn drive<S: Procedure>(store: &dyn Store, mut steps: S) -> S::E
 
 async fn perform(store: &dyn Store, op: StoreOp) -> OpResult {
     match op {
-        StoreOp::Together(ops) => OpResult::Together(perform_all(store, ops).await),
+        StoreOp::Batch(ops) => OpResult::Batch(perform_all(store, ops).await),
         op => perform_one(store, op).await,
     }
 }

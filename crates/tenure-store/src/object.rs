@@ -231,7 +231,7 @@ impl Objects {
             }
             StoreOp::Delete(key) => self.delete(&key, Deletion::Anything).await,
             // The driver waits, and performs one operation at a time here.
-            StoreOp::WaitUntil(_) | StoreOp::Together(_) => Ok(OpResult::Waited),
+            StoreOp::WaitUntil(_) | StoreOp::Batch(_) => Ok(OpResult::Waited),
         }
     }
 }

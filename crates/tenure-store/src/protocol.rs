@@ -22,8 +22,8 @@
 //!    [`Procedure::answer`].
 //! 4. Repeat until [`ProcedureStep::Done`]. After that, call neither method.
 //!
-//! [`StoreOp::Together`] holds requests that do not depend on each other: perform them at the same
-//! time, in any order, and answer with [`OpResult::Together`] when all have ended, in the order of
+//! [`StoreOp::Batch`] holds requests that do not depend on each other: perform them at the same
+//! time, in any order, and answer with [`OpResult::Batch`] when all have ended, in the order of
 //! the requests. A store with 60 ms per request answers them all in 60 ms.
 //!
 //! Answer [`StoreOp::WaitUntil`] with [`OpResult::Waited`] at or after the given time. A result of
@@ -44,7 +44,7 @@
 //! ) -> S::End {
 //!     loop {
 //!         let ops = steps.next(clocks()).into_parts();
-//!         let answer = OpResult::together(ops.into_iter().map(&mut perform).collect());
+//!         let answer = OpResult::batch(ops.into_iter().map(&mut perform).collect());
 //!         match steps.answer(answer, clocks()) {
 //!             ProcedureStep::Going => {}
 //!             ProcedureStep::Done(end) => return end,
@@ -64,6 +64,7 @@
 //! | [`BreakLocks`] | removes the locks that were shown | P37 |
 
 mod acquire;
+mod batch;
 mod break_lock;
 mod confirm;
 #[cfg(test)]
@@ -79,7 +80,6 @@ mod revive;
 mod rng;
 #[cfg(test)]
 mod tests;
-mod together;
 #[cfg(test)]
 mod vectors;
 mod write;
@@ -146,23 +146,23 @@ pub enum StoreOp {
     Delete(ObjectKey),
     /// Waits until this reading of `CLOCK_BOOTTIME`: [`OpResult::Waited`].
     WaitUntil(BootTime),
-    /// Performs all of these at the same time: [`OpResult::Together`]. Never nested.
-    Together(Vec<StoreOp>),
+    /// Performs all of these at the same time: [`OpResult::Batch`]. Never nested.
+    Batch(Vec<StoreOp>),
 }
 
 impl StoreOp {
     /// Joins operations that are performed at the same time.
-    fn together(ops: Vec<StoreOp>) -> StoreOp {
+    fn batch(ops: Vec<StoreOp>) -> StoreOp {
         match <[StoreOp; 1]>::try_from(ops) {
             Ok([op]) => op,
-            Err(ops) => StoreOp::Together(ops),
+            Err(ops) => StoreOp::Batch(ops),
         }
     }
 
-    /// Returns the operations that are performed at the same time; the inverse of `together`.
+    /// Returns the operations that are performed at the same time; the inverse of `batch`.
     pub fn into_parts(self) -> Vec<StoreOp> {
         match self {
-            StoreOp::Together(ops) => ops,
+            StoreOp::Batch(ops) => ops,
             op => vec![op],
         }
     }
@@ -201,21 +201,21 @@ pub enum OpResult {
     Waited,
     /// The results of operations that were performed at the same time, in the order of their
     /// requests.
-    Together(Vec<OpResult>),
+    Batch(Vec<OpResult>),
 }
 
 impl OpResult {
     /// Joins the results of operations that were performed at the same time.
-    pub fn together(results: Vec<OpResult>) -> OpResult {
+    pub fn batch(results: Vec<OpResult>) -> OpResult {
         match <[OpResult; 1]>::try_from(results) {
             Ok([result]) => result,
-            Err(results) => OpResult::Together(results),
+            Err(results) => OpResult::Batch(results),
         }
     }
 
     fn into_parts(self) -> Vec<OpResult> {
         match self {
-            OpResult::Together(results) => results,
+            OpResult::Batch(results) => results,
             result => vec![result],
         }
     }
@@ -337,7 +337,7 @@ impl fmt::Display for StoreOp {
             StoreOp::DeleteVersion(key, _) => write!(f, "delete {key} by version"),
             StoreOp::Delete(key) => write!(f, "delete {key}"),
             StoreOp::WaitUntil(until) => write!(f, "wait until {:?}", until.0),
-            StoreOp::Together(ops) => {
+            StoreOp::Batch(ops) => {
                 for (at, op) in ops.iter().enumerate() {
                     let before = if at == 0 { "" } else { ", " };
                     write!(f, "{before}{op}")?;
@@ -377,8 +377,6 @@ fn unexpected(answer: OpResult) -> OpFailure {
         | OpResult::Written(_)
         | OpResult::Deleted
         | OpResult::Waited
-        | OpResult::Together(_) => {
-            OpFailure::lasting("the store gave an answer to another question")
-        }
+        | OpResult::Batch(_) => OpFailure::lasting("the store gave an answer to another question"),
     }
 }

@@ -16,7 +16,7 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// An implementation performs each operation once, without retries and without a cache. An unknown
 /// outcome is [`OpResult::Failed`], never [`OpResult::Absent`]. The driver performs
-/// [`StoreOp::WaitUntil`] itself, and calls `perform` for every part of a [`StoreOp::Together`], all
+/// [`StoreOp::WaitUntil`] itself, and calls `perform` for every part of a [`StoreOp::Batch`], all
 /// at the same time.
 pub trait Store: Send + Sync {
     /// Performs one operation.

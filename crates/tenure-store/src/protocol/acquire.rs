@@ -17,13 +17,13 @@
 //! Every failure while our record may be in the store goes through `withdraw`, which removes the
 //! record (P29 (unknown write outcome)). [`Acquire::cancel`] does the same.
 
+use super::batch::Part;
 use super::confirm::{Confirm, Confirmed, ConfirmedHold, FencePlan};
 use super::fence::{FenceBase, FenceError, TakeFence};
 use super::list::{ListEnd, ListLocks};
 use super::remove::{RemoveObject, Removed};
 use super::retry::{Read, ReadPart, Retried};
 use super::rng::Rng;
-use super::together::Part;
 use super::write::{KeyPlan, RecordDraft, WriteExpectation, WriteRecord, WriteResult};
 use super::{
     BlockingObject, LockListing, OpFailure, OpResult, OwnRecord, Procedure, ProcedureStep, StoreOp,
@@ -180,7 +180,7 @@ impl Look {
         if let Some(counter) = &mut self.counter {
             counter.ask(&mut request, now);
         }
-        StoreOp::together(request)
+        StoreOp::batch(request)
     }
 
     fn answer(&mut self, answer: OpResult, now: Now) {

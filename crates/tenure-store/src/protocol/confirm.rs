@@ -33,10 +33,10 @@
 //!
 //! At level 0 there are no conditions: the caller takes the number after the last look.
 
+use super::batch::{Answers, Part};
 use super::fence::{FenceBase, FenceError, TakeFence, contention_pause};
 use super::list::{ListEnd, ListLocks};
 use super::retry::{Once, Read, ReadPart, Retried};
-use super::together::{Answers, Part};
 use super::{
     BlockingObject, ConditionFailure, LockListing, OpFailure, OpFailureKind, OpResult, OwnRecord,
     Procedure, ProcedureStep, StoreOp, ours, unexpected,
@@ -507,7 +507,7 @@ impl Procedure for Confirm {
                 if let Some(number) = number {
                     number.write.ask(&mut request, now);
                 }
-                StoreOp::together(request)
+                StoreOp::batch(request)
             }
         }
     }

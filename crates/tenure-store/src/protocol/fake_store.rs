@@ -189,7 +189,7 @@ impl FakeStore {
 
     pub(crate) fn perform(&mut self, op: StoreOp) -> OpResult {
         let ops = op.into_parts();
-        OpResult::together(ops.into_iter().map(|op| self.perform_one(op)).collect())
+        OpResult::batch(ops.into_iter().map(|op| self.perform_one(op)).collect())
     }
 
     fn perform_one(&mut self, op: StoreOp) -> OpResult {
@@ -264,7 +264,7 @@ impl FakeStore {
                 Some(_) => OpResult::Deleted,
                 None => OpResult::Absent,
             },
-            StoreOp::WaitUntil(_) | StoreOp::Together(_) => OpResult::Waited,
+            StoreOp::WaitUntil(_) | StoreOp::Batch(_) => OpResult::Waited,
         }
     }
 }

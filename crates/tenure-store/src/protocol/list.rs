@@ -5,8 +5,8 @@
 
 use std::collections::VecDeque;
 
+use super::batch::Part;
 use super::retry::{Read, ReadPart, Retried};
-use super::together::Part;
 use super::{BlockingObject, OpFailure, OpResult, Procedure, ProcedureStep, StoreOp, unexpected};
 use crate::key::ObjectKey;
 use crate::lock_terms::LockTerms;
@@ -149,7 +149,7 @@ impl Procedure for ListLocks {
         for (_, read) in &mut self.reading {
             read.ask(&mut request, now);
         }
-        StoreOp::together(request)
+        StoreOp::batch(request)
     }
 
     fn answer(&mut self, answer: OpResult, now: Now) -> ProcedureStep<ListEnd> {

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::together::Part;
+use super::batch::Part;
 use super::{
     ConditionFailure, OpFailure, OpFailureKind, OpResult, Procedure, ProcedureStep, StoreOp,
 };

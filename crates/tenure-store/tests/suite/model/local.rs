@@ -666,7 +666,7 @@ impl Frame<'_> {
             }
             StoreOp::Delete(key) => Ask::Delete(self.cell(key), Condition::None),
             StoreOp::WaitUntil(until) => Ask::Wait(now.boot >= *until),
-            StoreOp::Together(_) => unreachable!("its parts are asked one by one"),
+            StoreOp::Batch(_) => unreachable!("its parts are asked one by one"),
         }
     }
 

@@ -144,7 +144,7 @@ impl Tenure {
         };
         ops[usize::from(leaf)].1 = Some(answer);
         let all: Option<Vec<OpResult>> = ops.iter().map(|(_, answer)| answer.clone()).collect();
-        all.map(OpResult::together)
+        all.map(OpResult::batch)
     }
 
     /// Stores the result, which stays unread.

@@ -101,7 +101,7 @@ impl Time {
             round_trip.0
         };
         self.pass(span);
-        OpResult::together(answers)
+        OpResult::batch(answers)
     }
 
     fn set(&self, moment: Duration) {

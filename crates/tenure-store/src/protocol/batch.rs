@@ -1,5 +1,5 @@
 //! Parallel requests: procedures that do not depend on each other advance together, and the current
-//! requests of all of them are one [`StoreOp::Together`].
+//! requests of all of them are one [`StoreOp::Batch`].
 //!
 //! A procedure with parts asks each of them in `next` and passes the results on in `answer`, in the
 //! same order. A part that has ended asks for nothing.
@@ -38,7 +38,7 @@ impl<P: Procedure<End = End>, End> Part<P, End> {
             return;
         };
         let own = answers.take(std::mem::take(asked)).collect();
-        if let ProcedureStep::Done(end) = procedure.answer(OpResult::together(own), now) {
+        if let ProcedureStep::Done(end) = procedure.answer(OpResult::batch(own), now) {
             *self = Part::Done(end);
         }
     }
