@@ -32,7 +32,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   upload:DIR/ID                         one resumable upload
 ///   repo:/dir, s3://…, gs://…, az://…     a repository of lock objects
 ///   tenant:/acme/42, tenure://host/…      a path of the daemon (TENURE_URL)
-/// Any other text is the name of a file. A leading ./ always means a file.
+/// Any other text is the name of a file, but text like tenant:acme is refused as a mistyped address.
+/// A leading ./ always means a file.
 ///
 /// Exit codes: the command's own with `run`; 0 yes or done, 2 bad usage, 75 held, 124 timed out,
 /// 120 lock lost, 121 released on request, 125 tenure failed, 126 command cannot run,

@@ -23,9 +23,10 @@ use shell::{Holder, RunFixture, TENURE, eventually};
 use support::Daemon;
 use support::foreign::Moto;
 
+static DAEMON: OnceLock<(Daemon, tempfile::TempDir, String)> = OnceLock::new();
+
 /// One daemon for all tests of this program; each uses paths of its own. It ends with us.
 fn url() -> &'static str {
-    static DAEMON: OnceLock<(Daemon, tempfile::TempDir, String)> = OnceLock::new();
     let (_, _, url) = DAEMON.get_or_init(|| {
         let data = tempfile::tempdir().unwrap();
         let daemon = Daemon::start_until_we_end(data.path());
@@ -238,6 +239,46 @@ fn a_nested_run_does_not_wait_for_itself() {
         );
         let refused = said.contains("already runs under that lock");
         assert_eq!(refused, wanted == 75, "{said}");
+    }
+}
+
+/// C8: `why` leads with the deadlock, draws it, and names a way out; a long list is cut.
+#[test]
+fn why_calls_a_deadlock_by_its_name() {
+    let place = RunFixture::new();
+    url();
+    let daemon = &DAEMON.get().unwrap().0;
+    let acquire = |owner: &str, path: &str| {
+        let request = serde_json::json!({
+            "ownerId": owner, "ttlMs": 600_000, "queueTtlMs": 600_000,
+            "requests": [{ "path": path }],
+        });
+        daemon.post("/v1/acquire", &request)
+    };
+    for (owner, path) in [
+        ("dl-A", "dead:/x"),
+        ("dl-B", "dead:/y"),
+        ("dl-A", "dead:/y"),
+        ("dl-B", "dead:/x"),
+    ] {
+        let (status, answer) = acquire(owner, path);
+        assert_eq!(status, 200, "{answer}");
+    }
+    let (_, text) = tenure(&place, &["why", "dead:/x"]);
+    assert!(text.starts_with("DEADLOCK at dead:/x"), "{text}");
+    assert!(
+        text.contains("dl-A ──waits for──▶ dl-B ──waits for──▶ dl-A"),
+        "{text}"
+    );
+    assert!(text.contains("tenure break --force --id"), "{text}");
+    for number in 0..12 {
+        acquire(&format!("queued-{number}"), "dead:/x");
+    }
+    let (_, text) = tenure(&place, &["why", "dead:/x"]);
+    assert!(text.contains("and 8 more waiters"), "{text}");
+    for owner in ["dl-A", "dl-B"] {
+        let release = serde_json::json!({ "victimId": owner });
+        daemon.post("/v1/forceRelease", &release);
     }
 }
 

@@ -3,9 +3,10 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, Capabilities, HolderLiveness, LockState};
+use tenure::{Address, Blocker, Capabilities, HolderLiveness, LockState, Mode};
 use tenure_files::internal::block_on;
 
+use crate::nesting;
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
 
@@ -44,14 +45,74 @@ impl WhyCommand {
     }
 }
 
-/// Formats the state and the next step: C8 (message when busy).
+/// The most holders and waiters that are shown.
+const SHOWN: usize = 5;
+
+/// Formats the answer, the details and the next steps: C8 (message when busy).
 fn sentences(state: &LockState) -> String {
-    let mut text = state.to_string();
-    for step in next_steps(state) {
-        text.push_str("\n  next: ");
-        text.push_str(&step);
+    let mut lines = Vec::new();
+    let outer = nesting::outer_holds();
+    if let Some(own) = outer
+        .iter()
+        .find(|hold| hold.blocks(&state.place, Mode::Exclusive))
+    {
+        lines.push(format!(
+            "you hold {} already: this command runs under tenure run (pid {})",
+            state.place, own.pid
+        ));
     }
-    text
+    if !state.deadlock.is_empty() {
+        lines.push(format!(
+            "DEADLOCK at {}: these owners wait for each other, so none of them goes on",
+            state.place
+        ));
+        lines.push(format!("  {}", state.deadlock.join(" ──waits for──▶ ")));
+    }
+    lines.push(shortened(state).to_string());
+    if let Some(rule) = state.rule.as_deref().and_then(rule_sentence) {
+        lines.push(format!("  {rule}"));
+    }
+    for step in next_steps(state) {
+        lines.push(format!("  next: {step}"));
+    }
+    lines.join("\n")
+}
+
+/// Returns the state with at most [`SHOWN`] holders and waiters, without what is said elsewhere.
+fn shortened(state: &LockState) -> LockState {
+    let mut short = state.clone();
+    let mut cut = Vec::new();
+    for (count, what) in [
+        (state.holders.len(), "holders"),
+        (state.waiters.len(), "waiters"),
+    ] {
+        if count > SHOWN {
+            cut.push(format!("and {} more {what}", count - SHOWN));
+        }
+    }
+    short.holders.truncate(SHOWN);
+    short.waiters.truncate(SHOWN);
+    short.deadlock.clear();
+    short.rule = None;
+    short.notes.extend(cut);
+    short
+}
+
+/// Explains the conflict rule of a namespace. The rule names the namespace and the algorithm.
+fn rule_sentence(rule: &str) -> Option<String> {
+    let mut parts = rule.strip_prefix("namespace ")?.split(", ");
+    let (namespace, algorithm) = (parts.next()?, parts.next()?);
+    let meaning = match algorithm {
+        "recursive_rw" => {
+            "an exclusive lock covers everything below its path; shared locks of one path share it"
+        }
+        "point_rw" => "a lock covers its own path only; shared locks of one path share it",
+        "recursive_write" => "every lock is exclusive and covers everything below its path",
+        "point_write" => "every lock is exclusive and covers its own path only",
+        "semaphore" => "as many holders as the path has permits",
+        _ => return None,
+    };
+    Some(format!("in {namespace} ({algorithm}): {meaning}"))
 }
 
 fn next_steps(state: &LockState) -> Vec<String> {
@@ -62,15 +123,39 @@ fn next_steps(state: &LockState) -> Vec<String> {
     if state.free {
         return vec![format!("acquire it: tenure run {place} -- COMMAND")];
     }
+    let can_ask = Capabilities::of(place).ask && !state.holders.is_empty();
+    if !state.deadlock.is_empty() {
+        // No wait ends by itself, so each way out ends one of the holds.
+        let mut steps = vec![format!(
+            "stop one of these programs, or make it give up: tenure ask {place}"
+        )];
+        let in_cycle = |hold: &&Blocker| {
+            let id = hold.id.as_ref().map(tenure::HoldId::as_str);
+            id.is_some_and(|id| {
+                state
+                    .deadlock
+                    .iter()
+                    .any(|owner| id.contains(owner.as_str()))
+            })
+        };
+        for hold in state.holders.iter().filter(in_cycle) {
+            if let Some(id) = &hold.id {
+                steps.push(format!(
+                    "take it from {}: tenure break --force --id {id} {}",
+                    hold.holder, hold.place
+                ));
+            }
+        }
+        return steps;
+    }
+    let is_dead = |hold: &Blocker| hold.verdict.life == HolderLiveness::Dead;
+    let dead = state.holders.iter().any(is_dead);
     let mut steps = vec![format!("wait for it: tenure run -w 10m {place} -- COMMAND")];
-    if Capabilities::of(place).ask && !state.holders.is_empty() {
+    if can_ask {
         steps.push(format!("ask the holder to release it: tenure ask {place}"));
     }
-    let dead = state
-        .holders
-        .iter()
-        .any(|holder| holder.verdict.life == HolderLiveness::Dead);
     let how = if dead { "break" } else { "break --force" };
+    // The last resort: a live holder loses its lock.
     match state.holders.as_slice() {
         [] => {}
         [one] => steps.push(match &one.id {

@@ -21,6 +21,21 @@ use crate::runtime;
 use crate::values::{Class, HoldId, Holder, HolderLiveness, Verdict};
 use tenure_base::Lease;
 
+/// Returns the owners of a deadlock, the first one again at the end: the cycle that the daemon
+/// found for the request, or a holder and a waiter that wait for each other.
+fn cycle(found: &v1::ExplainResponse) -> Vec<String> {
+    if !found.cycle.is_empty() {
+        return found.cycle.clone();
+    }
+    let waits_here = |owner: &String| found.waiters_ahead.iter().any(|w| w.owner == *owner);
+    let pairs = found.blockers.iter().filter_map(|blocker| {
+        let holder = blocker.blocker.as_ref()?.owner.clone();
+        let other = blocker.waits_for.iter().find(|owner| waits_here(owner))?;
+        Some(vec![holder.clone(), other.clone(), holder])
+    });
+    pairs.into_iter().next().unwrap_or_default()
+}
+
 pub(crate) async fn inspect(
     client: &DaemonClient,
     place: &Address,
@@ -80,7 +95,7 @@ pub(crate) async fn inspect(
             }
             .to_lowercase()
         )),
-        deadlock: found.cycle.clone(),
+        deadlock: cycle(&found),
         notes: notes.collect(),
         holders,
         ..LockState::free(place)
