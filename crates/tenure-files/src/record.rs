@@ -201,8 +201,9 @@ fn too_large(dir: &Dir, name: &OsStr, limit: usize) -> Error {
     Error::new(Class::TooLarge, dir.join(name), what).next("look at it and remove it by hand")
 }
 
-pub(crate) fn timestamp(seconds: i64, nanos: u64) -> SystemTime {
-    let nanos = u32::try_from(nanos).unwrap_or(0);
+// 32-bit systems have another type for the nanoseconds.
+pub(crate) fn timestamp(seconds: i64, nanos: impl Into<u64>) -> SystemTime {
+    let nanos = u32::try_from(nanos.into()).unwrap_or(0);
     let time = if seconds >= 0 {
         SystemTime::UNIX_EPOCH.checked_add(Duration::new(seconds.unsigned_abs(), nanos))
     } else {
