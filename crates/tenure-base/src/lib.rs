@@ -10,20 +10,20 @@
 
 #[cfg(target_os = "linux")]
 mod boot_timer;
-mod class;
+mod display;
+mod error;
 mod executor;
 mod lease;
-mod text;
-mod token;
+mod random;
 mod upload_id;
 mod wait;
 
 #[cfg(target_os = "linux")]
 pub use boot_timer::BootTimer;
-pub use class::Class;
+pub use display::{HumanDuration, host_name, printable};
+pub use error::Class;
 pub use executor::block_on;
 pub use lease::{Lease, boottime};
-pub use text::{HumanDuration, host_name, printable};
-pub use token::{Token, jittered, random_bytes, random_fraction};
+pub use random::{Token, jittered, random_bytes, random_fraction};
 pub use upload_id::{UploadId, UploadIdError};
 pub use wait::Wait;

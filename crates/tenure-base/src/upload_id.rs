@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::class::Class;
+use crate::error::Class;
 
 /// Bytes reserved for what is added to a name: `.` before, `.lock.tenure-<16 hex>` after (U2).
 const SPARE: usize = 24;

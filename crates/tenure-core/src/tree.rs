@@ -586,6 +586,7 @@ impl PathNode {
     }
 }
 
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     core::mem::size_of::<PathNode>() == 56,
     "a held path must stay cheap"

@@ -24,6 +24,7 @@ pub(crate) struct Claim {
     pub(super) previous: Option<Id<Claim>>,
 }
 
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     core::mem::size_of::<Claim>() == 32,
     "a held lock must stay cheap"

@@ -34,6 +34,7 @@ pub(super) struct Session {
     rare: Option<Box<RareState>>,
 }
 
+#[cfg(target_pointer_width = "64")]
 const _: () = assert!(
     core::mem::size_of::<Session>() == 72,
     "an owner must stay cheap"
