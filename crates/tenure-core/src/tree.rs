@@ -80,6 +80,10 @@ pub(crate) type ClaimsByOwner = [BTreeMap<OwnerId, Id<Claim>>; 3];
 pub(crate) enum PathQueue {
     One(u64, QueuedPath),
     /// Never an empty map.
+    #[expect(
+        clippy::box_collection,
+        reason = "there is one queue per level of a waiting path, so an empty one must be small"
+    )]
     Others(Option<Box<BTreeMap<u64, QueuedPath>>>),
 }
 

@@ -190,6 +190,7 @@ impl RunPlan {
             capacities: random.pick(&[0, 1, 8]),
             waiting_paths: random.pick(&[2, 4, 64]),
             events: random.pick(&[2, 64]),
+            batch: batch(self.limits.group_inflight),
         };
         // A renewal that concerns all groups meets groups that are busy.
         self.habits.wide = 300;
@@ -428,5 +429,15 @@ fn limits(random: &mut SimRng) -> Limits {
             ..SpaceLimits::default()
         };
     }
+    limits.space.batch = batch(limits.group_inflight);
     limits
+}
+
+/// How many waiters a command grants: few in clusters that take few operations at a time.
+fn batch(group_inflight: usize) -> u32 {
+    match group_inflight {
+        2 => 1,
+        8 => 3,
+        _ => SpaceLimits::default().batch,
+    }
 }

@@ -9,6 +9,7 @@
 mod cluster_state;
 mod codec;
 mod grouped_commands;
+mod growth;
 mod limits;
 mod matrix;
 mod model_comparison;

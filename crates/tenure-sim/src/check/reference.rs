@@ -313,8 +313,13 @@ impl Reference {
             let mut space = Space::new(self.limits.clone(), HashSeed(0));
             space.number_events(channel);
             space.watch();
-            let usual = self.limits == SpaceLimits::default();
-            let model = usual.then(|| Box::new(Model::new()));
+            let batch = self.limits.batch;
+            let usual = SpaceLimits {
+                batch,
+                ..SpaceLimits::default()
+            };
+            let is_usual = self.limits == usual;
+            let model = is_usual.then(|| Box::new(Model::with_batch(batch as usize)));
             MachineKind::Space(Box::new(space), model)
         } else {
             let table = NamespaceTable::new(self.prefix_segments, self.default_algorithm);
