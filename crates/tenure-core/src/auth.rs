@@ -102,6 +102,12 @@ impl Verb {
         )
     }
 
+    /// Returns whether the verb can be granted for everything only. The owners of a principal may
+    /// hold something anywhere, so `Impersonate` has no place.
+    pub fn is_for_everything(self) -> bool {
+        self.is_cluster_wide() || self == Verb::Impersonate
+    }
+
     fn bit(self) -> u16 {
         1 << (self as u16)
     }
@@ -248,7 +254,7 @@ pub enum InvalidAuth {
     Principal,
     /// Not a valid key.
     Key,
-    /// A grant without verbs, or of a cluster-wide verb for a part of the paths.
+    /// A grant without verbs, or of a verb for a part of the paths that has no place.
     Grant,
 }
 
@@ -262,7 +268,7 @@ impl fmt::Display for InvalidAuth {
                 "invalid key: its id and name have 1 to 64 letters, digits, `.`, `-` or `_`"
             }
             InvalidAuth::Grant => {
-                "invalid grant: it needs a verb, and metrics, status, operate, backup and auth are granted at `*` only"
+                "invalid grant: it needs a verb, and impersonate, metrics, status, operate, backup and auth are granted at `*` only"
             }
         })
     }
@@ -300,7 +306,7 @@ impl Grant {
     fn check(&self) -> Result<(), InvalidAuth> {
         let is_partial = self.at.is_some();
         let is_senseless =
-            self.verbs.is_empty() || (is_partial && self.verbs.iter().any(Verb::is_cluster_wide));
+            self.verbs.is_empty() || (is_partial && self.verbs.iter().any(Verb::is_for_everything));
         match is_senseless {
             true => Err(InvalidAuth::Grant),
             false => Ok(()),
@@ -743,15 +749,63 @@ mod tests {
     }
 
     #[test]
-    fn cluster_wide_verbs_are_not_granted_for_a_part() {
+    fn verbs_without_a_place_are_not_granted_for_a_part() {
         let mut table = AuthTable::default();
         for row in [
             grant("key:ci", &[Verb::Auth], Some("vol")),
+            grant("key:ci", &[Verb::Lock, Verb::Impersonate], Some("vol")),
             grant("key:ci", &[], None),
         ] {
             let refused = apply(&mut table, vec![AuthChange::Grant(row)]);
             assert_eq!(refused, Err(AuthRefusal::Invalid));
         }
+    }
+
+    /// A snapshot of the system machine has the table, and every refusal has its encoding.
+    #[test]
+    fn the_table_is_in_snapshots_and_commands_are_encoded() {
+        use crate::codec::{from_bytes, to_bytes};
+        use crate::namespace_table::NamespaceTable;
+        use crate::policy::Algorithm;
+        use crate::system::{System, SystemCommand, SystemOutcome};
+        use crate::value::Stamp;
+        let mut system = System::new(NamespaceTable::new(1, Algorithm::RecursiveRw));
+        system.apply(Stamp::default(), SystemCommand::Rules { number: 2 });
+        let set = AuthChange::SetGroup {
+            group: principal("group:ops"),
+            members: vec![principal("key:ci")],
+        };
+        let rows = [
+            grant("group:ops", &[Verb::Auth, Verb::Lock], None),
+            grant("key:ci", &[Verb::Share], Some("vol:/a")),
+        ];
+        let revoke = AuthChange::Revoke(grant("group:ops", &[Verb::Lock], None));
+        let mut changes = vec![key("1", "ci"), set];
+        changes.extend(rows.map(AuthChange::Grant));
+        changes.extend([
+            revoke,
+            key("2", "dev"),
+            AuthChange::RemoveKey("2".to_owned()),
+        ]);
+        let command = SystemCommand::Auth(alloc::boxed::Box::new(AuthCommand {
+            changes,
+            if_version: Some(0),
+            lockout: Lockout::Accept,
+        }));
+        assert_eq!(from_bytes(&to_bytes(&command)), Ok(command.clone()));
+        assert_eq!(command.clone().for_rules(1), None);
+        let applied = system.apply(Stamp::default(), command.clone()).outcome;
+        assert_eq!(applied, SystemOutcome::Auth(Ok(1)));
+        let again = system.apply(Stamp::default(), command).outcome;
+        assert_eq!(
+            again,
+            SystemOutcome::Auth(Err(AuthRefusal::Version { present: 1 }))
+        );
+        assert_eq!(from_bytes(&to_bytes(&again)), Ok(again));
+        let bytes = system.encode_snapshot(Vec::new());
+        let restored = System::decode_snapshot(&bytes).unwrap();
+        assert_eq!(restored.auth(), system.auth());
+        assert_eq!(restored.encode_snapshot(Vec::new()), bytes);
     }
 
     #[test]

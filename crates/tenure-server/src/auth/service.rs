@@ -276,7 +276,7 @@ fn read_grant(grant: &WireGrant) -> Result<Grant, Failure> {
         "" | "*" => None,
         text => Some(Namespace::parse(text)?),
     };
-    let is_partial = at.is_some() && verbs.iter().any(Verb::is_cluster_wide);
+    let is_partial = at.is_some() && verbs.iter().any(Verb::is_for_everything);
     if verbs.is_empty() || is_partial {
         return Err(invalid(&auth::InvalidAuth::Grant.to_string()));
     }
