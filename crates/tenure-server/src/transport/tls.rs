@@ -66,7 +66,9 @@ impl ClientCertificate {
                 _ => None,
             })
         };
-        Principal::parse(&format!("cert:{}", uri.or_else(dns)?)).ok()
+        // `@` separates an owner id from its principal.
+        let name = uri.or_else(dns)?.replace('@', "%40");
+        Principal::parse(&format!("cert:{name}")).ok()
     }
 }
 
