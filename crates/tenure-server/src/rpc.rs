@@ -417,7 +417,7 @@ mod tests {
         let asked = [
             (
                 Rpc::SetNamespacePolicy,
-                r#"{"namespace": "t:/a", "algorithm": "semaphore"}"#,
+                r#"{"namespace": "t:/a", "algorithm": "LOCK_ALGORITHM_SEMAPHORE"}"#,
             ),
             (Rpc::DeleteNamespacePolicy, r#"{"namespace": "t:/a"}"#),
             (Rpc::ForceRelease, r#"{"victimId": "amy"}"#),

@@ -252,7 +252,7 @@ fn control_c_arrives_once() {
     let place = RunFixture::new();
     let mut terminal = Terminal::open(&place);
     // The second INT would end it with 9. Both would arrive before the USR1 that follows.
-    let script = "trap 'exit 9' INT; echo a''gain > /dev/tty; trap 'exit 5' USR1; while :; do sleep 0.01; done";
+    let script = "trap 'exit 9' INT; trap 'exit 5' USR1; echo a''gain > /dev/tty; while :; do sleep 0.01; done";
     std::fs::write(
         place.file("twice"),
         format!("trap \"{script}\" INT; echo run''ning > /dev/tty; while :; do sleep 0.01; done\n"),
