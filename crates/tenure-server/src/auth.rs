@@ -8,11 +8,11 @@
 //!
 //! A request is authenticated once, before its body is read. The [`Caller`] has the rights of its
 //! principal as of one version of the table; the RPC table names the verb of each call, and
-//! `judge.rs` compares. A stream keeps a [`LiveCaller`], which is judged again when the table changes.
+//! `authorization.rs` compares. A stream keeps a [`LiveCaller`], which is judged again when the table changes.
 
 mod api_key;
+mod authorization;
 mod caller;
-mod judge;
 mod root_key;
 mod service;
 
@@ -26,8 +26,8 @@ use tenure_core::auth::{AuthTable, Principal, Verb, VerbSet};
 use tokio::sync::watch;
 
 pub use api_key::ApiKey;
+pub(crate) use authorization::{judge, judge_owner, judge_watch, service_verb};
 pub(crate) use caller::{Caller, LiveCaller};
-pub(crate) use judge::{judge, judge_owner, judge_watch, service_verb};
 pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
 

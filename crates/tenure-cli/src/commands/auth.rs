@@ -124,18 +124,18 @@ pub(crate) struct RevokeKey {
 #[derive(Args)]
 pub(crate) struct GrantArguments {
     #[command(flatten)]
-    row: Row,
+    row: GrantRow,
 }
 
 /// Remove verbs from a grant.
 #[derive(Args)]
 pub(crate) struct RevokeArguments {
     #[command(flatten)]
-    row: Row,
+    row: GrantRow,
 }
 
 #[derive(Args)]
-struct Row {
+struct GrantRow {
     /// The principal or group.
     principal: String,
     /// Verbs, separated by commas; `*` for all.
@@ -410,7 +410,7 @@ fn create(
     Ok(0)
 }
 
-impl Row {
+impl GrantRow {
     fn read(self) -> (Common, Grant) {
         let verbs = self.verbs.split(',').map(|verb| verb.trim().to_owned());
         let grant = Grant {
