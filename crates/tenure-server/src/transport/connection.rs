@@ -445,11 +445,12 @@ impl Service<Request<Incoming>> for WebConnection {
             // The permit is released when the response headers are ready: an SSE stream does not
             // keep it. The charge lasts as long as the stream.
             let head = STREAM + head_bytes(request.headers(), request.uri());
-            let admitted = admission.admit().and_then(|place| {
-                let charge = memory.charge(head).map_err(|full| exhausted(&full))?;
-                let body = memory.charge(0).map_err(|full| exhausted(&full))?;
-                Ok((place, charge, body))
-            });
+            let charges = || Ok::<_, Status>((memory.charge(head)?, memory.charge(0)?));
+            let admitted = match (admission.admit(), charges()) {
+                (Ok(place), Ok((charge, body))) => Ok((place, charge, body)),
+                (Ok(_), Err(full)) => Err(exhausted(&full)),
+                (Err(full), _) => Err(full),
+            };
             let mut response = match admitted {
                 Ok((_place, charge, body)) => {
                     // The audit log records the client's address.
