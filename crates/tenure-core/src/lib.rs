@@ -43,6 +43,7 @@ pub mod path;
 pub mod policy;
 pub mod query;
 mod segment;
+mod sharded_table;
 mod slab;
 pub mod space;
 pub mod system;

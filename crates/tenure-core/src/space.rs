@@ -253,6 +253,14 @@ impl Space {
         self.events.stride = stride;
     }
 
+    /// Sets [`SpaceLimits::batch`] of a space that was decoded from a snapshot of rules 1, which does
+    /// not contain it. Later snapshots do, so then it has no effect.
+    pub fn set_batch(&mut self, batch: u32) {
+        if self.rules < 2 {
+            self.limits.batch = batch;
+        }
+    }
+
     /// Applies one command. The same commands in the same order give the same space on every
     /// replica.
     pub fn apply(&mut self, stamp: Stamp, command: Command) -> Applied {

@@ -11,12 +11,11 @@ use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use hashbrown::HashTable;
-
 use crate::hash::Hasher;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
 use crate::segment::Segment;
+use crate::sharded_table::ShardedTable;
 use crate::slab::{Id, Slab};
 use crate::space::{Claim, Waiter};
 use crate::value::OwnerId;
@@ -292,7 +291,7 @@ pub(crate) struct PathPosition {
 pub(crate) struct Tree {
     pub(crate) nodes: Slab<PathNode>,
     pub(crate) extras: Slab<NodeExtra>,
-    children: HashTable<Id<PathNode>>,
+    children: ShardedTable<Id<PathNode>>,
     hasher: Hasher,
 }
 
@@ -301,7 +300,7 @@ impl Tree {
         Tree {
             nodes: Slab::new(),
             extras: Slab::new(),
-            children: HashTable::new(),
+            children: ShardedTable::new(),
             hasher,
         }
     }
@@ -389,7 +388,7 @@ impl Tree {
             hasher,
             ..
         } = self;
-        children.insert_unique(hash, child, |other| {
+        children.insert(hash, child, |other| {
             let other = &nodes[*other];
             let parent = other.parent.map_or(u32::MAX, Id::number);
             hasher.hash(parent, other.segment.as_bytes())
@@ -472,9 +471,7 @@ impl Tree {
                 return;
             };
             let hash = self.hasher.hash(parent.number(), node.segment.as_bytes());
-            if let Ok(entry) = self.children.find_entry(hash, |child| *child == at) {
-                entry.remove();
-            }
+            self.children.remove(hash, |child| *child == at);
             match previous {
                 None => self.nodes[parent].first_child = next,
                 Some(previous) => self.nodes[previous].next_sibling = next,

@@ -124,8 +124,10 @@ pub(crate) fn decode(
 ) -> DecodeResult<StateMachine> {
     let (kind, state) = head(bytes)?;
     match (kind, machine_init) {
-        (SPACE, MachineInit::Space(..)) => {
-            Space::decode_snapshot(state, seed).map(|space| StateMachine::Space(Box::new(space)))
+        (SPACE, MachineInit::Space(limits, _)) => {
+            let mut space = Space::decode_snapshot(state, seed)?;
+            space.set_batch(limits.batch);
+            Ok(StateMachine::Space(Box::new(space)))
         }
         (SYSTEM, MachineInit::System(_)) => {
             System::decode_snapshot(state).map(|system| StateMachine::System(Box::new(system)))

@@ -5,7 +5,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
-use hashbrown::{HashMap, HashTable};
+use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::claims::Claim;
@@ -14,6 +14,7 @@ use super::queue::Waiter;
 use crate::hash::Hasher;
 use crate::path::Path;
 use crate::policy::{Missing, Mode};
+use crate::sharded_table::ShardedTable;
 use crate::slab::{Id, Slab};
 use crate::tree::{PathNode, SideCounts};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
@@ -219,9 +220,9 @@ const ANY_NAMESPACE: u32 = u32::MAX;
 pub(super) struct Sessions {
     slab: Slab<Session>,
     // The first session of each owner, by owner: mostly the only one.
-    owners: HashTable<Id<Session>>,
+    owners: ShardedTable<Id<Session>>,
     // Further sessions, chained behind the first, by namespace and owner.
-    others: HashTable<Id<Session>>,
+    others: ShardedTable<Id<Session>>,
     hasher: Hasher,
 }
 
@@ -229,8 +230,8 @@ impl Sessions {
     pub(super) fn new(hasher: Hasher) -> Sessions {
         Sessions {
             slab: Slab::new(),
-            owners: HashTable::new(),
-            others: HashTable::new(),
+            owners: ShardedTable::new(),
+            others: ShardedTable::new(),
             hasher,
         }
     }
@@ -286,7 +287,7 @@ impl Sessions {
                 }
                 let hash = self.hash(namespace, owner);
                 let (slab, hasher) = (&self.slab, &self.hasher);
-                self.others.insert_unique(hash, number, |other| {
+                self.others.insert(hash, number, |other| {
                     let other = &slab[*other];
                     hasher.hash(other.namespace.number(), other.owner.as_str().as_bytes())
                 });
@@ -303,9 +304,7 @@ impl Sessions {
         let (previous, next) = (session.previous_of_owner(), session.next_of_owner());
         let Some(previous) = previous else {
             let hash = self.owner_hash(&session.owner);
-            if let Ok(entry) = self.owners.find_entry(hash, |other| *other == number) {
-                entry.remove();
-            }
+            self.owners.remove(hash, |other| *other == number);
             if let Some(next) = next {
                 self.remove_other(next, self.slab[next].namespace, &session.owner);
                 self.slab[next].set_previous_of_owner(None);
@@ -327,9 +326,7 @@ impl Sessions {
         owner: &OwnerId,
     ) {
         let hash = self.hash(namespace, owner);
-        if let Ok(entry) = self.others.find_entry(hash, |other| *other == number) {
-            entry.remove();
-        }
+        self.others.remove(hash, |other| *other == number);
     }
 
     /// Whether an owner has a session at all.
@@ -375,7 +372,7 @@ impl Sessions {
 
     fn insert_owner(&mut self, hash: u64, number: Id<Session>) {
         let (slab, hasher) = (&self.slab, &self.hasher);
-        self.owners.insert_unique(hash, number, |other| {
+        self.owners.insert(hash, number, |other| {
             hasher.hash(ANY_NAMESPACE, slab[*other].owner.as_str().as_bytes())
         });
     }
