@@ -6,6 +6,8 @@
 
 use std::time::{Duration, SystemTime};
 
+use rustix::time::{ClockId, clock_gettime};
+
 pub use tenure_base::HumanDuration;
 pub(crate) use tenure_base::boottime;
 
