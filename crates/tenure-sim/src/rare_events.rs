@@ -326,12 +326,15 @@ impl RareEvents {
             self.add_if(RareEvent::LeadsAgain, known.led);
             self.elected(now, group);
         }
+        // It gives up its leadership in the step that applies the removal.
+        let led = known.role == Role::Leader && !other;
+        let removed = !voter && !membership.is_joint();
+        self.add_if(RareEvent::LeaderRemoved, led && removed);
         if leads {
             let joint = membership.is_joint();
             let voters = membership.voters.len();
             self.add_if(RareEvent::LoneVoter, begins && voters == 1 && !joint);
             self.add_if(RareEvent::TwoVoters, begins && voters == 2 && !joint);
-            self.add_if(RareEvent::LeaderRemoved, !voter && !joint);
         }
         let leading = self.leading.entry(group).or_default();
         let two = if leads {
