@@ -9,7 +9,6 @@ use std::time::{Duration, SystemTime};
 use rustix::time::{ClockId, clock_gettime};
 
 pub use tenure_base::HumanDuration;
-pub(crate) use tenure_base::boottime;
 
 use crate::dir::Dir;
 use crate::error::Result;

@@ -286,6 +286,7 @@ impl Cluster {
                 Output::Changed { .. }
                 | Output::Event { .. }
                 | Output::Change { .. }
+                | Output::Auth(_)
                 | Output::Closed { .. } => {}
             }
         }

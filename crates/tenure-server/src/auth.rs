@@ -32,9 +32,9 @@ pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
 
 use crate::audit_log::AuditLog;
-use crate::transport::tls::ClientCertificate;
 use crate::config::{LoopbackAccess, RemoteAnonymous, TransportConfig};
 use crate::status::{Code, Failure};
+use crate::transport::tls::ClientCertificate;
 
 /// Callers that are remembered for one version of the table. More are resolved again each time.
 const REMEMBERED: usize = 4096;

@@ -344,7 +344,9 @@ impl KeyCommand {
                 let table = verb.common.table()?;
                 let json: Vec<Value> = table.keys.iter().map(key_json).collect();
                 match format {
-                    OutputFormat::Json => output::line(&output::to_json(&json)?)?,
+                    OutputFormat::Json | OutputFormat::JsonOnStderr => {
+                        output::line(&output::to_json(&json)?)?
+                    }
                     OutputFormat::Text => {
                         for key in &table.keys {
                             output::line(&key_text(key))?;
@@ -428,11 +430,13 @@ impl List {
         let grants: Vec<Value> = table.grants.iter().map(grant_json).collect();
         let groups: Vec<Value> = table.groups.iter().map(group_json).collect();
         match format {
-            OutputFormat::Json => output::line(&output::to_json(&json!({
-                "version": table.version,
-                "grants": grants,
-                "groups": groups,
-            }))?)?,
+            OutputFormat::Json | OutputFormat::JsonOnStderr => {
+                output::line(&output::to_json(&json!({
+                    "version": table.version,
+                    "grants": grants,
+                    "groups": groups,
+                }))?)?
+            }
             OutputFormat::Text => {
                 for grant in &table.grants {
                     output::line(&grant_text(grant))?;
@@ -503,12 +507,14 @@ impl FileArguments {
 fn show(format: OutputFormat, difference: &file::Difference) -> Result<(), CommandFailure> {
     let lines = difference.lines();
     match format {
-        OutputFormat::Json => output::line(&output::to_json(&json!({
-            "version": difference.version,
-            "grant": difference.grant.iter().map(grant_json).collect::<Vec<_>>(),
-            "revoke": difference.revoke.iter().map(grant_json).collect::<Vec<_>>(),
-            "groups": difference.groups.iter().map(group_json).collect::<Vec<_>>(),
-        }))?),
+        OutputFormat::Json | OutputFormat::JsonOnStderr => {
+            output::line(&output::to_json(&json!({
+                "version": difference.version,
+                "grant": difference.grant.iter().map(grant_json).collect::<Vec<_>>(),
+                "revoke": difference.revoke.iter().map(grant_json).collect::<Vec<_>>(),
+                "groups": difference.groups.iter().map(group_json).collect::<Vec<_>>(),
+            }))?)
+        }
         OutputFormat::Text if lines.is_empty() => output::line("no difference"),
         OutputFormat::Text => lines.iter().try_for_each(|line| output::line(line)),
     }

@@ -171,7 +171,9 @@ impl ReferenceSystem {
                 SystemOutcome::Done
             }
             SystemCommand::Tick => SystemOutcome::Done,
-            SystemCommand::Auth(_) => unreachable!("the generator makes none: `auth.rs` has its tests"),
+            SystemCommand::Auth(_) => {
+                unreachable!("the generator makes none: `auth.rs` has its tests")
+            }
         }
     }
 

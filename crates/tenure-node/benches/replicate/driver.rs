@@ -294,6 +294,7 @@ impl Stepper {
                 Output::Changed { .. }
                 | Output::Event { .. }
                 | Output::Change { .. }
+                | Output::Auth(_)
                 | Output::Closed { .. } => {}
             }
         }

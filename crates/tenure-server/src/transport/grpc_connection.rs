@@ -29,6 +29,7 @@ use tenure_cluster::{CallBatch, Completion};
 use tenure_node::Answer;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
+use tokio::net::UnixStream;
 use tokio::sync::watch;
 use tokio::time::Sleep;
 use tonic::Status;

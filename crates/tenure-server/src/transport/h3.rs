@@ -27,6 +27,7 @@ use super::json::refuse;
 use super::memory_budget::{Charge, ConnectionBudget, STREAM, head_bytes};
 use super::tcp::stopped;
 use super::tls::ClientCertificate;
+use crate::auth::Origin;
 use crate::status::Code;
 
 /// Bytes that a client may send before they are read; counted in the memory budget.

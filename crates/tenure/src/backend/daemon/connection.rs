@@ -16,8 +16,8 @@ use tenure_wire::v1;
 use tenure_wire::v1::path_lock_client::PathLockClient;
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::transport::{Channel, Endpoint as Target};
-use tonic::{Code, Status, Streaming};
+use tonic::transport::Channel;
+use tonic::{Code, Request, Status, Streaming};
 
 pub(super) use v1::session_request::Op;
 pub(super) use v1::session_response::Result as Answer;
