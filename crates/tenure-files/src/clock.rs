@@ -111,7 +111,7 @@ mod tests {
     #[test]
     fn the_kernel_says_when_it_booted() {
         let booted = booted_at().expect("Linux has btime");
-        let expected = SystemTime::now() - boottime();
+        let expected = SystemTime::now() - tenure_base::boottime();
         let difference = age(expected, booted).max(age(booted, expected));
         assert!(difference < SKEW, "btime is {difference:?} off");
     }

@@ -532,7 +532,8 @@ impl Config {
         };
         let client_token = w.secret("client_auth_token");
         let has_token = client_token.is_some();
-        let loopback = loopback(&mut w, has_token);
+        let has_credentials = has_token || tls.client_authority.is_some();
+        let loopback = loopback(&mut w, has_credentials);
         let anonymous = w.flag("allow_anonymous", false);
         let web_listen = w.optional_address("web_listen", web_default);
         // HTTP/3 serves what the web port serves, so it has no effect alone.
@@ -770,8 +771,8 @@ fn expected_cluster(w: &mut raw::SettingsReader) -> Option<u64> {
 
 /// What clients on this machine may do without credentials. With a shared token they need it, as in
 /// release 0.1.0.
-fn loopback(w: &mut raw::SettingsReader, has_token: bool) -> LoopbackAccess {
-    let default = if has_token {
+fn loopback(w: &mut raw::SettingsReader, has_credentials: bool) -> LoopbackAccess {
+    let default = if has_credentials {
         "authenticated"
     } else {
         "anonymous"

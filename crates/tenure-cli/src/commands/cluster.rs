@@ -258,6 +258,17 @@ impl DaemonAddress {
     }
 
     async fn connect(&self, url: &str) -> Result<(Channel, Credentials), String> {
+        let unreachable = |_| {
+            format!(
+                "cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL"
+            )
+        };
+        // The kernel identifies the user of a Unix socket: it needs neither TLS nor a token.
+        if url.starts_with("unix://") {
+            let endpoint = Endpoint::from_shared(url.to_owned()).map_err(unreachable)?;
+            let channel = endpoint.connect().await.map_err(unreachable)?;
+            return Ok((channel, Credentials(None)));
+        }
         let nodes = tenure::Endpoint::list(url).map_err(|error| error.to_string())?;
         let Some(node) = nodes.first() else {
             return Err(format!("{url} names no node"));
@@ -312,9 +323,7 @@ impl DaemonAddress {
         } else {
             endpoint.connect().await
         };
-        let channel = channel.map_err(|_| {
-            format!("cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL")
-        })?;
+        let channel = channel.map_err(unreachable)?;
         Ok((channel, Credentials(token)))
     }
 }

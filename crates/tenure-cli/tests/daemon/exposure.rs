@@ -252,7 +252,8 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A client certificate of the configured authority is a credential, on both ports.
+/// A client certificate of the configured authority names a principal, on both ports. What it may do
+/// is granted.
 #[tokio::test]
 async fn client_certificates_are_credentials() {
     let authority = Authority::new();
@@ -262,7 +263,7 @@ async fn client_certificates_are_credentials() {
     stranger.sign("client", "URI:spiffe://example/worker");
     let (certificate, key) = authority.identity("server");
     let ca = authority.file("ca.pem");
-    let (_data, daemon) = with(&[
+    let (data, daemon) = with(&[
         ("TENURE_TLS_CERT_PATH", text(&certificate)),
         ("TENURE_TLS_KEY_PATH", text(&key)),
         ("TENURE_TLS_CLIENT_CA_PATH", text(&ca)),
@@ -277,6 +278,17 @@ async fn client_certificates_are_credentials() {
         let health = client.health(v1::HealthRequest {}).await;
         Some(health.map_or_else(|status| status.code(), |_| Code::Ok))
     };
+    assert_eq!(
+        health(Some(authority.identity("client"))).await,
+        Some(Code::PermissionDenied)
+    );
+    let socket = format!("unix://{}", data.path().join("tenure.sock").display());
+    let granted = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["auth", "grant", "cert:spiffe://example/worker", "status"])
+        .args(["--url", &socket])
+        .output()
+        .unwrap();
+    assert!(granted.status.success(), "{granted:?}");
     assert_eq!(
         health(Some(authority.identity("client"))).await,
         Some(Code::Ok)

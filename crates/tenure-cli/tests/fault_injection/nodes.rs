@@ -76,6 +76,12 @@ impl Cluster {
         format!("http://{}:50051", self.net.address(node))
     }
 
+    /// Returns the Unix socket of a node.
+    fn socket(&self, node: u32) -> String {
+        let data = self.nodes[node as usize].data().join("data");
+        format!("unix://{}", data.join("tenure.sock").display())
+    }
+
     /// Returns the addresses at which clients look for nodes.
     pub(crate) fn addresses(&self) -> Vec<String> {
         (0..self.nodes.len() as u32)
@@ -202,7 +208,8 @@ impl Cluster {
         Command::new(env!("CARGO_BIN_EXE_tenure"))
             .arg("cluster")
             .args(words)
-            .args(["--url", &self.address(node)])
+            // Anonymous clients of other machines do not administrate; the daemon's own user does.
+            .args(["--url", &self.socket(node)])
             .output()
             .unwrap()
     }

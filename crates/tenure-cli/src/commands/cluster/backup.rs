@@ -229,9 +229,16 @@ mod tests {
         let names = || std::fs::read_dir(directory.path()).unwrap().count();
         assert_eq!(names(), 3, "an abandoned backup is removed");
 
-        let mut partial = PartialFile::create(&target).unwrap();
-        partial.file.write_all(b"state").unwrap();
-        partial.finish(&target).unwrap();
+        let finish = || {
+            let mut partial = PartialFile::create(&target).unwrap();
+            partial.file.write_all(b"state").unwrap();
+            partial.finish(&target)
+        };
+        let taken = finish().unwrap_err();
+        assert_eq!(taken.kind(), std::io::ErrorKind::AlreadyExists);
+        assert_eq!(names(), 3, "a backup whose name is taken is removed");
+        std::fs::remove_file(&target).unwrap();
+        finish().unwrap();
         assert_eq!(std::fs::read(&victim).unwrap(), b"precious");
         assert_eq!(std::fs::read(&target).unwrap(), b"state");
         let found = std::fs::symlink_metadata(&target).unwrap();
