@@ -12,8 +12,12 @@ use tenure_node::ClientRequest;
 use super::Caller;
 use crate::status::{Code, Failure};
 
+/// Clients learn the other nodes from it.
+const MEMBERS: &str = "/tenure.cluster.v1.Cluster/Members";
+
 /// Verbs of the RPCs of other services, by path. `None`: every admitted caller.
-pub(crate) const SERVICES: [(&str, Option<Verb>); 9] = [
+pub(crate) const SERVICES: [(&str, Option<Verb>); 10] = [
+    (MEMBERS, None),
     ("/tenure.cluster.v1.Cluster/Status", Some(Verb::Status)),
     ("/tenure.cluster.v1.Cluster/Drain", Some(Verb::Operate)),
     ("/tenure.cluster.v1.Cluster/Remove", Some(Verb::Operate)),
@@ -30,6 +34,9 @@ pub(crate) const SERVICES: [(&str, Option<Verb>); 9] = [
 pub(crate) fn service_verb(caller: &Caller, url: &str) -> Result<(), Failure> {
     let row = SERVICES.iter().find(|(path, _)| *path == url);
     match row {
+        // For callers that can use a node at all.
+        Some((path, None)) if *path == MEMBERS => need(caller, Verb::Share, Target::Anywhere)
+            .or_else(|denied| sees_anything(caller).map_err(|_| denied)),
         Some((_, None)) => Ok(()),
         Some((_, Some(verb))) => need(caller, *verb, Target::Everything),
         None if url == "/metrics" => need(caller, Verb::Metrics, Target::Everything),
