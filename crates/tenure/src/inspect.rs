@@ -64,7 +64,7 @@ impl fmt::Display for LockState {
             return self
                 .notes
                 .iter()
-                .try_for_each(|note| write!(f, "\n  {}", tenure_files::internal::printable(note)));
+                .try_for_each(|note| write!(f, "\n  {}", tenure_base::printable(note)));
         }
         match (self.free, self.holders.is_empty()) {
             (true, true) => write!(f, "{} is free", self.place)?,
