@@ -70,6 +70,10 @@ pub(crate) struct DaemonAccess {
     /// Whether the token may be sent beyond loopback without TLS.
     pub(crate) plaintext: bool,
     /// The nodes that the token was given for; it is sent to no other.
+    #[cfg_attr(
+        not(feature = "daemon"),
+        expect(dead_code, reason = "only the client of the daemon sends the token")
+    )]
     pub(crate) nodes: Vec<Endpoint>,
 }
 
