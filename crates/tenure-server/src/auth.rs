@@ -6,9 +6,9 @@
 //!                   node's copy of the access control table
 //! ```
 //!
-//! A request is authenticated once, before its body is read. The [`Caller`] has the rights of its
+//! A request is authenticated once, before its body is read. The `Caller` has the rights of its
 //! principal as of one version of the table; the RPC table names the verb of each call, and
-//! `authorization.rs` compares. A stream keeps a [`LiveCaller`], which is judged again when the table changes.
+//! `authorization.rs` compares. A stream keeps a `LiveCaller`, which is judged again when the table changes.
 
 mod api_key;
 mod authorization;

@@ -1,4 +1,4 @@
-//! Authentication at the edge of HTTP: every request gets its [`Caller`], or is refused before its
+//! Authentication at the edge of HTTP: every request gets its `Caller`, or is refused before its
 //! body is read.
 
 use std::net::SocketAddr;

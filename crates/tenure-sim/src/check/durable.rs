@@ -3,12 +3,12 @@
 //! A policy that was set is read until it is changed. A request that is repeated with its key gets
 //! the same answer. Grants, releases and waiters have checkers of their own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use tenure_core::path::Namespace;
 use tenure_core::policy::Algorithm;
 use tenure_core::value::Fence;
-use tenure_node::{AcquireAnswer, Answer, ClientRequest};
+use tenure_node::{AcquireAnswer, Answer, ClientRequest, EffectCertainty, Failure};
 
 use super::{CheckResult, Fact, Relevance};
 use crate::time::SimTime;
@@ -18,6 +18,9 @@ use crate::time::SimTime;
 pub(super) struct DurableWrites {
     /// What the last change of each namespace made of it, if that is certain, and since when.
     policies: BTreeMap<Namespace, Option<(Option<Algorithm>, SimTime)>>,
+    /// Changes without a certain outcome. Such a call may still be on a link that hangs, and take
+    /// effect behind later ones.
+    uncertain: BTreeSet<(Namespace, Option<Algorithm>)>,
     /// The fences of keyed acquires, by namespace. After a change of route the same key is a new
     /// one: R104 (scope of a key).
     keyed: BTreeMap<(Option<Namespace>, String), Option<Fence>>,
@@ -32,6 +35,21 @@ impl DurableWrites {
                 // From here until the answer, either value may be read.
                 if let Some((namespace, _)) = change(&ask.request) {
                     self.policies.insert(namespace.clone(), None);
+                }
+                Ok(Relevance::Passed)
+            }
+            Fact::Answered(ask, Err(failure)) => {
+                let is_uncertain = match failure {
+                    Failure::DeadlineExceeded => true,
+                    Failure::Unavailable {
+                        nothing_happened, ..
+                    } => *nothing_happened == EffectCertainty::No,
+                    _ => false,
+                };
+                if let Some((namespace, algorithm)) = change(&ask.request)
+                    && is_uncertain
+                {
+                    self.uncertain.insert((namespace.clone(), algorithm));
                 }
                 Ok(Relevance::Passed)
             }
@@ -54,7 +72,11 @@ impl DurableWrites {
                     // Only a change that was answered before this read was sent, and not followed
                     // by another, decides what must be read.
                     match self.policies.get(namespace) {
-                        Some(Some((set, when))) if *when < ask.sent && *set != found => {
+                        Some(Some((set, when)))
+                            if *when < ask.sent
+                                && *set != found
+                                && !self.uncertain.contains(&(namespace.clone(), found)) =>
+                        {
                             Err(format!(
                                 "{namespace} was set to {set:?} at {when} and read as {found:?}"
                             ))
