@@ -3,7 +3,7 @@
 //! A policy that was set is read until it is changed. A request that is repeated with its key gets
 //! the same answer. Grants, releases and waiters have checkers of their own.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use tenure_core::path::Namespace;
 use tenure_core::policy::Algorithm;
@@ -18,9 +18,12 @@ use crate::time::SimTime;
 pub(super) struct DurableWrites {
     /// What the last change of each namespace made of it, if that is certain, and since when.
     policies: BTreeMap<Namespace, Option<(Option<Algorithm>, SimTime)>>,
-    /// Changes without a certain outcome. Such a call may still be on a link that hangs, and take
-    /// effect behind later ones.
-    uncertain: BTreeSet<(Namespace, Option<Algorithm>)>,
+    /// The last change of each namespace that was sent.
+    newest: BTreeMap<Namespace, u64>,
+    /// Changes that may take effect behind a newer one: sent and not answered, answered without a
+    /// certain outcome, or answered after a newer one was sent. A link that hangs delays a call or
+    /// its answer for minutes.
+    late: BTreeMap<u64, (Namespace, Option<Algorithm>)>,
     /// The fences of keyed acquires, by namespace. After a change of route the same key is a new
     /// one: R104 (scope of a key).
     keyed: BTreeMap<(Option<Namespace>, String), Option<Fence>>,
@@ -33,8 +36,10 @@ impl DurableWrites {
         match fact {
             Fact::Asked(ask) => {
                 // From here until the answer, either value may be read.
-                if let Some((namespace, _)) = change(&ask.request) {
+                if let Some((namespace, algorithm)) = change(&ask.request) {
                     self.policies.insert(namespace.clone(), None);
+                    self.newest.insert(namespace.clone(), ask.id);
+                    self.late.insert(ask.id, (namespace.clone(), algorithm));
                 }
                 Ok(Relevance::Passed)
             }
@@ -46,16 +51,17 @@ impl DurableWrites {
                     } => *nothing_happened == EffectCertainty::No,
                     _ => false,
                 };
-                if let Some((namespace, algorithm)) = change(&ask.request)
-                    && is_uncertain
-                {
-                    self.uncertain.insert((namespace.clone(), algorithm));
+                if !is_uncertain {
+                    self.late.remove(&ask.id);
                 }
                 Ok(Relevance::Passed)
             }
             Fact::Answered(ask, Ok(answer)) => match (&*ask.request, answer) {
                 (request, Answer::Done) if change(request).is_some() => {
-                    if let Some((namespace, algorithm)) = change(request) {
+                    if let Some((namespace, algorithm)) = change(request)
+                        && self.newest.get(namespace) == Some(&ask.id)
+                    {
+                        self.late.remove(&ask.id);
                         self.policies
                             .insert(namespace.clone(), Some((algorithm, now)));
                     }
@@ -75,7 +81,7 @@ impl DurableWrites {
                         Some(Some((set, when)))
                             if *when < ask.sent
                                 && *set != found
-                                && !self.uncertain.contains(&(namespace.clone(), found)) =>
+                                && !self.may_be_late(namespace, found) =>
                         {
                             Err(format!(
                                 "{namespace} was set to {set:?} at {when} and read as {found:?}"
@@ -113,6 +119,13 @@ impl DurableWrites {
             },
             _ => Ok(Relevance::Passed),
         }
+    }
+}
+
+impl DurableWrites {
+    fn may_be_late(&self, namespace: &Namespace, algorithm: Option<Algorithm>) -> bool {
+        let mut late = self.late.values();
+        late.any(|(changed, to)| changed == namespace && *to == algorithm)
     }
 }
 
