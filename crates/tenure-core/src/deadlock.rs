@@ -371,7 +371,7 @@ mod tests {
             rounds += 1;
             for one in round {
                 asked += 1;
-                // Everybody waits for a hundred others, and nobody for the start.
+                // Each owner waits for a hundred others, and none waits for the start.
                 let to = (0..100).map(|number| owner(&alloc::format!("{}.{number}", one.as_str())));
                 search.answer(&one, None, to);
             }

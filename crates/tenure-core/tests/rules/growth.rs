@@ -305,7 +305,7 @@ fn readers_of_a_tree_who_hold_below_are_granted_in_the_end() {
         let leaf = format!("t:/a/x/{number}");
         granted += grants(&space.apply(at(2), release(&who, &leaf, Mode::Write)));
         space.check();
-        // The last owner waits for nobody else once the others have released.
+        // The last owner waits for no other owner once the others have released.
         assert_eq!(granted > 0, number >= 38, "{granted} after {number}");
     }
     assert_eq!(granted, 40);
