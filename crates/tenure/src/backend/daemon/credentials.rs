@@ -239,4 +239,28 @@ mod tests {
         };
         assert_eq!(is_sent(&anonymous, "locks.test:1"), Ok(false));
     }
+
+    /// A member that the configured nodes have named is treated like them.
+    #[test]
+    fn a_learned_member_gets_what_the_configured_nodes_get() {
+        let learned = |access: &DaemonAccess, configured: &str, member: &str| {
+            let nodes = Endpoint::list(configured).unwrap();
+            let credentials = Credentials::new(&nodes, access).unwrap();
+            let candidate = Candidate {
+                node: Endpoint::list(member).unwrap().remove(0),
+                address: ([127, 0, 0, 1], 1).into(),
+                is_learned: true,
+            };
+            let request = credentials.sign(&candidate, ());
+            let is_sent = request.metadata().contains_key("authorization");
+            (credentials.uses_tls(&candidate), is_sent)
+        };
+        let given = access("tenure+tls://locks.test:1");
+        let encrypted = learned(&given, "tenure+tls://locks.test:1", "other.test:1");
+        assert_eq!(encrypted, (true, true));
+        let elsewhere = learned(&given, "tenure+tls://evil.test:1", "other.test:1");
+        assert_eq!(elsewhere, (true, false), "its node does not get the token");
+        let local = learned(&access("127.0.0.1:1"), "127.0.0.1:1", "other.test:1");
+        assert_eq!(local, (false, false), "never in clear to another machine");
+    }
 }
