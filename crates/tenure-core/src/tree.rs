@@ -296,6 +296,10 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    pub(crate) fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
     pub(crate) fn new(hasher: Hasher) -> Tree {
         Tree {
             nodes: Slab::new(),

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 
 use crate::audit_log::AuditLog;
-use crate::auth::{AccessControl, AuthService};
+use crate::auth::{AccessControl, AuthService, ConnectionSlots, TokenIssuer};
 use crate::config::{Config, FixedConfig, PlaintextConsent, RemoteAnonymous, TransportConfig};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
@@ -31,7 +31,7 @@ use crate::transport::grpc::Grpc;
 use crate::transport::json::{self, JsonApi};
 use crate::transport::memory_budget::ConnectionBudget;
 use crate::transport::sse::{self, Sse};
-use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
+use crate::transport::tcp::{self, AddressLimit, PlaintextPolicy, TcpListenerConfig};
 use crate::transport::tls::{self, ServerTls};
 use crate::transport::web_origin::HostNames;
 use crate::transport::{auth, grpc_connection, h3, openapi, unix};
@@ -86,6 +86,7 @@ pub(crate) struct Listeners<'a> {
     data_dir: &'a Path,
     tls: Arc<ServerTls>,
     connections: ConnectionLimits,
+    addresses: Arc<AddressLimit>,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
@@ -124,12 +125,16 @@ impl<'a> Listeners<'a> {
             usize::try_from(transports.event_buffer).unwrap_or(usize::MAX),
             usize::try_from(transports.web_event_log_capacity).unwrap_or(usize::MAX),
         );
+        let tokens = transports.jwt.as_ref().map(TokenIssuer::new);
         let memory = usize::try_from(transports.client_memory_mb << 20).unwrap_or(usize::MAX);
         Ok(Listeners {
             config: transports,
             data_dir: &config.disk.data_dir,
             tls: Arc::new(tls),
             connections: ConnectionLimits::of_this_process(),
+            addresses: AddressLimit::new(
+                usize::try_from(transports.connections_per_address).unwrap_or(usize::MAX),
+            ),
             fixed: &config.node.fixed,
             node,
             telemetry,
@@ -139,6 +144,8 @@ impl<'a> Listeners<'a> {
                 transports,
                 node.auth(),
                 Arc::new(AuditLog::open(&config.disk.data_dir)),
+                telemetry.limit_refusals(),
+                tokens,
             ),
             admission: Admission::new(timeout, memory),
             timeout,
@@ -206,7 +213,13 @@ impl<'a> Listeners<'a> {
             let port = Arc::clone(&port);
             grpc_connection::serve(stream, peer, port, stop.clone())
         };
-        let served = tcp::serve(listener, connections, connection, self.stop.clone());
+        let served = tcp::serve(
+            listener,
+            connections,
+            Arc::clone(&self.addresses),
+            connection,
+            self.stop.clone(),
+        );
         self.running.push(Box::pin(served));
         Ok(address)
     }
@@ -254,13 +267,20 @@ impl<'a> Listeners<'a> {
                     admission,
                     memory,
                     peer,
+                    slots: ConnectionSlots::default(),
                     certificate,
                     alt_svc,
                 };
                 tcp::web(stream, listen_endpoint, service, stop).await;
             }
         };
-        let served = tcp::serve(listener, connections, connection, self.stop.clone());
+        let served = tcp::serve(
+            listener,
+            connections,
+            Arc::clone(&self.addresses),
+            connection,
+            self.stop.clone(),
+        );
         self.running.push(Box::pin(served));
         Ok(Some(WebAddresses { tcp, quic }))
     }

@@ -61,6 +61,8 @@ impl Space {
             minted: self.minted,
             long_leases: self.long_leases,
             leases: self.leases,
+            // Derived, and not encoded.
+            usage: super::usage::Usage::new(self.tree.hasher()),
             watching: false,
             pending: self.pending.clone(),
             woken: 0,

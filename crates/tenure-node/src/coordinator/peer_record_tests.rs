@@ -249,6 +249,7 @@ fn answers() -> Vec<GroupOpResult> {
         GroupOpResult::Busy,
         GroupOpResult::Unknown,
         GroupOpResult::TooLong,
+        GroupOpResult::StateFull,
     ]);
     answers
 }
