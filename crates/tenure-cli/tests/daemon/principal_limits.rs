@@ -77,7 +77,7 @@ async fn a_quota_is_exact_in_every_transport_and_after_a_restart() {
     assert_eq!(body["error"]["code"], "RESOURCE_EXHAUSTED");
     let operation = v1::SessionRequest {
         id: 1,
-        op: Some(Op::Acquire(acquire("c", "q:/n/3"))),
+        op: Some(Op::Acquire(acquire("c", "q:/n/3").into())),
     };
     let stream = tokio_stream::iter([operation]);
     let mut client = guarded.client().await;

@@ -214,10 +214,8 @@ impl Grpc {
         let answer = handlers::ask(&self.node, request, left).await;
         let result = acquired(Outcome {
             answer,
-            facts: Facts {
-                caller: Some(caller.clone()),
-                ..Facts::default()
-            },
+            facts: Facts::default(),
+            caller,
             node: &self.node,
         });
         if let Some(record) = audit {
