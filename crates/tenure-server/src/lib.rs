@@ -10,6 +10,8 @@ pub mod config;
 mod convert;
 pub mod daemon;
 pub mod events;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod handlers;
 pub mod health_probe;
 mod in_flight;
