@@ -82,6 +82,20 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "fuzz",
+        shows: "twenty minutes of mutated keys, tokens, key sets, certificates and configuration files each",
+        environment: &[("TENURE_FUZZ_SECONDS", "1200")],
+        command: &[
+            "cargo",
+            "test",
+            "--release",
+            "-p",
+            "tenure-server",
+            "--lib",
+            "fuzz",
+        ],
+    },
+    Part {
         name: "innocent",
         shows: "what each named call costs another client, at a million locks",
         environment: &[("TENURE_INNOCENT_LOCKS", "1000000")],

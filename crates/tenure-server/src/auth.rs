@@ -434,6 +434,12 @@ fn named(name: &str) -> Result<Principal, Failure> {
     Principal::parse(name).map_err(|error| crate::handlers::internal(&error))
 }
 
+/// Returns a name of another system as a part of a principal's name. `@` separates an owner id from
+/// its principal; `%` is escaped too, so that two names never become the same.
+pub(crate) fn escaped(name: &str) -> String {
+    name.replace('%', "%25").replace('@', "%40")
+}
+
 /// Unix time in milliseconds.
 fn now_ms() -> u64 {
     let now = SystemTime::now()

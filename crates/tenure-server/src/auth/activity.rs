@@ -185,12 +185,14 @@ pub(crate) struct ActivityLimits {
 }
 
 impl ActivityLimits {
+    /// Returns whether requests are counted at all.
+    pub(crate) fn has_rates(&self) -> bool {
+        self.rate.is_some() || !self.totals.is_empty()
+    }
+
     /// Counts a call of the lock service, or refuses it. `is_own` is whether the call acts as an
     /// owner of the caller.
     pub(crate) fn take(&self, request: &ClientRequest, is_own: bool) -> Result<(), Failure> {
-        if self.rate.is_none() && self.totals.is_empty() {
-            return Ok(());
-        }
         let keeps_or_releases = matches!(
             request,
             ClientRequest::Renew { .. }

@@ -202,6 +202,9 @@ fn need_as(
 
 /// Counts a call against the activity limits of its caller.
 pub(crate) fn take_call(caller: &Caller, request: &ClientRequest) -> Result<(), Failure> {
+    if !caller.limits().has_rates() {
+        return Ok(());
+    }
     let is_own = acting_owner(request).is_none_or(|(owner, _)| caller.owns(owner));
     caller.limits().take(request, is_own)
 }

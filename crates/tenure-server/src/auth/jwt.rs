@@ -20,7 +20,7 @@ use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
 use tenure_core::auth::Principal;
 
-use super::Credential;
+use super::{Credential, escaped};
 use crate::config::{JwksSource, JwtConfig};
 
 /// A file of keys is looked at again after this time.
@@ -53,6 +53,8 @@ pub(crate) struct TokenIssuer {
 #[derive(Default)]
 struct IssuerState {
     keys: PublicKeys,
+    /// Counts the sets of keys so far.
+    generation: u64,
     /// When the file was looked at, and its time of change then.
     looked: Option<(Instant, Option<SystemTime>)>,
     /// Verified tokens by their hash. Emptied when the keys change.
@@ -60,7 +62,7 @@ struct IssuerState {
 }
 
 #[derive(Default)]
-struct PublicKeys(Vec<PublicKey>);
+struct PublicKeys(Vec<Arc<PublicKey>>);
 
 struct PublicKey {
     id: Option<String>,
@@ -118,7 +120,7 @@ impl TokenIssuer {
             tracing::error!(%error, "jwt_jwks_path cannot be read: the keys known so far stay valid");
         }
         let hash = hash(token);
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
         if let Some(Credential::Token { expires_ms, .. }) = state.verified.get(&hash)
             && *expires_ms > now_ms
             && let Some(known) = state.verified.get(&hash)
@@ -127,7 +129,11 @@ impl TokenIssuer {
         }
         let header = jsonwebtoken::decode_header(token)
             .map_err(|_| "the token has no valid header".to_owned())?;
-        let Some(key) = state.keys.find(header.kid.as_deref(), header.alg) else {
+        let generation = state.generation;
+        let key = state.keys.find(header.kid.as_deref(), header.alg);
+        // Signatures are checked beside each other: strangers must not make others wait.
+        drop(state);
+        let Some(key) = key else {
             self.refetch.notify_one();
             return Err(format!(
                 "the token is signed with a key that is not among the keys of {}",
@@ -150,6 +156,11 @@ impl TokenIssuer {
                 .saturating_add(LEEWAY_SECONDS)
                 .saturating_mul(1000),
         };
+        let mut state = lock(&self.state);
+        // The key may be gone since.
+        if state.generation != generation {
+            return Ok(credential);
+        }
         if state.verified.len() >= REMEMBERED {
             state.verified.clear();
         }
@@ -157,10 +168,8 @@ impl TokenIssuer {
         Ok(credential)
     }
 
-    /// Returns the principal of a subject. `@` separates an owner id from its principal, and `%` is
-    /// escaped so that two subjects never get the same name.
+    /// Returns the principal of a subject.
     fn principal(&self, subject: &str) -> Result<Principal, String> {
-        let escaped = |text: &str| text.replace('%', "%25").replace('@', "%40");
         let name = format!("jwt:{}/{}", escaped(&self.issuer), escaped(subject));
         match subject.is_empty() {
             true => Err("the token has no subject".to_owned()),
@@ -168,6 +177,12 @@ impl TokenIssuer {
                 "the subject of the token is too long or has control characters".to_owned()
             }),
         }
+    }
+
+    /// Parses a key set, for the fuzzer.
+    #[cfg(test)]
+    pub(crate) fn try_keys(text: &[u8]) {
+        let _ = PublicKeys::parse(text);
     }
 
     /// Reads the file if it has changed.
@@ -196,6 +211,7 @@ impl TokenIssuer {
 impl IssuerState {
     fn set(&mut self, keys: PublicKeys) {
         self.keys = keys;
+        self.generation += 1;
         // A key that is gone verifies nothing any more.
         self.verified.clear();
     }
@@ -205,7 +221,8 @@ impl PublicKeys {
     /// Parses a key set. Keys of other types, and keys for encryption, are left out.
     fn parse(text: &[u8]) -> Result<PublicKeys, String> {
         let set: JwkSet = serde_json::from_slice(text).map_err(|error| error.to_string())?;
-        let keys: Vec<PublicKey> = set.keys.iter().filter_map(public_key).collect();
+        let keys = set.keys.iter().filter_map(public_key).map(Arc::new);
+        let keys: Vec<Arc<PublicKey>> = keys.collect();
         match keys.is_empty() {
             true => Err("there is no RSA, P-256 or Ed25519 key for signatures".to_owned()),
             false => Ok(PublicKeys(keys)),
@@ -213,13 +230,13 @@ impl PublicKeys {
     }
 
     /// Returns the key of this id. A token without an id is verified only if one key fits.
-    fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<&PublicKey> {
+    fn find(&self, id: Option<&str>, algorithm: Algorithm) -> Option<Arc<PublicKey>> {
         let mut fitting = self
             .0
             .iter()
             .filter(|key| key.algorithm == algorithm && (id.is_none() || key.id.as_deref() == id));
         match (fitting.next(), fitting.next()) {
-            (Some(only), None) => Some(only),
+            (Some(only), None) => Some(Arc::clone(only)),
             _ => None,
         }
     }
