@@ -204,7 +204,7 @@ impl Simulator {
         let row = (fault.kind().name(), found.name());
         *self.counts.verdicts.entry(row).or_default() += 1;
         if !fault.expected().contains(&found) {
-            let what = format!("seat {at} after {}: {}", row.0, row.1);
+            let what = format!("node slot {at} after {}: {}", row.0, row.1);
             self.checkers.object("disk", self.now, what);
         }
     }
