@@ -45,6 +45,7 @@ impl Simulator {
         }
         self.checkers.see(self.now, &Fact::ConvergencePhase);
         self.progress()?;
+        self.memberships_are_as_wanted()?;
         self.leaders_change()?;
         self.the_dead_are_gone()?;
         self.everything_is_free()?;
@@ -103,12 +104,24 @@ impl Simulator {
             return Err(self.objection(
                 "liveness",
                 format!(
-                    "{lockers} clients got {grants} locks in {} s of calm",
+                    "{lockers} clients got {grants} locks in {} s without faults",
                     PROGRESS / SECOND
                 ),
             ));
         }
         Ok(())
+    }
+
+    /// Every group has the replicas that the operator wants, by now a minute or more without faults.
+    /// Leaderships are not transferred before, so each leader had to make the changes of its groups.
+    fn memberships_are_as_wanted(&mut self) -> Result<(), Violation> {
+        self.operate();
+        self.checkers.count("membership");
+        if self.operator.whole {
+            return Ok(());
+        }
+        let what = "the operator's membership changes were not made".to_owned();
+        Err(self.objection("membership", what))
     }
 
     /// Leadership transfers with a slow link between two nodes. The checkers must report nothing.
@@ -273,22 +286,22 @@ impl Simulator {
                 let node = self.node_slots[*node_slot]
                     .node
                     .as_ref()
-                    .ok_or(format!("seat {node_slot} is down"))?;
+                    .ok_or(format!("node slot {node_slot} is down"))?;
                 let (index, state) = node
                     .state_of(group)
-                    .ok_or(format!("seat {node_slot} has no {group}"))?;
+                    .ok_or(format!("node slot {node_slot} has no {group}"))?;
                 match states.get(&group) {
                     None => {
                         states.insert(group, (index, state.to_vec()));
                     }
                     Some((first, _)) if *first != index => {
                         return Err(format!(
-                            "{group}: seat {node_slot} is at {index}, another at {first}"
+                            "{group}: node slot {node_slot} is at {index}, another at {first}"
                         ));
                     }
                     Some((_, first)) if *first != state => {
                         return Err(format!(
-                            "{group}: the state of seat {node_slot} differs at {index}"
+                            "{group}: the state of node slot {node_slot} differs at {index}"
                         ));
                     }
                     Some(_) => {}
@@ -313,7 +326,7 @@ impl Simulator {
                 };
                 if !membership.everybody().contains(&group.member) {
                     return Err(format!(
-                        "seat {node_slot} has a replica of {id}: it was removed"
+                        "node slot {node_slot} has a replica of {id}: it was removed"
                     ));
                 }
             }
@@ -350,7 +363,7 @@ impl Simulator {
         }
         Err(self.objection(
             "liveness",
-            format!("no answer in the calm to {request:?}; last: {last:?}"),
+            format!("no answer without faults to {request:?}; last: {last:?}"),
         ))
     }
 

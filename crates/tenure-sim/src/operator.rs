@@ -30,7 +30,7 @@ pub(crate) struct Operator {
     /// Node slots whose first state is not durable yet.
     pub(crate) newborn: BTreeSet<usize>,
     /// Whether every group had its wanted replicas at the last look.
-    whole: bool,
+    pub(crate) whole: bool,
     next_change: u64,
 }
 
@@ -198,7 +198,7 @@ impl Simulator {
             self.trace.say(
                 self.now,
                 format_args!("operator"),
-                format_args!("{group}: {steps:?} at seat {leader}"),
+                format_args!("{group}: {steps:?} at node slot {leader}"),
             );
             let change = MembershipChange { steps };
             self.input(leader, Input::Change { id, group, change });

@@ -153,8 +153,9 @@ impl RunPlan {
         self.nodes = 5;
         self.replicas = 3;
         self.faults.retain(|_| random.chance(300));
-        let kind = FaultKind::Returning;
-        self.faults.push((kind, kind.mean_pause()));
+        for kind in [FaultKind::Returning, FaultKind::LostChange] {
+            self.faults.push((kind, kind.mean_pause()));
+        }
     }
 
     /// [`FaultProfile::Combo`]: several faults at the same time, all the time.
@@ -235,7 +236,15 @@ impl RunPlan {
         self.faults.push((FaultKind::SlowLink, 8 * SECOND));
         self.faults.push((FaultKind::Reconnect, 8 * SECOND));
         self.faults.push((FaultKind::Pause, 8 * SECOND));
-        self.cluster.group_count = random.pick(&[1, 2, 3]);
+        // One attempt waits in a connection while another one is answered.
+        let often = random.pick(&[1, 3]) * SECOND;
+        self.faults.push((FaultKind::HungLane, often));
+        self.cluster.group_count = random.pick(&[1, 3, 5]);
+        if random.chance(500) {
+            // Nodes without a replica of the system group learn of policy changes late.
+            self.nodes = 5;
+            self.replicas = 3;
+        }
         self.clients = 2;
         self.habits = ClientHabits {
             repeaters: 5,

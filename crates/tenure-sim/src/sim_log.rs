@@ -1,5 +1,5 @@
-//! Log of a simulated node: the real log (`tenure-log`) and journal (`tenure-journal`) on a
-//! simulated disk.
+//! Log of a simulated node: the real log (`tenure-log`) and the mapping of write batches to
+//! it (`tenure_node::durable`) on a simulated disk.
 
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, TruncationKind, open};
 use tenure_node::durable::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
@@ -86,6 +86,11 @@ impl SimLog {
         let mut items = tenure_log::Batch::new();
         self.written
             .append(&mut self.log, &self.snapshots, &mut items, batch)
+    }
+
+    /// Confirms the end of the log, as an orderly end of the process does.
+    pub(crate) fn confirm_end(&mut self) -> Result<(), WriteError> {
+        Ok(self.log.confirm_end()?)
     }
 
     pub(crate) fn begin_sync(&mut self) -> Result<Syncing, WriteError> {

@@ -23,6 +23,7 @@ mod linearizable;
 mod owners;
 mod reference;
 mod releases;
+mod taken_holds;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -146,6 +147,7 @@ pub(crate) struct Checkers {
     belief: client_view::ClientViews,
     once: at_most_once::AtMostOnce,
     assertions: assertions::Assertions,
+    taken: taken_holds::TakenHolds,
     pub(crate) rare: RareEvents,
     pub(crate) verdict: Option<Violation>,
     judged: Tally,
@@ -215,6 +217,7 @@ impl Checkers {
             belief: client_view::ClientViews::default(),
             once: at_most_once::AtMostOnce::default(),
             assertions: assertions::Assertions::default(),
+            taken: taken_holds::TakenHolds::default(),
             rare: RareEvents::new(plan.cluster.group_count),
             verdict: None,
             judged: Tally::default(),
@@ -226,7 +229,6 @@ impl Checkers {
     /// Passes a fact to every checker.
     pub(crate) fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         let findings = [
-            ("exclusion", self.exclusion.see(now, fact)),
             ("fences", self.fences.see(now, fact)),
             ("fifo", self.fifo.see(now, fact)),
             ("durable", self.durable.see(now, fact)),
@@ -237,12 +239,10 @@ impl Checkers {
             ("events", self.events.see(now, fact)),
             ("deadlocks", self.deadlocks.see(now, fact)),
         ];
-        self.early.see(fact);
-        self.rare.see(fact);
-        let belief = self.belief.see(now, fact, self.reference.spaces());
-        for (checker, finding) in findings.into_iter().chain([("belief", belief)]) {
+        for (checker, finding) in findings {
             self.note(checker, now, finding);
         }
+        self.see_few(now, fact);
     }
 
     /// Passes on a fact about a client that reuses its owner or changes policies concurrently. Only
@@ -250,13 +250,16 @@ impl Checkers {
     pub(crate) fn see_few(&mut self, now: SimTime, fact: &Fact<'_>) {
         self.early.see(fact);
         self.rare.see(fact);
+        self.once.see(fact);
         let exclusion = self.exclusion.see(now, fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
         let assertions = self.assertions.see(now, fact);
+        let taken = self.taken.see(fact);
         for (checker, finding) in [
             ("exclusion", exclusion),
             ("belief", belief),
             ("assertions", assertions),
+            ("taken", taken),
         ] {
             self.note(checker, now, finding);
         }
@@ -331,6 +334,7 @@ impl Checkers {
             let (rising, early) = (&mut self.rising, &mut self.early);
             let (belief, once) = (&self.belief, &mut self.once);
             let (assertions, rare) = (&mut self.assertions, &mut self.rare);
+            let taken = &mut self.taken;
             let mut seen_effects = Vec::new();
             findings.extend(self.reference.stepped(of, node, group, applied, |step| {
                 seen_effects.push(("rising", rising.applied(step)));
@@ -338,6 +342,7 @@ impl Checkers {
                 seen_effects.push(("belief", belief.applied(now, step)));
                 seen_effects.push(("once", once.applied(step)));
                 assertions.applied(now, step);
+                taken.applied(now, step);
                 rare.applied(now, step);
             }));
             findings.extend(seen_effects);
