@@ -30,7 +30,7 @@ pub(crate) struct Operator {
     /// Node slots whose first state is not durable yet.
     pub(crate) newborn: BTreeSet<usize>,
     /// Whether every group had its wanted replicas at the last look.
-    pub(crate) whole: bool,
+    whole: bool,
     next_change: u64,
 }
 
@@ -91,6 +91,23 @@ impl Operator {
         while self.wanted[group].len() < replicas.min(nodes) {
             let at = self.random.index(nodes);
             self.wanted[group].insert(at);
+        }
+    }
+
+    /// Replaces one replica of a group by one on another node. Removes it if there is no other node, and
+    /// two or more remain.
+    pub(crate) fn replace_one(&mut self, group: usize, nodes: usize) {
+        let wanted = &mut self.wanted[group];
+        let spare: Vec<usize> = (0..nodes).filter(|at| !wanted.contains(at)).collect();
+        if spare.is_empty() && wanted.len() < 3 {
+            return;
+        }
+        let at = self.random.index(wanted.len());
+        if let Some(gone) = wanted.iter().nth(at).copied() {
+            wanted.remove(&gone);
+        }
+        if !spare.is_empty() {
+            wanted.insert(spare[self.random.index(spare.len())]);
         }
     }
 

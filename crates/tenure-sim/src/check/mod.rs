@@ -35,8 +35,8 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::replica_view::{ReplicaView, SentPromise};
 use tenure_node::{
-    Answer, ClientRequest, Failure, GroupId, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
-    WriteBatch,
+    Answer, ClientRequest, Failure, GroupId, Mark, Node, Recovery, ReplicaId, Role, Snapshot,
+    WatchEvent, WriteBatch,
 };
 
 use crate::plan::RunPlan;
@@ -165,13 +165,17 @@ struct Tally(Vec<(&'static str, u64)>);
 
 impl Tally {
     fn add(&mut self, name: &'static str) {
+        self.add_many(name, 1);
+    }
+
+    fn add_many(&mut self, name: &'static str, more: u64) {
         let known = self
             .0
             .iter_mut()
             .find(|(known, _)| std::ptr::eq(*known, name));
         match known {
-            Some((_, count)) => *count += 1,
-            None => self.0.push((name, 1)),
+            Some((_, count)) => *count += more,
+            None => self.0.push((name, more)),
         }
     }
 
@@ -322,6 +326,8 @@ impl Checkers {
             if unchanged {
                 continue;
             }
+            let led = seen.get(at).is_some_and(|known| known.role == Role::Leader);
+            let leads_now = view.role == Role::Leader && !led;
             match seen.get_mut(at) {
                 Some(known) => *known = view,
                 None => seen.push(view),
@@ -336,15 +342,18 @@ impl Checkers {
             let (assertions, rare) = (&mut self.assertions, &mut self.rare);
             let taken = &mut self.taken;
             let mut seen_effects = Vec::new();
-            findings.extend(self.reference.stepped(of, node, group, applied, |step| {
-                seen_effects.push(("rising", rising.applied(step)));
-                seen_effects.push(("lease time", early.applied(step)));
-                seen_effects.push(("belief", belief.applied(now, step)));
-                seen_effects.push(("once", once.applied(step)));
-                assertions.applied(now, step);
-                taken.applied(now, step);
-                rare.applied(now, step);
-            }));
+            findings.extend(
+                self.reference
+                    .stepped(of, node, group, applied, leads_now, |step| {
+                        seen_effects.push(("rising", rising.applied(step)));
+                        seen_effects.push(("lease time", early.applied(step)));
+                        seen_effects.push(("belief", belief.applied(now, step)));
+                        seen_effects.push(("once", once.applied(step)));
+                        assertions.applied(now, step);
+                        taken.applied(now, step);
+                        rare.applied(now, step);
+                    }),
+            );
             findings.extend(seen_effects);
             self.note_all(now, findings);
         }
@@ -364,6 +373,11 @@ impl Checkers {
     /// Counts a check that was made outside this module.
     pub(crate) fn count(&mut self, checker: &'static str) {
         self.judged.add(checker);
+    }
+
+    /// Counts checks that were made in another run.
+    pub(crate) fn count_more(&mut self, checker: &'static str, count: u64) {
+        self.judged.add_many(checker, count);
     }
 
     /// Returns how many checks each checker has made.

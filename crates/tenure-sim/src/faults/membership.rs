@@ -147,6 +147,10 @@ pub(super) fn lose_change(sim: &mut Simulator, random: &mut SimRng) -> Option<St
     let at = random.index(sim.operator.wanted.len());
     let group = GroupId(u32::try_from(at).ok()?);
     let (leader, membership) = sim.leader(group)?;
+    // The others must be able to elect a leader among themselves.
+    if membership.voters.len() < 3 || membership.is_joint() {
+        return None;
+    }
     let everybody = membership.everybody();
     let stranger = (0..sim.node_slots.len()).find(|node_slot| {
         let here = sim.node_slots[*node_slot].member;
@@ -160,7 +164,7 @@ pub(super) fn lose_change(sim: &mut Simulator, random: &mut SimRng) -> Option<St
     let change = MembershipChange { steps };
     sim.input(leader, Input::Change { id, group, change });
     sim.tell_peers(leader, |node| Input::PeerDown { node });
-    let healed = sim.now + random.between(500, 1_500) * MILLISECOND;
+    let healed = sim.now + random.between(2_000, 4_000) * MILLISECOND;
     sim.at(healed, SimEvent::Undo(Undo::Links));
     for again in [100, 400, 1_500] {
         let reelect = Undo::Reelect {

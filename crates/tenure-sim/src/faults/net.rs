@@ -103,7 +103,10 @@ pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let length = random.between(length.0, length.1);
     let end = sim.now + length;
     sim.network.link(from, to).hangs_until[lane] = end;
-    sim.at(end, SimEvent::Undo(Undo::Links));
+    // Short hangs end by themselves, so that slow links stay slow meanwhile.
+    if lanes > 1 {
+        sim.at(end, SimEvent::Undo(Undo::Links));
+    }
     let name = ["main", "bulk"][lane];
     Some(format!(
         "{from} to {to}, {name} for {} ms",
