@@ -806,4 +806,6 @@ fn is_host_port(text: &str) -> bool {
 }
 
 #[cfg(test)]
+mod reference;
+#[cfg(test)]
 mod tests;

@@ -22,6 +22,7 @@ use crate::auth::{AccessControl, AuthService};
 use crate::config::{Config, FixedConfig, PlaintextConsent, RemoteAnonymous, TransportConfig};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
+use crate::service_manager;
 use crate::telemetry::{self, Telemetry};
 use crate::transport::admin::AdminService;
 use crate::transport::admission::Admission;
@@ -337,6 +338,14 @@ fn certificate_names(config: &TransportConfig) -> Vec<String> {
 }
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    let failed = |source| DaemonError::Listen {
+        key,
+        address,
+        source,
+    };
+    if let Some(socket) = service_manager::inherited(key, address).map_err(failed)? {
+        return TcpListener::from_std(socket).map_err(failed);
+    }
     let socket = if address.is_ipv4() {
         tokio::net::TcpSocket::new_v4()
     } else {
@@ -349,11 +358,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
         // failed.
         socket.listen(4096)
     });
-    bound.map_err(|source| DaemonError::Listen {
-        key,
-        address,
-        source,
-    })
+    bound.map_err(failed)
 }
 
 /// Returns the bound address; it has the real port if 0 was requested.
