@@ -34,6 +34,6 @@ pub mod replica;
 #[cfg(feature = "service")]
 pub mod service;
 
-pub use driver::Driver;
+pub use driver::{Driver, DriverError};
 #[cfg(feature = "service")]
 pub use engine::Engine;

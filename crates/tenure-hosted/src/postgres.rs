@@ -188,7 +188,7 @@ impl Postgres {
             | SqlState::UNDEFINED_FUNCTION
             | SqlState::INVALID_SCHEMA_NAME => DriverError::Unprepared(format!(
                 "{at} has no tables for Tenure ({what}): `tenure doctor --prepare {at}` creates \
-                 them, and `tenure doctor {at}` prints the SQL for an administrator"
+                 them; `tenure doctor --sql {at}` prints the SQL for an administrator"
             )),
             SqlState::INSUFFICIENT_PRIVILEGE
             | SqlState::INVALID_PASSWORD
