@@ -49,6 +49,9 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Entries that stay in memory for slow followers after a cut.
     pub log_kept: usize,
+    /// Memory for the history of all groups of this node, in bytes (E22: History). Zero switches it
+    /// off.
+    pub history_bytes: usize,
     /// Limits of a space; part of its replicated state, so the same on every node.
     pub space: SpaceLimits,
 }
@@ -61,6 +64,7 @@ impl Default for Limits {
             log_entries: 10_000,
             log_bytes: 2 * 1024 * 1024,
             log_kept: 1_000,
+            history_bytes: 0,
             space: SpaceLimits::default(),
         }
     }

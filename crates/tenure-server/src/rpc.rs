@@ -27,7 +27,7 @@ use tenure_wire::v1::session_response::Result as OpResult;
 use crate::audit::{Audit, AuditRecord};
 use crate::auth::{self, Caller};
 use crate::handlers::{
-    HEALTH_TIMEOUT, acquire, admin_release, deadlock, done, explain, fence, inspect, internal,
+    HEALTH_TIMEOUT, acquire, admin_release, browse, deadlock, done, explain, fence, inspect, internal,
     policy, release, renew,
 };
 use crate::status::Failure;
@@ -77,6 +77,9 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 pub(crate) struct Facts {
     /// The caller, who sees only what it may observe. `None` only in calls that have no answer yet.
     pub(crate) caller: Option<Caller>,
+    /// The prefix of a list, and whether only exactly it is wanted.
+    pub(crate) prefix: String,
+    pub(crate) exact: bool,
     /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.
@@ -337,6 +340,12 @@ rpcs! {
     Session Observe;
     ListNamespacePolicies Observe "/v1/listNamespacePolicies" Reads Long No
         ListNamespacePoliciesRequest policy::list => ListNamespacePoliciesResponse policy::listed;
+    ListChildren Observe "/v1/listChildren" Reads Long No
+        ListChildrenRequest browse::children => ListChildrenResponse browse::children_listed;
+    ListWaits Observe "/v1/listWaits" Reads Long No
+        ListWaitsRequest browse::waits => ListWaitsResponse browse::waits_listed;
+    History Observe "/v1/history" Reads Long No
+        HistoryRequest browse::history => HistoryResponse browse::history_listed;
 }
 
 impl Rpc {

@@ -17,6 +17,7 @@ use super::{Effects, Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
 use crate::slab::Id;
 use crate::value::OwnerId;
+use crate::history::History;
 use crate::wait_lists::WaitLists;
 
 /// A space as it was when [`Space::image`] was called. It is encoded while the space goes on, by
@@ -62,6 +63,7 @@ impl Space {
             long_leases: self.long_leases,
             leases: self.leases,
             watching: false,
+            history: History::default(),
             pending: self.pending.clone(),
             woken: 0,
             out: Effects::default(),

@@ -19,6 +19,7 @@ use super::conflict::{AcquireDecision, new_requests};
 use super::queue::Waiter;
 use super::sessions::{Session, StandingGrant};
 use crate::command::WaitMode;
+use crate::history::Noted;
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::event_log::KEPT_MS;
 use crate::policy::Mode;
@@ -228,6 +229,18 @@ impl Space {
         let there = &mut self.sessions[session];
         if there.lease.is_some() {
             there.set_asked_until(until);
+        }
+        let there = &self.sessions[session];
+        if self.history.is_kept() {
+            let noted = Noted {
+                kind: ChangeKind::Asked,
+                path: self.namespaces[there.namespace].name.as_str(),
+                owner: Some(&there.owner),
+                mode: None,
+                fence: None,
+                holder: None,
+            };
+            self.history.note(self.wall, &noted);
         }
         if self.watching {
             let change = LockChange {
