@@ -176,11 +176,7 @@ fn take(
         0 => None,
         _ => {
             let pid = u32::try_from(input.number().ok()?).ok()?;
-            let texts = (
-                input.text().ok()?,
-                input.text().ok()?,
-                input.text().ok()?,
-            );
+            let texts = (input.text().ok()?, input.text().ok()?, input.text().ok()?);
             Some((pid, texts))
         }
     };
@@ -318,6 +314,10 @@ mod tests {
         let first = page.events.first().unwrap().wall;
         assert!(first > 900 && page.complete_since == first - 1);
         assert_eq!(page.events.last().unwrap().wall, 999);
-        assert!(page.events.windows(2).all(|two| two[0].wall + 1 == two[1].wall));
+        assert!(
+            page.events
+                .windows(2)
+                .all(|two| two[0].wall + 1 == two[1].wall)
+        );
     }
 }

@@ -465,7 +465,8 @@ impl Tree {
             let range = ordered.children.range::<str, _>((from, Bound::Unbounded));
             return range.take(most).map(|(_, child)| *child).collect();
         }
-        let is_later = |child: &Id<PathNode>| after.is_none_or(|after| self.segment(*child) > after);
+        let is_later =
+            |child: &Id<PathNode>| after.is_none_or(|after| self.segment(*child) > after);
         let mut found: Vec<_> = self.children(node).filter(is_later).collect();
         found.sort_by(|one, two| self.segment(*one).cmp(self.segment(*two)));
         found.truncate(most);

@@ -93,7 +93,8 @@ pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{RecoveredBytes, Recovery, RecoveryError};
 pub use request::{
     AcquireAnswer, AcquireRequest, Answer, AssertAnswer, BrowseAnswer, BrowseQuery, BrowseResult,
-    ClientRequest, Deadlock, EffectCertainty, ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
+    ClientRequest, Deadlock, EffectCertainty, ExplainAnswer, Failure, ReleaseRequest, RenewAnswer,
+    WaitEdge,
 };
 
 pub use snapshot::{SnapshotImage, lift};

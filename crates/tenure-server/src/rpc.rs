@@ -27,8 +27,8 @@ use tenure_wire::v1::session_response::Result as OpResult;
 use crate::audit::{Audit, AuditRecord};
 use crate::auth::{self, Caller};
 use crate::handlers::{
-    HEALTH_TIMEOUT, acquire, admin_release, browse, deadlock, done, explain, fence, inspect, internal,
-    policy, release, renew,
+    HEALTH_TIMEOUT, acquire, admin_release, browse, deadlock, done, explain, fence, inspect,
+    internal, policy, release, renew,
 };
 use crate::status::Failure;
 use crate::transport::framing;
@@ -77,9 +77,8 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 pub(crate) struct Facts {
     /// The caller, who sees only what it may observe. `None` only in calls that have no answer yet.
     pub(crate) caller: Option<Caller>,
-    /// The prefix of a list, and whether only exactly it is wanted.
-    pub(crate) prefix: String,
-    pub(crate) exact: bool,
+    /// The prefix of a list, and whether only exactly it is wanted. Boxed as `audit` is.
+    pub(crate) list: Option<Box<(String, bool)>>,
     /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.

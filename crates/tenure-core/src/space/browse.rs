@@ -15,7 +15,9 @@ use super::namespaces::{NamespaceState, order_key};
 use super::queue::Waiter;
 use crate::path::{Namespace, Path};
 use crate::policy::Mode;
-use crate::query::{Child, ChildPage, HistoryPage, PresentHold, WaitPage, WaiterView, WaitingOwner};
+use crate::query::{
+    Child, ChildPage, HistoryPage, PresentHold, WaitPage, WaiterView, WaitingOwner,
+};
 use crate::slab::Id;
 use crate::tree::{PathNode, PathQueue};
 
@@ -44,7 +46,9 @@ impl Space {
         if let Some(prefix) = prefix {
             let path = root_path(prefix);
             for namespace in self.namespaces_around(prefix) {
-                let node = path.as_ref().and_then(|path| self.path_position(namespace, path).at);
+                let node = path
+                    .as_ref()
+                    .and_then(|path| self.path_position(namespace, path).at);
                 let Some(node) = node else {
                     continue;
                 };
@@ -175,17 +179,14 @@ impl Space {
     }
 
     /// Adds what is at a node to the child of this name.
-    fn add_node(
-        &self,
-        children: &mut Children,
-        name: &str,
-        node: Id<PathNode>,
-        count: NodeCount,
-    ) {
+    fn add_node(&self, children: &mut Children, name: &str, node: Id<PathNode>, count: NodeCount) {
         let extra = self.tree.extra(node);
         let mut holds = 0;
         let mut holders = Vec::new();
-        for claim in Mode::ALL.iter().flat_map(|mode| self.claims_at(node, *mode)) {
+        for claim in Mode::ALL
+            .iter()
+            .flat_map(|mode| self.claims_at(node, *mode))
+        {
             holds += 1;
             if holders.len() < LISTED_HOLDS {
                 let session = &self.sessions[self.claims[claim].session];

@@ -15,9 +15,9 @@ use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant, TakenHolds};
 use super::{Effects, Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
+use crate::history::History;
 use crate::slab::Id;
 use crate::value::OwnerId;
-use crate::history::History;
 use crate::wait_lists::WaitLists;
 
 /// A space as it was when [`Space::image`] was called. It is encoded while the space goes on, by

@@ -14,9 +14,7 @@ use super::{CallContext, CallEvent, CallProgress, odd_answer};
 use crate::GroupId;
 use crate::group_set::GroupSet;
 use crate::node::Node;
-use crate::request::{
-    Answer, BrowseAnswer, BrowseQuery, BrowseResult, EffectCertainty, Failure,
-};
+use crate::request::{Answer, BrowseAnswer, BrowseQuery, BrowseResult, EffectCertainty, Failure};
 
 record_enum! { BrowseQuery as "list" {
     1(prefix, after, page) => Children { prefix, after, page },
@@ -104,7 +102,8 @@ impl Node {
                 let mut page =
                     space.children(prefix.as_ref(), after.as_deref(), *page as usize, now);
                 for held in page.children.iter_mut().flat_map(|one| &mut one.holders) {
-                    held.lease_left_ms = group.lease_left(&held.namespace, &held.hold.owner, now_ms);
+                    held.lease_left_ms =
+                        group.lease_left(&held.namespace, &held.hold.owner, now_ms);
                 }
                 BrowseResult::Children(page)
             }

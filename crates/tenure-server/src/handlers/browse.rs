@@ -42,11 +42,15 @@ fn asked(query: BrowseQuery, prefix: String, exact: bool) -> ValidCall {
     ValidCall {
         request: Box::new(ClientRequest::Browse(query)),
         facts: Facts {
-            prefix,
-            exact,
+            list: Some(Box::new((prefix, exact))),
             ..Facts::default()
         },
     }
+}
+
+fn of_list(outcome: &Outcome<'_>) -> (String, bool) {
+    let list = outcome.facts.list.as_deref();
+    list.cloned().unwrap_or_default()
 }
 
 fn opened(outcome: Outcome<'_>) -> Result<(BrowseAnswer, Caller), Failure> {
@@ -74,7 +78,7 @@ pub(crate) fn children(
 }
 
 pub(crate) fn children_listed(outcome: Outcome<'_>) -> Result<v1::ListChildrenResponse, Failure> {
-    let prefix = outcome.facts.prefix.clone();
+    let (prefix, _) = of_list(&outcome);
     let (answer, caller) = opened(outcome)?;
     let BrowseResult::Children(found) = answer.result else {
         return Err(internal(&"another list than asked for"));
@@ -171,7 +175,8 @@ pub(crate) fn history(caller: &Caller, request: v1::HistoryRequest) -> Result<Va
 }
 
 pub(crate) fn history_listed(outcome: Outcome<'_>) -> Result<v1::HistoryResponse, Failure> {
-    let exact = outcome.facts.exact.then(|| outcome.facts.prefix.clone());
+    let (prefix, exact) = of_list(&outcome);
+    let exact = exact.then_some(prefix);
     let (answer, caller) = opened(outcome)?;
     let BrowseResult::History(found) = answer.result else {
         return Err(internal(&"another list than asked for"));
