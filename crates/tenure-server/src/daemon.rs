@@ -232,6 +232,7 @@ fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
             group_inflight: entries(config.node.max_inflight_per_group),
             log_entries: entries(config.disk.snapshot_entries),
             log_kept: entries(config.disk.kept_entries),
+            history_bytes: entries(config.node.history_mb << 20),
             ..Limits::default()
         },
         peers: peer_config::options(config)?,
