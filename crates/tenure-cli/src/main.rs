@@ -6,6 +6,7 @@ mod commands;
 mod duration;
 mod interrupt;
 mod lock_table;
+mod lock_tree;
 mod message;
 mod nesting;
 mod options;
@@ -13,6 +14,7 @@ mod output;
 mod parent_shell;
 mod progress;
 mod run;
+mod terminal;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,6 +53,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     verbatim_doc_comment
 )]
 struct Arguments {
+    /// When to colour output; NO_COLOR turns it off, too.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = false
+    )]
+    color: terminal::ColorChoice,
     #[command(subcommand)]
     command: commands::Command,
 }
@@ -63,7 +76,9 @@ fn main() -> ExitCode {
         .get(1)
         .is_some_and(|verb| verb == "run")
         .then(run::supervisor::fork);
-    Arguments::parse_from(arguments).command.run(supervisor)
+    let arguments = Arguments::parse_from(arguments);
+    terminal::choose(arguments.color);
+    arguments.command.run(supervisor)
 }
 
 /// Inserts the verb `serve` before flags of the daemon: `tenure --config FILE` means `tenure serve

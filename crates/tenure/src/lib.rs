@@ -67,11 +67,13 @@ pub use error::{
 };
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
-pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
+pub use inspect::{
+    Broken, ChangeEvent, ChangeKind, Force, LockState, Permits, QueuedWaiter, WatchStream,
+};
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
 pub use signals::{HoldEvent, ReleaseRequest};
-pub use tenure_base::{Lease, UploadId, UploadIdError};
+pub use tenure_base::{HumanDuration, Lease, UploadId, UploadIdError};
 pub use tenure_core::path::Path;
 pub use tenure_core::value::Invalid as PathError;
 #[cfg(feature = "files")]

@@ -119,15 +119,9 @@ impl TopView {
 
     /// Returns the lock of the selected row.
     fn chosen(&self) -> Option<&LockState> {
-        let mut at = self.selected.selected()?;
-        for state in &self.states {
-            let rows = state.holders.len().max(1);
-            if at < rows {
-                return Some(state);
-            }
-            at -= rows;
-        }
-        None
+        let rows = lock_table::rows(&self.states);
+        let row = rows.get(self.selected.selected()?)?;
+        self.states.get(row.state)
     }
 
     fn ask(&mut self, scope: &ListScope) {
@@ -142,9 +136,9 @@ impl TopView {
 
     fn draw(&mut self, frame: &mut Frame<'_>) {
         let waiters = self.chosen().map_or_else(Vec::new, |state| {
-            let lines = state.waiters.iter().enumerate();
-            lines
-                .map(|(at, waiter)| Line::raw(format!("{}. {waiter}", at + 1)))
+            lock_table::waiter_lines(state)
+                .into_iter()
+                .map(Line::raw)
                 .collect()
         });
         let below = u16::try_from(waiters.len().clamp(1, 8)).unwrap_or(8) + 2;
@@ -164,7 +158,7 @@ impl TopView {
             Constraint::Length(8),
             Constraint::Length(7),
         ];
-        let list = Table::new(rows.into_iter().map(Row::new), widths)
+        let list = Table::new(rows.into_iter().map(|row| Row::new(row.cells)), widths)
             .header(Row::new(lock_table::HEADINGS).style(Style::new().add_modifier(Modifier::BOLD)))
             .row_highlight_style(Style::new().add_modifier(Modifier::REVERSED))
             .block(Block::bordered().title(title));

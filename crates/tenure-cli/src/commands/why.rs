@@ -84,14 +84,17 @@ fn shortened(state: &LockState) -> LockState {
     let mut cut = Vec::new();
     for (count, what) in [
         (state.holders.len(), "holders"),
-        (state.waiters.len(), "waiters"),
+        (state.known_waiters().len(), "waiters"),
     ] {
         if count > SHOWN {
             cut.push(format!("and {} more {what}", count - SHOWN));
         }
     }
     short.holders.truncate(SHOWN);
-    short.waiters.truncate(SHOWN);
+    short
+        .waiters
+        .iter_mut()
+        .for_each(|waiters| waiters.truncate(SHOWN));
     short.deadlock.clear();
     short.rule = None;
     short.notes.extend(cut);

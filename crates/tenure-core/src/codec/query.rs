@@ -3,7 +3,8 @@
 use crate::deadlock::WaitPosition;
 use crate::namespace_table::AffectedGroups;
 use crate::query::{
-    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView, WaitsFor,
+    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, HoldView, Inspection, SurveyPage,
+    WaiterView, WaitsFor,
 };
 use crate::{record, record_enum};
 
@@ -18,5 +19,7 @@ record! { WaiterView { waiter, owner, path, mode, waited_ms, holder } }
 record! { HeldLock { owner, namespace, path, mode, fence } }
 record! { DumpPage { locks, next } }
 record! { DumpCursor(claim) }
+record! { HoldView { lock, held_ms, left_ms, holder, permits } }
+record! { SurveyPage { holds, waiters, next } }
 record! { WaitPosition { namespace, waiter } }
 record! { WaitsFor { place, owners } }

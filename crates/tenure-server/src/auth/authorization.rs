@@ -99,6 +99,7 @@ pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Res
         ClientRequest::RequestRevoke { .. }
         | ClientRequest::IncrFencingToken { .. }
         | ClientRequest::DumpLocks { .. }
+        | ClientRequest::Survey { .. }
         | ClientRequest::ListNamespacePolicies { .. } => need(caller, verb, Target::Anywhere),
         ClientRequest::Health => need(caller, verb, Target::Everything),
         // Not calls of the lock service.
