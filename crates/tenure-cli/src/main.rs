@@ -13,8 +13,10 @@ mod options;
 mod output;
 mod parent_shell;
 mod progress;
+mod resource_user;
 mod run;
 mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -76,7 +78,10 @@ fn main() -> ExitCode {
         .get(1)
         .is_some_and(|verb| verb == "run")
         .then(run::supervisor::fork);
-    let arguments = Arguments::parse_from(arguments);
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::end(&error),
+    };
     terminal::choose(arguments.color);
     arguments.command.run(supervisor)
 }

@@ -46,6 +46,8 @@ mod error;
 mod guard;
 mod hold;
 mod inspect;
+#[cfg(feature = "files")]
+mod io_words;
 mod lock;
 mod policy;
 mod request;
@@ -127,6 +129,14 @@ pub async fn with<T, E: From<Error>>(
     body: impl AsyncFnOnce(&Guard) -> Result<T, E>,
 ) -> Result<T, E> {
     lock(place)?.with(body).await
+}
+
+/// Translates a message of the gRPC library into what happened and what to do next, for programs
+/// with connections of their own.
+#[cfg(feature = "daemon")]
+#[doc(hidden)]
+pub fn connection_trouble(raw: &str) -> (String, Option<&'static str>) {
+    backend::daemon::connection_trouble(raw)
 }
 
 /// Returns the process-wide instance, so that all callers share connections.

@@ -221,7 +221,7 @@ impl Space {
             if at < SURVEY_WAITERS {
                 let claim = Id::new(at as u32).filter(|claim| self.claims.get(*claim).is_some());
                 let hold = claim.map(|claim| self.hold_view(claim, since_entry));
-                for hold in hold.filter(|hold| is_below(&hold.lock.path)) {
+                if let Some(hold) = hold.filter(|hold| is_below(&hold.lock.path)) {
                     bytes += size(&hold.lock.path, &hold.lock.owner, hold.holder.as_ref());
                     holds.push(hold);
                 }
@@ -229,7 +229,7 @@ impl Space {
                 let waiter =
                     Id::new((at - SURVEY_WAITERS) as u32).and_then(|id| self.waiters.get(id));
                 let waiter = waiter.filter(|waiter| waiter.end > now);
-                for waiter in waiter {
+                if let Some(waiter) = waiter {
                     let wanted = new_requests(&waiter.request);
                     for request in wanted.filter(|request| is_below(&request.path)) {
                         let wanted = self.waiter_at(waiter, request, now);

@@ -37,6 +37,37 @@ fn cycle(found: &v1::ExplainResponse) -> Vec<String> {
     pairs.into_iter().next().unwrap_or_default()
 }
 
+/// Searches a deadlock of several owners. Each owner of a cycle that runs through this lock waits, and one
+/// of them waits here, so the waiters of the lock are asked about. A failure means that none is known.
+async fn longer_cycle(
+    client: &DaemonClient,
+    path: &Path,
+    found: &v1::ExplainResponse,
+) -> Vec<String> {
+    for waiter in found.waiters_ahead.iter().take(ASKED_WAITERS) {
+        let request = v1::ExplainRequest {
+            path: path.as_str().to_owned(),
+            mode: waiter.mode,
+            owner_id: waiter.owner.clone(),
+        };
+        let explained = client.call_from_anywhere(request).await;
+        if let Some(first) = explained.as_ref().ok().and_then(|one| one.cycle.first()) {
+            let mut cycle = explained
+                .as_ref()
+                .map_or_else(|_| Vec::new(), |one| one.cycle.clone());
+            // The first one again at the end, as in a cycle of two.
+            if cycle.len() == 1 || cycle.last() != Some(first) {
+                cycle.push(first.clone());
+            }
+            return cycle;
+        }
+    }
+    Vec::new()
+}
+
+/// Of how many waiters of a lock a deadlock is searched.
+const ASKED_WAITERS: usize = 8;
+
 pub(crate) async fn inspect(
     client: &DaemonClient,
     place: &Address,
@@ -95,6 +126,11 @@ pub(crate) async fn inspect(
         let owner = &found.blocker.as_ref()?.owner;
         Some(format!("{owner} waits for {}", found.waits_for.join(", ")))
     });
+    let mut deadlock = cycle(&found);
+    let is_chain = found.blockers.iter().any(|one| !one.waits_for.is_empty());
+    if deadlock.is_empty() && is_chain {
+        deadlock = longer_cycle(client, path, &found).await;
+    }
     Ok(LockState {
         free: found.free,
         fence: holders.iter().filter_map(|holder| holder.fence).max(),
@@ -113,7 +149,7 @@ pub(crate) async fn inspect(
             }
             .to_lowercase()
         )),
-        deadlock: cycle(&found),
+        deadlock,
         notes: notes.collect(),
         holders,
         ..LockState::free(place)
