@@ -8,7 +8,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_cluster::{DataOrigin, RunningNode, StartError, SyncPolicy};
+pub use tenure_cluster::StartError;
+use tenure_cluster::{DataOrigin, RunningNode, SyncPolicy};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use tenure_wire::tls::Fingerprint;
 use thiserror::Error;
