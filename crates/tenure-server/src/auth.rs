@@ -17,6 +17,7 @@ mod caller;
 mod jwt;
 mod root_key;
 mod service;
+mod session;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -39,6 +40,7 @@ pub(crate) use caller::{Caller, LiveCaller};
 pub(crate) use jwt::TokenIssuer;
 pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
+pub(crate) use session::{HEADER as SESSION_HEADER, Sessions};
 
 use crate::audit_log::AuditLog;
 use crate::config::{LoopbackAccess, RemoteAnonymous, TransportConfig};
@@ -93,6 +95,10 @@ impl Origin {
         }
     }
 }
+
+/// The caller of a session of the console, as an extension of a request.
+#[derive(Clone)]
+pub(crate) struct SessionCaller(pub(crate) Caller);
 
 /// What a caller has proven.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

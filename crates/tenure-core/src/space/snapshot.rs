@@ -15,6 +15,7 @@ use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant, TakenHolds};
 use super::{Effects, Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
+use crate::history::History;
 use crate::slab::Id;
 use crate::value::OwnerId;
 use crate::wait_lists::WaitLists;
@@ -64,6 +65,7 @@ impl Space {
             // Derived, and not encoded.
             usage: super::usage::Usage::new(self.tree.hasher()),
             watching: false,
+            history: History::default(),
             pending: self.pending.clone(),
             woken: 0,
             out: Effects::default(),
