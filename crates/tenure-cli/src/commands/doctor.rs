@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tenure::{Address, Capabilities};
+use tenure::{Address, Capabilities, EngineAdmin};
 use tenure_files::internal::block_on;
 use tenure_files::internal::{Dir, FileSystemReach};
 
@@ -20,6 +20,7 @@ use crate::output::{CommandFailure, OutputFormat};
 /// Examples:
 ///   tenure doctor state.json
 ///   tenure doctor s3://bucket/backup
+///   tenure doctor --prepare postgres://host/database
 ///   tenure doctor --clean upload:/srv/uploads/any     # remove files of crashed processes
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -27,6 +28,12 @@ pub(crate) struct Doctor {
     /// Upload directories: remove dead locks, requests without a lock and temporary files.
     #[arg(long)]
     clean: bool,
+    /// Databases: create the tables and functions that Tenure needs.
+    #[arg(long)]
+    prepare: bool,
+    /// Databases: print the SQL that --prepare runs, for an administrator.
+    #[arg(long)]
+    sql: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -46,6 +53,9 @@ impl Doctor {
     }
 
     fn examine(&self) -> Result<(), CommandFailure> {
+        if self.sql || self.prepare {
+            return self.prepare();
+        }
         let place: Address = self.place.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let can = Capabilities::of(&place);
@@ -59,14 +69,19 @@ impl Doctor {
                 let health = block_on(tenure.health_of(nodes))?;
                 let state = block_on(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
-                vec![
+                let mut found = vec![
                     (
                         "daemon",
                         format!("answers; {rule}"),
                         json!({ "answers": true, "rule": rule }),
                     ),
                     ("health", health.clone(), json!(health)),
-                ]
+                ];
+                if place.backend() == "postgres" {
+                    let doubts = block_on(EngineAdmin::new(&self.place)?.doubts())?;
+                    found.push(("warnings", doubts.join("; "), json!(doubts)));
+                }
+                found
             }
             other => {
                 return Err(CommandFailure::usage(format!(
@@ -85,6 +100,25 @@ impl Doctor {
             found.insert(name.to_owned(), value);
         }
         let json = json!({ "place": place, "capabilities": can, "found": found });
+        OutputFormat::of(self.json).answer(text, &json)
+    }
+}
+
+impl Doctor {
+    /// Creates the tables of a database, or prints the SQL.
+    fn prepare(&self) -> Result<(), CommandFailure> {
+        let engine = EngineAdmin::new(&self.place)?;
+        if self.sql {
+            let json = json!({ "sql": EngineAdmin::SQL });
+            return OutputFormat::of(self.json).answer(EngineAdmin::SQL.to_owned(), &json);
+        }
+        block_on(engine.prepare())?;
+        let doubts = block_on(engine.doubts())?;
+        let mut text = format!("{}: prepared", self.place);
+        for doubt in &doubts {
+            text.push_str(&format!("\n  warning   {doubt}"));
+        }
+        let json = json!({ "place": self.place, "prepared": true, "doubts": doubts });
         OutputFormat::of(self.json).answer(text, &json)
     }
 }

@@ -32,11 +32,11 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
                 .writer
                 .as_ref()
                 .map_or_else(String::new, |owner| caller.shown(owner).into_owned()),
-            read_owners: names(&caller, &found.readers),
+            read_owners: names(caller, &found.readers),
             has_fence: found.fence.is_some(),
             fence: convert::fence_number(found.fence),
             claim_owner: String::new(),
-            semaphore_owners: names(&caller, &found.permit_holders),
+            semaphore_owners: names(caller, &found.permit_holders),
         }),
         other => Err(mismatch(&other)),
     }
