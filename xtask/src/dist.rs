@@ -1,8 +1,8 @@
 //! `cargo xtask dist`: the files of a release in `target/dist`: static binaries with completions and
-//! manual pages as archives, Debian packages, the root of the image, a bill of materials, checksums.
+//! manual pages as archives, Debian packages, images, a bill of materials, checksums.
 //!
 //! `--check` then uses what was built as a new user would: from the archive, from the package, and from the
-//! root of the image in a chroot.
+//! image, unpacked in a chroot.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -71,7 +71,7 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
         let stage = stage(root, &dist, platform, &version, &binary)?;
         archive(&dist, &stage)?;
         package(root, &dist, platform, &version, &stage)?;
-        image(&dist, platform, &binary)?;
+        image(root, &dist, platform, &version, &binary)?;
     }
     write(
         &dist.join(format!("tenure-{version}.cdx.json")),
@@ -276,19 +276,56 @@ fn package(
     fs::remove_dir_all(&tree).map_err(|error| error.to_string())
 }
 
-/// Makes the root of the image, which `deploy/Dockerfile.binary` copies.
-fn image(dist: &Path, platform: &Platform, binary: &Path) -> Result<(), String> {
+/// Builds the image from the binary, as an archive that `docker load` reads. Needs no container engine.
+fn image(
+    root: &Path,
+    dist: &Path,
+    platform: &Platform,
+    version: &str,
+    binary: &Path,
+) -> Result<(), String> {
     let tree = dist.join(format!("image-{}", platform.debian));
     copy(binary, &tree.join("usr/bin/tenure"), 0o755)?;
     create(&tree.join("data"))?;
     create(&tree.join("tmp"))?;
     set_mode(&tree.join("tmp"), 0o1777)?;
-    // Without the right to do so the image must be built with `COPY --chown`.
     call(
         Command::new("chown")
             .arg("65532:65532")
             .arg(tree.join("data")),
-    )
+    )?;
+    install("buildah", "buildah")?;
+    let store = target().join("buildah");
+    let buildah = || {
+        let mut command = Command::new("buildah");
+        // Storage of its own, without a feature of the kernel or of a container engine.
+        command
+            .args(["--storage-driver", "vfs", "--root"])
+            .arg(store.join("root"))
+            .arg("--runroot")
+            .arg(store.join("run"));
+        command
+    };
+    let name = format!("tenure:{version}");
+    call(
+        buildah()
+            .args(["build", "--isolation", "chroot", "--format", "docker"])
+            .args(["--timestamp", "0", "--arch", platform.debian])
+            .arg(format!("--build-arg=VERSION={version}"))
+            .args(["--tag", &name, "--file"])
+            .arg(root.join("deploy/Dockerfile.binary"))
+            .arg(&tree),
+    )?;
+    let archive = dist.join(format!("tenure-{version}-image-{}.tar", platform.debian));
+    call(
+        buildah()
+            .args(["push", &name])
+            .arg(format!("docker-archive:{}:{name}", archive.display())),
+    )?;
+    for left in [&tree, &store] {
+        fs::remove_dir_all(left).map_err(|error| format!("{}: {error}", left.display()))?;
+    }
+    Ok(())
 }
 
 /// Returns a bill of materials (CycloneDX 1.5) of everything that the lock file names.
@@ -330,7 +367,7 @@ fn bill_of_materials(metadata: &Value, version: &str) -> Result<Value, String> {
 
 /// Writes the checksums of all files of the release.
 fn checksums(dist: &Path) -> Result<(), String> {
-    let script = "sha256sum -- *.tar.gz *.deb *.cdx.json > SHA256SUMS";
+    let script = "sha256sum -- *.tar *.tar.gz *.deb *.cdx.json > SHA256SUMS";
     call(Command::new("sh").args(["-c", script]).current_dir(dist))
 }
 

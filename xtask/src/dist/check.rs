@@ -6,6 +6,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use serde_json::{Value, json};
+
 use super::{call, create, file_name, target, write};
 
 /// Checks the files for the platform of this machine.
@@ -21,12 +23,7 @@ pub(super) fn run(root: &Path, dist: &Path, version: &str) -> Result<(), String>
     let architecture = std::env::consts::ARCH;
     let archive = format!("tenure-{version}-{architecture}-unknown-linux-musl");
     eprintln!("xtask: checking {archive}.tar.gz");
-    call(
-        Command::new("tar")
-            .args(["--extract", "--gzip", "--file"])
-            .arg(dist.join(format!("{archive}.tar.gz")))
-            .current_dir(&place),
-    )?;
+    extract(&dist.join(format!("{archive}.tar.gz")), &place)?;
     let unpacked = place.join(&archive);
     for name in [
         "share/man/man1/tenure-run.1",
@@ -39,8 +36,8 @@ pub(super) fn run(root: &Path, dist: &Path, version: &str) -> Result<(), String>
         }
     }
     let fresh = unpacked.join("bin/tenure");
-    use_it(&fresh, &place.join("archive"), version, |binary, _| {
-        Command::new(binary)
+    use_it(&fresh, &place.join("archive"), version, || {
+        Command::new(&fresh)
     })?;
 
     let debian = if architecture == "aarch64" {
@@ -66,38 +63,88 @@ pub(super) fn run(root: &Path, dist: &Path, version: &str) -> Result<(), String>
     };
     call(dpkg().arg("--install").arg(&package))?;
     let installed = system.join("usr/bin/tenure");
-    use_it(&installed, &place.join("package"), version, |binary, _| {
-        Command::new(binary)
+    use_it(&installed, &place.join("package"), version, || {
+        Command::new(&installed)
     })?;
     call(dpkg().args(["--remove", "tenure"]))?;
     if installed.exists() {
         return Err("the package leaves its binary behind".to_owned());
     }
 
-    eprintln!("xtask: checking the root of the image");
-    let image = place.join("image");
-    call(
-        Command::new("cp")
-            .arg("-a")
-            .arg(dist.join(format!("image-{debian}")))
-            .arg(&image),
-    )?;
-    // As in a container: this root and nothing else, and the user of the image.
-    let chroot = image.clone();
+    let image = dist.join(format!("tenure-{version}-image-{debian}.tar"));
+    eprintln!("xtask: checking {}", file_name(&image));
+    let image = Image::unpack(&image, &place.join("image"))?;
+    // As in a container: this root and nothing else, with the user and the environment of the image.
+    // Its data directory has another name inside.
     use_it(
         Path::new("/usr/bin/tenure"),
-        &image.join("data"),
+        Path::new("/data"),
         version,
-        move |binary, _| {
+        || {
             let mut command = Command::new("chroot");
             command
-                .arg("--userspec=65532:65532")
-                .arg(&chroot)
-                .arg(binary);
+                .arg(format!("--userspec={}", image.user))
+                .arg(&image.root)
+                .arg("/usr/bin/tenure")
+                .env_clear()
+                .envs(image.environment.iter().cloned())
+                // `chroot` itself is outside.
+                .env("PATH", std::env::var_os("PATH").unwrap_or_default());
             command
         },
     )?;
     upgrade(root, &fresh, &place.join("upgrade"))
+}
+
+/// The unpacked layers of an image, and how it wants to be started.
+struct Image {
+    root: PathBuf,
+    user: String,
+    environment: Vec<(String, String)>,
+}
+
+impl Image {
+    fn unpack(archive: &Path, place: &Path) -> Result<Image, String> {
+        let (outer, root) = (place.join("archive"), place.join("root"));
+        create(&outer)?;
+        create(&root)?;
+        extract(archive, &outer)?;
+        let read = |name: &str| -> Result<Value, String> {
+            let text = fs::read(outer.join(name)).map_err(|error| format!("{name}: {error}"))?;
+            serde_json::from_slice(&text).map_err(|error| format!("{name}: {error}"))
+        };
+        let manifest = read("manifest.json")?;
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        for layer in manifest[0]["Layers"].as_array().into_iter().flatten() {
+            extract(&outer.join(text(layer)), &root)?;
+        }
+        let config = read(&text(&manifest[0]["Config"]))?;
+        let config = &config["config"];
+        if config["Healthcheck"]["Test"] != json!(["CMD", "tenure", "--health-check"]) {
+            return Err("the image has no health check".to_owned());
+        }
+        let variables = config["Env"].as_array().into_iter().flatten();
+        Ok(Image {
+            root,
+            user: text(&config["User"]),
+            environment: variables
+                .filter_map(|pair| {
+                    let (name, value) = pair.as_str()?.split_once('=')?;
+                    Some((name.to_owned(), value.to_owned()))
+                })
+                .collect(),
+        })
+    }
+}
+
+fn extract(archive: &Path, place: &Path) -> Result<(), String> {
+    call(
+        Command::new("tar")
+            .args(["--extract", "--file"])
+            .arg(archive)
+            .arg("--directory")
+            .arg(place),
+    )
 }
 
 /// A daemon that ends with its check.
@@ -159,9 +206,9 @@ fn use_it(
     binary: &Path,
     data: &Path,
     version: &str,
-    command: impl Fn(&Path, &Path) -> Command,
+    command: impl Fn() -> Command,
 ) -> Result<(), String> {
-    let output = command(binary, data)
+    let output = command()
         .arg("--version")
         .output()
         .map_err(|error| format!("{}: {error}", binary.display()))?;
@@ -169,16 +216,10 @@ fn use_it(
     if said != format!("tenure {version}") {
         return Err(format!("{} says {said:?}", binary.display()));
     }
-    // Inside a chroot the data directory has another name.
-    let inner = if binary.starts_with(&target()) {
-        data
-    } else {
-        Path::new("/data")
-    };
-    let daemon = Running::start(&mut command(binary, data), inner)?;
+    let daemon = Running::start(&mut command(), data)?;
     // The image has no other program, so the command under the lock is tenure itself.
     call(
-        command(binary, data)
+        command()
             .args(["run", "-w", "30s", "vol:/a", "--"])
             .arg(binary)
             .arg("--version")
