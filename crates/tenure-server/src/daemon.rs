@@ -8,7 +8,8 @@ use std::future::Future;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use tenure_cluster::{DataOrigin, RunningNode, StartError, SyncPolicy};
+pub use tenure_cluster::StartError;
+use tenure_cluster::{DataOrigin, RunningNode, SyncPolicy};
 use tenure_node::{ClusterConfig, Limits, NodeId};
 use tenure_wire::tls::Fingerprint;
 use thiserror::Error;
@@ -232,6 +233,7 @@ fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
             group_inflight: entries(config.node.max_inflight_per_group),
             log_entries: entries(config.disk.snapshot_entries),
             log_kept: entries(config.disk.kept_entries),
+            history_bytes: entries(config.node.history_mb << 20),
             ..Limits::default()
         },
         peers: peer_config::options(config)?,

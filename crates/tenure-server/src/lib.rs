@@ -7,6 +7,7 @@ pub mod audit;
 pub mod audit_log;
 pub mod auth;
 pub mod config;
+mod console;
 mod convert;
 pub mod daemon;
 pub mod events;

@@ -18,8 +18,11 @@ use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 
 use crate::audit_log::AuditLog;
-use crate::auth::{AccessControl, AuthService};
-use crate::config::{Config, FixedConfig, PlaintextConsent, RemoteAnonymous, TransportConfig};
+use crate::auth::{AccessControl, AuthService, Sessions};
+use crate::config::{
+    Config, FixedConfig, PlaintextConsent, RemoteAnonymous, Secret, TransportConfig,
+};
+use crate::console::{self, Console, Operators};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
 use crate::service_manager;
@@ -85,6 +88,8 @@ pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
     data_dir: &'a Path,
+    /// The token that all nodes of the cluster have.
+    cluster_token: Option<&'a str>,
     tls: Arc<ServerTls>,
     connections: ConnectionLimits,
     fixed: &'a FixedConfig,
@@ -129,6 +134,7 @@ impl<'a> Listeners<'a> {
         Ok(Listeners {
             config: transports,
             data_dir: &config.disk.data_dir,
+            cluster_token: config.cluster.token.as_ref().map(Secret::reveal),
             tls: Arc::new(tls),
             connections: ConnectionLimits::of_this_process(),
             fixed: &config.node.fixed,
@@ -221,7 +227,13 @@ impl<'a> Listeners<'a> {
         let listener = bind("web_listen", asked).await?;
         let tcp = local(&listener, asked);
         let hosts = HostNames::new(tcp, &self.config.web_hosts);
-        let routes = hosts.wrap(auth::wrap(&self.access, self.web_routes()));
+        let sessions = Sessions::new(self.access.clone(), self.cluster_token);
+        let routes = console::wrap(&sessions, auth::wrap(&self.access, self.web_routes()));
+        let public = console::public_router(Console {
+            node: self.node.clone(),
+            sessions,
+        });
+        let routes = hosts.wrap(routes.merge(public));
         let connections = Arc::new(Semaphore::new(self.connections.web));
         let quic = self.open_quic(&connections, &routes)?;
         let listen_endpoint = TcpListenerConfig {
@@ -321,6 +333,10 @@ impl<'a> Listeners<'a> {
         sse::router(sse)
             .merge(json::router(facade))
             .merge(openapi::router())
+            .merge(console::operate_router(Operators {
+                cluster: Arc::new(AdminService::new(self.node.clone(), self.fixed)),
+                auth: Arc::new(AuthService::new(self.node.clone(), self.timeout)),
+            }))
             .merge(telemetry::router(self.telemetry.clone()))
     }
 }

@@ -27,8 +27,8 @@ use tenure_wire::v1::session_response::Result as OpResult;
 use crate::audit::{Audit, AuditRecord};
 use crate::auth::{self, Caller};
 use crate::handlers::{
-    HEALTH_TIMEOUT, acquire, admin_release, deadlock, done, explain, fence, inspect, internal,
-    policy, release, renew,
+    HEALTH_TIMEOUT, acquire, admin_release, browse, deadlock, done, explain, fence, inspect,
+    internal, policy, release, renew,
 };
 use crate::status::Failure;
 use crate::transport::framing;
@@ -75,6 +75,8 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
+    /// The prefix of a list, and whether only exactly it is wanted. Boxed as `audit` is.
+    pub(crate) list: Option<Box<(String, bool)>>,
     /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.
@@ -356,6 +358,12 @@ rpcs! {
     Session Observe;
     ListNamespacePolicies Observe "/v1/listNamespacePolicies" Reads Long No
         ListNamespacePoliciesRequest policy::list => ListNamespacePoliciesResponse policy::listed;
+    ListChildren Observe "/v1/listChildren" Reads Long No
+        ListChildrenRequest browse::children => ListChildrenResponse browse::children_listed;
+    ListWaits Observe "/v1/listWaits" Reads Long No
+        ListWaitsRequest browse::waits => ListWaitsResponse browse::waits_listed;
+    History Observe "/v1/history" Reads Long No
+        HistoryRequest browse::history => HistoryResponse browse::history_listed;
 }
 
 impl Rpc {

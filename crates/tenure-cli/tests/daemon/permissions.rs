@@ -633,7 +633,7 @@ async fn a_caller_sees_what_it_may_observe() {
         let dump = v1::DumpLocksRequest {
             cursor,
             owner_page: 512,
-            read_tree: false,
+            ..Default::default()
         };
         let page = client.dump_locks(with(dump, viewer)).await.unwrap();
         let page = page.into_inner();
