@@ -1,4 +1,4 @@
-//! Runs the commands of the guides in order, and checks that the reference names every option.
+//! Runs the commands of the README in order, and checks that the reference names every option.
 
 #![allow(
     clippy::unwrap_used,
@@ -27,14 +27,6 @@ fn scripts(page: &str) -> Vec<String> {
         .collect()
 }
 
-/// Runs the blocks of a page in one shell, in a directory of their own.
-fn paste(page: &str, url: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let scripts = scripts(page);
-    assert!(scripts.len() > 2, "{page} has no commands");
-    run(page, &scripts, dir.path(), url);
-}
-
 fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
     let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
     let path = format!(
@@ -58,26 +50,6 @@ fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
         output.status,
         String::from_utf8_lossy(&output.stdout),
         String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-#[test]
-fn the_first_lock() {
-    paste("guides/first-lock.md", "");
-}
-
-#[test]
-fn the_cron_singleton() {
-    paste("guides/cron-singleton.md", "");
-}
-
-#[test]
-fn the_deploy_lock() {
-    let data = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(data.path());
-    paste(
-        "guides/deploy-lock.md",
-        &format!("tenure://{}", daemon.grpc),
     );
 }
 
