@@ -125,6 +125,28 @@ impl<D: Driver> PathLock for Service<D> {
             list_rows;
     }
 
+    async fn list_children(
+        &self,
+        _: Request<v1::ListChildrenRequest>,
+    ) -> Answered<v1::ListChildrenResponse> {
+        Err(Status::unimplemented(
+            "an engine does not list a tree level by level: use DumpLocks",
+        ))
+    }
+
+    async fn list_waits(
+        &self,
+        _: Request<v1::ListWaitsRequest>,
+    ) -> Answered<v1::ListWaitsResponse> {
+        Err(Status::unimplemented(
+            "an engine does not list all waits: use Explain for a path",
+        ))
+    }
+
+    async fn history(&self, _: Request<v1::HistoryRequest>) -> Answered<v1::HistoryResponse> {
+        Err(Status::unimplemented("an engine keeps no history of locks"))
+    }
+
     async fn acquire_stream(
         &self,
         _: Request<Streaming<v1::AcquireRequest>>,

@@ -206,6 +206,7 @@ impl<D: Driver> Service<D> {
             mode: convert::mode_number(lock.mode, wire.read_tree),
             has_fence: lock.fence.is_some(),
             fence: convert::fence_number(lock.fence),
+            ..Default::default()
         });
         Ok(v1::DumpLocksResponse {
             entries: entries.collect(),
@@ -213,6 +214,7 @@ impl<D: Driver> Service<D> {
             next_cursor: found
                 .next
                 .map_or_else(Vec::new, |next| next.0.to_be_bytes().to_vec()),
+            ..Default::default()
         })
     }
 
