@@ -5,7 +5,7 @@ use tenure_core::codec::Encode as _;
 use tenure_core::command::{BreakLock, Command, Route};
 use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
 use tenure_core::path::Path;
-use tenure_core::query::{DumpCursor, FenceCheck};
+use tenure_core::query::{DumpCursor, DumpPage, FenceCheck, HeldLock};
 use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
 use tenure_core::value::{Fence, OwnerId};
 
@@ -29,6 +29,9 @@ pub(super) struct ReadCall {
     failed: Option<(usize, FenceCheck)>,
     /// For DumpLocks: which group is being read.
     group: GroupId,
+    /// For DumpLocks: the holds of the page so far. A page goes on with the next group while it has
+    /// room, so that few holds in many groups are one page.
+    dumped: Vec<HeldLock>,
 }
 
 impl ReadCall {
@@ -39,6 +42,7 @@ impl ReadCall {
             parts: Vec::new(),
             failed: None,
             group: GroupId(0),
+            dumped: Vec::new(),
         }
     }
 
@@ -110,6 +114,7 @@ impl Node {
                 Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
                 Some((group, after)) => {
                     call.group = group;
+                    call.dumped.clear();
                     let page = page_of(*page);
                     self.ask_one(cx, group, GroupOp::Read(GroupQuery::Dump { after, page }))
                 }
@@ -293,19 +298,7 @@ impl Node {
             },
             QueryResult::Policies { rows, done } => Answer::Policies { rows, done },
             QueryResult::Nothing => Answer::Ready,
-            QueryResult::Dump(page) => {
-                let next = match page.next {
-                    Some(cursor) => dump_cursor(call.group, Some(cursor)),
-                    None if call.group.0 + 1 < self.config.cluster.group_count => {
-                        dump_cursor(GroupId(call.group.0 + 1), None)
-                    }
-                    None => Vec::new(),
-                };
-                Answer::Dump {
-                    locks: page.locks,
-                    next,
-                }
-            }
+            QueryResult::Dump(found) => return self.dump_found(cx, call, found),
             QueryResult::Edge(_)
             | QueryResult::Table(_)
             | QueryResult::Explain { .. }
@@ -318,6 +311,39 @@ impl Node {
             }
         };
         CallProgress::ok(answer)
+    }
+
+    /// Adds the holds of one group to the page. The page ends when it is full, when a group has more
+    /// than one query looks at, or after the last group.
+    fn dump_found(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        found: DumpPage,
+    ) -> CallProgress {
+        let ClientRequest::DumpLocks { page, .. } = *call.request else {
+            return CallProgress::fail(odd_answer());
+        };
+        call.dumped.extend(found.locks);
+        let dumped = u32::try_from(call.dumped.len()).unwrap_or(u32::MAX);
+        let room = page_of(page).saturating_sub(dumped);
+        let next_group = GroupId(call.group.0 + 1);
+        let has_more_groups = next_group.0 < self.config.cluster.group_count;
+        let next = match found.next {
+            Some(cursor) => dump_cursor(call.group, Some(cursor)),
+            None if has_more_groups && room > 0 => {
+                call.group = next_group;
+                let (after, page) = (None, room);
+                let query = GroupQuery::Dump { after, page };
+                return self.ask_one(cx, next_group, GroupOp::Read(query));
+            }
+            None if has_more_groups => dump_cursor(next_group, None),
+            None => Vec::new(),
+        };
+        CallProgress::ok(Answer::Dump {
+            locks: std::mem::take(&mut call.dumped),
+            next,
+        })
     }
 }
 

@@ -407,7 +407,8 @@ impl SettingsReader {
     }
 
     /// Ends reading. A key of the file that was not read must be in `without_meaning`; otherwise it
-    /// is a mistake. Variables with unknown names are not reported.
+    /// is a mistake. A variable `PATHLOCKD_…` of an unknown key is ignored by name; variables
+    /// `TENURE_…` also belong to clients and are not reported.
     pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<ReadSettings, ConfigError> {
         let mut ignored = Vec::new();
         for key in self.settings.file.iter().flat_map(|file| file.keys()) {
@@ -426,6 +427,18 @@ impl SettingsReader {
         for key in without_meaning {
             if self.settings.variable(key).is_some() && !ignored.iter().any(|known| known == key) {
                 ignored.push((*key).to_owned());
+            }
+        }
+        for variable in self.settings.environment.keys() {
+            let key = variable.strip_prefix("PATHLOCKD_");
+            let key = key.map(str::to_ascii_lowercase);
+            let is_known = |key: &str| {
+                key == "config"
+                    || without_meaning.contains(&key)
+                    || self.effective.iter().any(|entry| entry.key == key)
+            };
+            if key.is_some_and(|key| !is_known(&key)) {
+                ignored.push(variable.clone());
             }
         }
         if self.mistakes.is_empty() {

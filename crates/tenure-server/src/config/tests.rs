@@ -257,6 +257,8 @@ fn keys_without_meaning_are_accepted() {
             "rocksdb_write_buffer_mb"
         ]
     );
+    let unknown = [("PATHLOCKD_BOGUS", "1"), ("PATHLOCKD_CONFIG", "/x")];
+    assert_eq!(read(None, &unknown).unwrap().ignored, ["PATHLOCKD_BOGUS"]);
 }
 
 /// Secrets appear neither in `Debug` output nor in errors. (R181 OpenTelemetry variables: telemetry
