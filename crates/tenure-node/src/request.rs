@@ -10,7 +10,10 @@ use tenure_core::deadlock::Detection;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
-use tenure_core::query::{Explanation, FenceCheck, HeldLock, Inspection, OwnerLocks};
+use tenure_core::query::{
+    ChildPage, Explanation, FenceCheck, HeldLock, HistoryPage, HoldView, Inspection, OwnerLocks,
+    WaitPage, WaiterView,
+};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
 use crate::{GroupId, NodeId};
@@ -132,6 +135,15 @@ pub enum ClientRequest {
         /// The maximum number of entries; zero means 64.
         page: u32,
     },
+    /// DumpLocks with the details of holds, and with the waiters (E18: survey of holds and waiters).
+    Survey {
+        /// Only holds and waiters at or below this path.
+        below: Option<Path>,
+        /// The cursor of the previous page; empty for the first page.
+        cursor: Vec<u8>,
+        /// The maximum number of entries; zero means 64.
+        page: u32,
+    },
     /// SetNamespacePolicy (R131: SetNamespacePolicy clears on change).
     SetNamespacePolicy {
         /// The namespace of the row.
@@ -187,6 +199,8 @@ pub enum ClientRequest {
         /// For a write, the fence it must still have.
         fence: Option<Fence>,
     },
+    /// Lists for people, from all groups (E20–E22).
+    Browse(BrowseQuery),
     /// Reads the access control table.
     ReadAuth,
     /// Changes the access control table. Answered when every reachable node uses the new one.
@@ -279,6 +293,15 @@ pub enum Answer {
         /// The cursor of the next page; empty after the last page.
         next: Vec<u8>,
     },
+    /// To a survey.
+    Survey {
+        /// Some holds.
+        holds: Vec<HoldView>,
+        /// Some waiters; `None` if a node of the cluster is an older release.
+        waiters: Option<Vec<WaiterView>>,
+        /// The cursor of the next page; empty after the last page.
+        next: Vec<u8>,
+    },
     /// To GetNamespacePolicy.
     Policy {
         /// The algorithm in effect.
@@ -299,6 +322,8 @@ pub enum Answer {
     Explain(Box<ExplainAnswer>),
     /// To Break.
     Break(Box<BreakOutcome>),
+    /// To a list.
+    Browse(Box<BrowseAnswer>),
     /// To a read of the access control table.
     Auth(Box<AuthTable>),
     /// To a change of the access control table.
@@ -308,6 +333,54 @@ pub enum Answer {
         /// The nodes that have not confirmed that they use it.
         unconfirmed: Vec<NodeId>,
     },
+}
+
+/// A list for people. Each page is limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BrowseQuery {
+    /// The children of a prefix, in byte order (E20: list children).
+    Children {
+        /// The prefix; `None` lists the handlers.
+        prefix: Option<Namespace>,
+        /// Only children after this name.
+        after: Option<String>,
+        /// The maximum number of children.
+        page: u32,
+    },
+    /// The waiters that have waited longest (E21: list waits).
+    Waits {
+        /// The maximum number of waiters.
+        page: u32,
+    },
+    /// The newest changes (E22: History).
+    History {
+        /// Changes at this path and below; `None` for all.
+        prefix: Option<Namespace>,
+        /// Only changes from this wall time on, in Unix milliseconds.
+        since: u64,
+        /// The maximum number of changes.
+        page: u32,
+    },
+}
+
+/// The result of a [`BrowseQuery`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BrowseResult {
+    /// Children of a prefix.
+    Children(ChildPage),
+    /// Waiters, the one that has waited longest first.
+    Waits(WaitPage),
+    /// Changes, oldest first.
+    History(HistoryPage),
+}
+
+/// The answer to [`ClientRequest::Browse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrowseAnswer {
+    /// The list.
+    pub result: BrowseResult,
+    /// Groups that no leader answered for: what they contain is not in the list.
+    pub missing_groups: u32,
 }
 
 /// The result of an acquire.
