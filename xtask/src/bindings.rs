@@ -22,8 +22,17 @@ const PYTHON_TOOLS: &[&str] = &[
 pub(crate) fn run() -> Result<(), String> {
     // The daemon that the suites start.
     cargo(&["build", "--locked", "--package", "tenure-cli"])?;
+    lints()?;
     python()?;
     node()
+}
+
+/// Format and lints of the native parts, by the rules of the workspace.
+fn lints() -> Result<(), String> {
+    let at = root().join("bindings");
+    execute(in_directory(env!("CARGO"), &at).args(["fmt", "--all", "--check"]))?;
+    let mut clippy = in_directory(env!("CARGO"), &at);
+    execute(clippy.args(["clippy", "--workspace", "--locked", "--", "-D", "warnings"]))
 }
 
 /// Builds the Python package into an environment of its own and runs pytest.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use napi_derive::napi;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tenure_files::sidecar::{
     Manager, Options, Retry, SidecarGuard, StaleCandidate, StalePolicy, peer_code,
 };
@@ -221,7 +221,7 @@ impl Binding {
                         Value::Object(payload) => Some(payload),
                         _ => None,
                     })
-                    .unwrap_or_else(Map::new)
+                    .unwrap_or_default()
             });
         }
         if given.remove_stale {
