@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod bindings;
 mod book;
 mod compare;
 mod dist;
@@ -19,6 +20,7 @@ usage: cargo xtask <command>
   test     everything that CI requires: format, tidy, licences, lints, features, docs, packages,
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
+  bindings the suites of the packages for other languages, a part of `test`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test"] => gates::run(gates::TEST),
         ["check"] => gates::run(gates::CHECK),
+        ["bindings"] => bindings::run(),
         ["tidy"] => tidy::run(&root()),
         ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),
