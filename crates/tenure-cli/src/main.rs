@@ -6,13 +6,17 @@ mod commands;
 mod duration;
 mod interrupt;
 mod lock_table;
+mod lock_tree;
 mod message;
 mod nesting;
 mod options;
 mod output;
 mod parent_shell;
 mod progress;
+mod resource_user;
 mod run;
+mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -51,6 +55,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     verbatim_doc_comment
 )]
 struct Arguments {
+    /// When to colour output; NO_COLOR turns it off, too.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = false
+    )]
+    color: terminal::ColorChoice,
     #[command(subcommand)]
     command: commands::Command,
 }
@@ -63,7 +78,12 @@ fn main() -> ExitCode {
         .get(1)
         .is_some_and(|verb| verb == "run")
         .then(run::supervisor::fork);
-    Arguments::parse_from(arguments).command.run(supervisor)
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::end(&error),
+    };
+    terminal::choose(arguments.color);
+    arguments.command.run(supervisor)
 }
 
 /// Inserts the verb `serve` before flags of the daemon: `tenure --config FILE` means `tenure serve

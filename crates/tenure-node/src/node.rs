@@ -562,7 +562,7 @@ impl Node {
         let snapshots = std::mem::take(&mut self.installs);
         let now_ms = self.clock.now_ms();
         let mut before = 0;
-        for part in batch_split::cut(records, snapshots) {
+        for part in batch_split::cut(records, snapshots, self.config.limits.batch_bytes) {
             self.last_mark = Mark(self.last_mark.0 + 1);
             before += part.taken;
             let done = numbers.partition_point(|(end, _)| *end <= before);

@@ -58,6 +58,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Accepted keys without effect, as written.
     pub ignored: Vec<String>,
+    /// Variables of the environment that look like settings and are none, with the nearest one.
+    pub unknown: Vec<String>,
     /// Every key with its value and origin, for `--print-config`.
     pub effective: Vec<Effective>,
 }
@@ -369,9 +371,7 @@ impl LocalEndpoint {
         machine: &MachineDefaults,
     ) -> Result<LocalEndpoint, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
-        let bare = w.is_bare();
-        let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
-        let listen = w.address("listen", address);
+        let listen = w.address("listen", LISTEN);
         let client_token = w.secret("client_auth_token");
         let certificate = w.optional_text("tls_cert_path").map(PathBuf::from);
         let in_clear = listen.ip().is_loopback()
@@ -381,7 +381,7 @@ impl LocalEndpoint {
             listen,
             client_token,
             tls: (!in_clear).then_some(certificate),
-            data_dir: w.text("data_dir", &default_data_dir(bare, machine)).into(),
+            data_dir: w.text("data_dir", &default_data_dir(machine)).into(),
         };
         w.so_far()?;
         Ok(listen_endpoint)
@@ -395,12 +395,6 @@ impl Config {
         machine: &MachineDefaults,
     ) -> Result<Config, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
-        // R182: without a file and network settings the defaults stay on loopback; with them, ports
-        // listen on all addresses.
-        let bare = w.is_bare();
-        let bind = |port: u16| SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), port);
-        let web_default = if bare { "127.0.0.1:8443" } else { "" };
-
         let name = w.text("node_id", "tenure-0");
         let id = node_number(&name);
         if id.is_none() {
@@ -430,7 +424,7 @@ impl Config {
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
         };
 
-        let data_dir = w.text("data_dir", &default_data_dir(bare, machine));
+        let data_dir = w.text("data_dir", &default_data_dir(machine));
         let disk = DiskConfig {
             data_dir: PathBuf::from(data_dir),
             // Named after the wire-compatible daemon's storage engine (R180).
@@ -508,7 +502,7 @@ impl Config {
             seeds,
             expected_cluster,
             raft_addr: w.text("raft_addr", "http://localhost:50052"),
-            gossip_addr: w.address("gossip_addr", bind(7946)),
+            gossip_addr: w.address("gossip_addr", GOSSIP),
             gossip_advertise: w.optional_text("gossip_advertise_addr"),
             gossip_cluster_size: w.number("gossip_cluster_size", 32, 1..=65_536),
             gossip_max_packet_size: w.number("gossip_max_packet_size", 1400, 256..=65_507),
@@ -538,12 +532,13 @@ impl Config {
         let has_credentials = has_token || tls.client_authority.is_some();
         let loopback = loopback(&mut w, has_credentials);
         let anonymous = w.flag("allow_anonymous", false);
-        let web_listen = w.optional_address("web_listen", web_default);
+        let web_listen = w.optional_address("web_listen", WEB_LISTEN);
         // HTTP/3 serves what the web port serves, so it has no effect alone.
-        let h3_listen = w.optional_address("h3_listen", web_default);
+        let same = web_listen.map_or_else(String::new, |address| address.to_string());
+        let h3_listen = w.optional_address("h3_listen", &same);
         let h3_listen = h3_listen.filter(|_| web_listen.is_some());
         let transports = TransportConfig {
-            listen: w.address("listen", bind(50051)),
+            listen: w.address("listen", LISTEN),
             public_addr: w.text("public_addr", "http://localhost:50051"),
             web_listen,
             h3_listen,
@@ -579,13 +574,13 @@ impl Config {
         };
         check_exposure(&mut w, &transports);
         let log = LogConfig {
-            level: w.text("log_level", "info"),
+            level: log_level(&mut w),
             file: w.optional_text("log_file").map(PathBuf::from),
             format: log_format(&mut w),
         };
         // Every key must be read before this line: `finish` reports keys that were not.
         let read = w.finish(WITHOUT_MEANING)?;
-        let (ignored, effective) = (read.ignored, read.effective);
+        let (ignored, unknown, effective) = (read.ignored, read.unknown, read.effective);
         Ok(Config {
             node,
             disk,
@@ -593,6 +588,7 @@ impl Config {
             transports,
             log,
             ignored,
+            unknown,
             effective,
         })
     }
@@ -600,14 +596,17 @@ impl Config {
 
 const NO_NUMBER: &str = "the digits plus one are the number of the node in its cluster";
 
-fn unless(bare: bool, address: Ipv4Addr) -> IpAddr {
-    IpAddr::V4(if bare { Ipv4Addr::LOCALHOST } else { address })
-}
+// The defaults do not depend on other keys (R182 zero configuration): a port for clients is opened
+// beyond loopback only if its address says so.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 50051);
+const WEB_LISTEN: &str = "127.0.0.1:8443";
+/// Peers authenticate each other, and the port is opened only for a node with a token.
+const GOSSIP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7946);
 
-fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
+fn default_data_dir(machine: &MachineDefaults) -> String {
     let system = "/var/lib/tenure";
     match &machine.user_state {
-        Some(state) if bare && machine.system_directory == Writable::No => {
+        Some(state) if machine.system_directory == Writable::No => {
             state.join("tenure").display().to_string()
         }
         _ => system.to_owned(),
@@ -636,6 +635,19 @@ fn tls_files(w: &mut raw::SettingsReader) -> Option<TlsFiles> {
     let hint = "set both certificate and key, or neither";
     w.mistake(missing, "", "is missing", hint);
     None
+}
+
+/// A single word must be a level: the filter would take another word for the name of a module.
+fn log_level(w: &mut raw::SettingsReader) -> String {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = w.text("log_level", "info");
+    let is_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
+    if is_word && !LEVELS.contains(&level.to_lowercase().as_str()) {
+        let problem =
+            "must be off, error, warn, info, debug or trace, or a filter such as tenure=debug";
+        w.mistake("log_level", &level, problem, "");
+    }
+    level
 }
 
 fn tls_version(w: &mut raw::SettingsReader) -> TlsVersion {
@@ -808,5 +820,7 @@ fn is_host_port(text: &str) -> bool {
     })
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

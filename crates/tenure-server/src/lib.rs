@@ -19,6 +19,7 @@ pub mod offline;
 mod peer_config;
 pub mod rpc;
 pub mod secret_file;
+mod service_manager;
 mod session;
 pub mod status;
 pub mod telemetry;

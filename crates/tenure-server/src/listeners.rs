@@ -25,6 +25,7 @@ use crate::config::{
 use crate::console::{self, Console, Operators};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
+use crate::service_manager;
 use crate::telemetry::{self, Telemetry};
 use crate::transport::admin::AdminService;
 use crate::transport::admission::Admission;
@@ -353,6 +354,14 @@ fn certificate_names(config: &TransportConfig) -> Vec<String> {
 }
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    let failed = |source| DaemonError::Listen {
+        key,
+        address,
+        source,
+    };
+    if let Some(socket) = service_manager::inherited(key, address).map_err(failed)? {
+        return TcpListener::from_std(socket).map_err(failed);
+    }
     let socket = if address.is_ipv4() {
         tokio::net::TcpSocket::new_v4()
     } else {
@@ -365,11 +374,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
         // failed.
         socket.listen(4096)
     });
-    bound.map_err(|source| DaemonError::Listen {
-        key,
-        address,
-        source,
-    })
+    bound.map_err(failed)
 }
 
 /// Returns the bound address; it has the real port if 0 was requested.

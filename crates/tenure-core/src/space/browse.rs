@@ -115,7 +115,7 @@ impl Space {
             let mut current: Option<String> = None;
             let mut parts: Vec<(Id<NamespaceState>, bool)> = Vec::new();
             let mut is_cut = false;
-            for (at, namespace) in self.namespaces.from_key(&key) {
+            for (at, namespace) in self.namespaces.starting_at(&key) {
                 let Some(rest) = at.strip_prefix(&*start) else {
                     break;
                 };

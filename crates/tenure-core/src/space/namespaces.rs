@@ -106,7 +106,10 @@ impl Namespaces {
     }
 
     /// Iterates over the namespaces from a key on, in order. Empty unless they are sorted.
-    pub(super) fn from_key(&self, key: &str) -> impl Iterator<Item = (&str, Id<NamespaceState>)> {
+    pub(super) fn starting_at(
+        &self,
+        key: &str,
+    ) -> impl Iterator<Item = (&str, Id<NamespaceState>)> {
         let range = (Bound::Included(key), Bound::Unbounded);
         let ordered = self.ordered.iter();
         let names = ordered.flat_map(move |ordered| ordered.names.range::<str, _>(range));

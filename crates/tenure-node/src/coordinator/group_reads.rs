@@ -5,7 +5,7 @@ use tenure_core::codec::Encode as _;
 use tenure_core::command::{BreakLock, Command, Route};
 use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
 use tenure_core::path::Path;
-use tenure_core::query::{DumpCursor, FenceCheck};
+use tenure_core::query::{DumpCursor, FenceCheck, HeldLock, HoldView};
 use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
 use tenure_core::value::{Fence, OwnerId};
 
@@ -112,6 +112,24 @@ impl Node {
                     call.group = group;
                     let page = page_of(*page);
                     self.ask_one(cx, group, GroupOp::Read(GroupQuery::Dump { after, page }))
+                }
+                None => bad_cursor(),
+            },
+            ClientRequest::Survey {
+                below,
+                cursor,
+                page,
+            } => match dump_position(cursor) {
+                Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
+                Some((group, after)) => {
+                    let (below, page) = (below.clone(), page_of(*page));
+                    call.group = group;
+                    let query = match self.has_newer_forms() {
+                        true => GroupQuery::Survey { below, after, page },
+                        // An older release has no details.
+                        false => GroupQuery::Dump { after, page },
+                    };
+                    self.ask_one(cx, group, GroupOp::Read(query))
                 }
                 None => bad_cursor(),
             },
@@ -294,18 +312,38 @@ impl Node {
             QueryResult::Policies { rows, done } => Answer::Policies { rows, done },
             QueryResult::Nothing => Answer::Ready,
             QueryResult::Dump(page) => {
-                let next = match page.next {
-                    Some(cursor) => dump_cursor(call.group, Some(cursor)),
-                    None if call.group.0 + 1 < self.config.cluster.group_count => {
-                        dump_cursor(GroupId(call.group.0 + 1), None)
+                let next = self.next_cursor(call.group, page.next);
+                let below = match &*call.request {
+                    ClientRequest::Survey { below, .. } => below,
+                    _ => {
+                        let locks = page.locks;
+                        return CallProgress::ok(Answer::Dump { locks, next });
                     }
-                    None => Vec::new(),
                 };
-                Answer::Dump {
-                    locks: page.locks,
+                let is_below = |lock: &HeldLock| {
+                    let path = &lock.path;
+                    let holds = |below: &Path| below == path || below.is_ancestor_of(path);
+                    below.as_ref().is_none_or(holds)
+                };
+                let locks = page.locks.into_iter().filter(is_below);
+                let holds = locks.map(|lock| HoldView {
+                    lock,
+                    held_ms: None,
+                    left_ms: None,
+                    holder: None,
+                    permits: None,
+                });
+                Answer::Survey {
+                    holds: holds.collect(),
+                    waiters: None,
                     next,
                 }
             }
+            QueryResult::Survey(page) => Answer::Survey {
+                next: self.next_cursor(call.group, page.next),
+                holds: page.holds,
+                waiters: page.waiters,
+            },
             QueryResult::Edge(_)
             | QueryResult::Table(_)
             | QueryResult::Explain { .. }
@@ -318,6 +356,17 @@ impl Node {
             }
         };
         CallProgress::ok(answer)
+    }
+
+    /// Returns the cursor of the next page: of this group, or of the next one.
+    fn next_cursor(&self, group: GroupId, next: Option<DumpCursor>) -> Vec<u8> {
+        match next {
+            Some(cursor) => dump_cursor(group, Some(cursor)),
+            None if group.0 + 1 < self.config.cluster.group_count => {
+                dump_cursor(GroupId(group.0 + 1), None)
+            }
+            None => Vec::new(),
+        }
     }
 }
 

@@ -390,6 +390,7 @@ fn kind_of(request: Box<ClientRequest>) -> CallKind {
         | ClientRequest::IsBlocking { .. }
         | ClientRequest::InspectPath { .. }
         | ClientRequest::DumpLocks { .. }
+        | ClientRequest::Survey { .. }
         | ClientRequest::GetNamespacePolicy { .. }
         | ClientRequest::ListNamespacePolicies { .. }
         | ClientRequest::Health

@@ -110,6 +110,7 @@ pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Res
         | ClientRequest::IncrFencingToken { .. }
         | ClientRequest::DumpLocks { .. }
         | ClientRequest::Browse(_)
+        | ClientRequest::Survey { .. }
         | ClientRequest::ListNamespacePolicies { .. } => need(caller, verb, Target::Anywhere),
         ClientRequest::Health => need(caller, verb, Target::Everything),
         // Not calls of the lock service.

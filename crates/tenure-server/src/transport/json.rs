@@ -119,6 +119,7 @@ async fn answer(
     let outcome = Outcome {
         answer,
         facts,
+        caller: &caller,
         node,
     };
     Ok((unary.respond_json)(outcome)?)
@@ -139,7 +140,7 @@ fn may_ask_for_health(request: &Request<Body>) -> Result<Caller, Failure> {
 
 async fn health_get(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
     match may_ask_for_health(&request) {
-        Ok(_) => health(&facade, request.headers()).await,
+        Ok(caller) => health(&facade, &caller, request.headers()).await,
         Err(failure) => error(&failure),
     }
 }
@@ -158,12 +159,12 @@ async fn health_post(State(facade): State<JsonApi>, request: Request<Body>) -> R
         (_, body) => body.map(drop),
     };
     match parsed {
-        Ok(()) => health(&facade, &headers).await,
+        Ok(()) => health(&facade, &caller, &headers).await,
         Err(refused) => refused.into_response(),
     }
 }
 
-async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
+async fn health(facade: &JsonApi, caller: &Caller, headers: &HeaderMap) -> Response {
     let measured = facade
         .telemetry
         .begin(Transport::Http, Rpc::Health, headers);
@@ -172,6 +173,7 @@ async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
     let health = inspect::healthy(Outcome {
         answer: handlers::ask(node, Box::new(ClientRequest::Health), timeout).await,
         facts: Facts::default(),
+        caller,
         node,
     });
     measured.end(&health);

@@ -296,10 +296,24 @@ impl AcquireAttempt {
                 .max(self.began + CONTACT_AT_LEAST),
             (_, None) => now + CONTACT,
         };
-        let op = Op::Acquire(acquire);
-        let (sent, answer) = self.client.ask_and_date(op, give_up, EACH_TRY).await;
+        let op = Op::Acquire(acquire.into());
+        let asked = self.client.ask_and_date(op, give_up, EACH_TRY);
+        let (sent, answer) = match wait {
+            // It outlives an outage.
+            Wait::Forever => asked.await,
+            Wait::No | Wait::For(_) => {
+                let asked = async {
+                    let (sent, answer) = asked.await;
+                    answer.map(|answer| (sent, answer))
+                };
+                match self.client.while_there_is_a_majority(asked).await {
+                    Ok((sent, answer)) => (sent, Ok(answer)),
+                    Err(trouble) => (now, Err(trouble)),
+                }
+            }
+        };
         let answer = answer.and_then(|answer| match answer {
-            Answer::Acquire(answer) => Ok(answer),
+            Answer::Acquire(answer) => Ok(*answer),
             other => Err(CallFailure::Unreachable(format!(
                 "a strange answer: {other:?}"
             ))),

@@ -29,6 +29,7 @@ use super::connection::{Connection, ConnectionEvent, EventHandler, NoAnswer, ref
 use super::credentials::Credentials;
 use super::owner::{Owner, OwnerKind};
 use super::rpc_table::RpcCall;
+use super::trouble::NO_MAJORITY;
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::runtime;
@@ -306,10 +307,10 @@ impl DaemonClient {
     /// Calls [`ask`](DaemonClient::ask) from a thread other than the runtime thread.
     pub(super) async fn ask_from_anywhere(&self, op: Op) -> Result<Answer, CallFailure> {
         let client = self.clone();
-        let asked =
-            runtime::run(
-                async move { client.ask(op, Lease::now() + CALL_TIMEOUT, EACH_TRY).await },
-            );
+        let asked = runtime::run(async move {
+            let asked = client.ask(op, Lease::now() + CALL_TIMEOUT, EACH_TRY);
+            client.while_there_is_a_majority(asked).await
+        });
         asked
             .await
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
@@ -400,13 +401,46 @@ impl DaemonClient {
     ) -> Result<Q::Answer, CallFailure> {
         let client = self.clone();
         let called = runtime::run(async move {
-            client
-                .call(message, Lease::now() + CALL_TIMEOUT, EACH_TRY)
-                .await
+            let called = client.call(message, Lease::now() + CALL_TIMEOUT, EACH_TRY);
+            client.while_there_is_a_majority(called).await
         });
         called
             .await
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
+    }
+
+    /// Runs a call, and gives up early if the cluster has no majority: then no node can answer, and
+    /// a person waits for nothing.
+    pub(super) async fn while_there_is_a_majority<T>(
+        &self,
+        call: impl Future<Output = Result<T, CallFailure>>,
+    ) -> Result<T, CallFailure> {
+        let mut call = std::pin::pin!(call);
+        loop {
+            if let Ok(answer) = timeout(CHECK, &mut call).await {
+                return answer;
+            }
+            if let Some(what) = self.lost_majority().await {
+                return Err(CallFailure::Unreachable(what));
+            }
+        }
+    }
+
+    /// Names the nodes that are down, if these are so many that no majority is up.
+    async fn lost_majority(&self) -> Option<String> {
+        let link = self.links().link.clone().filter(|link| link.is_open())?;
+        let nodes = timeout(CHECK, link.member_states()).await.ok().flatten()?;
+        let up = nodes.iter().filter(|(_, is_up)| *is_up).count();
+        if up * 2 > nodes.len() {
+            return None;
+        }
+        let down = nodes.iter().filter(|(_, is_up)| !is_up);
+        let down: Vec<&str> = down.map(|(name, _)| name.as_str()).collect();
+        Some(format!(
+            "{NO_MAJORITY}: {up} of {} nodes are up, so no lock can be granted or shown; down: {}",
+            nodes.len(),
+            down.join(", ")
+        ))
     }
 
     /// Returns the open connection, or waits for the search for one. The search belongs to no
