@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod compare;
+mod console;
 mod gates;
 mod mutants;
 mod slow;
@@ -20,6 +21,7 @@ usage: cargo xtask <command>
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
+  console  build the assets of the web console from console/ (needs npm)
   fix      format and apply lint suggestions; the only command that writes source files
 
 examples:
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
+        ["console"] => console::build(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
