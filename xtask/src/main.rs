@@ -8,6 +8,7 @@ mod bindings;
 mod book;
 mod compare;
 mod dist;
+mod console;
 mod gates;
 mod mutants;
 mod release;
@@ -28,6 +29,7 @@ usage: cargo xtask <command>
   book     builds docs/ with mdBook into target/book (builds mdBook once)
   dist     [--target T] [--check] the files of a release in target/dist; --check installs and tries them
   release  VERSION [--dry-run] checks version, changelog and work tree, builds, tries and tags
+  console  build the assets of the web console from console/ (needs npm)
   fix      format and apply lint suggestions; the only command that writes source files
 
 examples:
@@ -52,6 +54,7 @@ fn main() -> ExitCode {
         ["dist", options @ ..] => dist::run(&root(), options),
         ["release", version] => release::run(&root(), version, false),
         ["release", version, "--dry-run"] => release::run(&root(), version, true),
+        ["console"] => console::build(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
