@@ -57,7 +57,7 @@ pub(crate) fn check(worker: &LoadWorker) -> v1::AssertFencingRequest {
 
 pub(crate) fn op(worker: &LoadWorker, ask: WorkerRequest) -> Op {
     match ask {
-        WorkerRequest::Take | WorkerRequest::Wait => Op::Acquire(acquire(worker, ask)),
+        WorkerRequest::Take | WorkerRequest::Wait => Op::Acquire(acquire(worker, ask).into()),
         WorkerRequest::Release => Op::Release(release(worker)),
         WorkerRequest::Renew => Op::Renew(renew(worker)),
         WorkerRequest::Check => Op::AssertFencing(check(worker)),

@@ -18,6 +18,7 @@ mod cluster;
 mod completions;
 mod doctor;
 mod fence;
+mod history;
 mod lock;
 mod ls;
 mod policy;
@@ -50,6 +51,8 @@ pub(crate) enum Command {
     Why(why::WhyCommand),
     /// Print every change of the locks at or below an address, starting with the held ones.
     Watch(watch::WatchCommand),
+    /// Show who held a lock and who waited for it during the last hours.
+    History(history::HistoryCommand),
     /// Show held locks and their waiters in a live terminal view.
     Top(top::Top),
     /// Ask the holder of a lock to release it. The lock is not removed.
@@ -92,6 +95,7 @@ impl Command {
             Command::Ls(verb) => verb.run(),
             Command::Why(verb) => verb.run(),
             Command::Watch(verb) => verb.run(),
+            Command::History(verb) => verb.run(),
             Command::Top(verb) => verb.run(),
             Command::Ask(verb) => verb.run(),
             Command::Break(verb) => verb.run(),

@@ -314,8 +314,8 @@ async fn a_session_answers_by_id_and_carries_events() {
     };
     use v1::session_request::Op;
     use v1::session_response::Result as Answer;
-    send(7, Op::Acquire(acquire("amy", "t:/a"))).await;
-    send(8, Op::Acquire(acquire("bob", "t:/a"))).await;
+    send(7, Op::Acquire(acquire("amy", "t:/a").into())).await;
+    send(8, Op::Acquire(acquire("bob", "t:/a").into())).await;
     let mut statuses = std::collections::BTreeMap::new();
     while statuses.len() < 2 {
         let answer = answers.message().await.unwrap().unwrap();
@@ -351,7 +351,7 @@ async fn a_session_answers_by_id_and_carries_events() {
             other => panic!("{other:?}"),
         }
     }
-    send(0, Op::Acquire(acquire("amy", "t:/b"))).await;
+    send(0, Op::Acquire(acquire("amy", "t:/b").into())).await;
     let refused = answers.message().await.unwrap().unwrap();
     assert!(
         matches!(refused.result, Some(Answer::Error(_))),
@@ -394,7 +394,7 @@ async fn fence_checks_of_a_session_say_what_is_so() {
         })
     };
     for (round, checks) in [3_000, 1, 3, 300].into_iter().enumerate() {
-        let taken = ask(vec![Op::Acquire(acquire("amy", "t:/a"))]).await;
+        let taken = ask(vec![Op::Acquire(acquire("amy", "t:/a").into())]).await;
         let [Answer::Acquire(taken)] = &taken[..] else {
             panic!("{taken:?}")
         };

@@ -13,17 +13,17 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use bytes::Bytes;
 use tenure_log::{Disk, FileLog, Log, OpenError, Opened, RealDisk};
+use tenure_node::durable::{RestoreError, write_restored};
 use tenure_node::{
-    ClusterConfig, Config, GroupId, HardState, Input, Limits, LogPosition, Membership, Node,
-    NodeId, Output, ReplicaId, StepTime,
+    ClusterConfig, Config, GroupId, Input, Limits, LogPosition, Node, NodeId, Output, ReplicaId,
+    StepTime,
 };
 
 use crate::archive::SavedGroup;
 use crate::directory::{self, BEFORE_RECOVER, DAMAGED, LIVE, STAGING, UNFINISHED};
 use crate::identity::{IdentityError, NodeIdentity};
-use crate::log_writer::{ReplayError, replay, save};
+use crate::log_writer::{ReplayError, replay};
 use crate::next_start::{self, NextStart, StartAction, StartReason};
 use crate::node_record::NodeRecord;
 use crate::peers::{ClusterStanding, PersistedState, persisted_state, supersede};
@@ -603,40 +603,25 @@ fn stage(
     let drawn = || random().map_err(at(Path::new("/dev/urandom")));
     let me = ReplicaId::new(node, drawn()? as u32);
     let identity = NodeIdentity::born(me, now_ms, facts.clone(), Some(drawn()? | 1));
-    let membership = Membership {
-        voters: vec![me],
-        ..Membership::default()
-    };
-    let note = membership.to_bytes();
-    let mut batch = tenure_log::Batch::new();
-    for saved in groups {
-        let group = GroupId(saved.group);
-        // At least 1: a state without entries after it needs a snapshot, also that of a new group
-        // at index 0.
-        let index = saved.index + 1;
-        let state: Bytes =
-            tenure_node::lift(&saved.state, lift).map_err(|error| OfflineError::State {
-                group: saved.group,
-                why: error.to_string(),
-            })?;
-        let snapshot = tenure_node::Snapshot {
-            group,
-            index,
-            data: state,
-        };
-        save(&snapshots, &snapshot).map_err(|error| failed(&error))?;
-        let hard_state = HardState {
-            term: 1,
-            commit: index,
-            ..HardState::default()
-        };
-        let id = u64::from(saved.group);
-        batch
-            .snapshot_installed(id, index, 1, &note)
-            .and_then(|()| batch.state(id, &hard_state.to_bytes()))
-            .map_err(|error| failed(&error))?;
-        log.append(&mut batch).map_err(|error| failed(&error))?;
+    for SavedGroup {
+        group,
+        index,
+        state,
+        ..
+    } in groups
+    {
+        let id = GroupId(group);
+        write_restored(&mut log, &snapshots, me, id, index, &state, lift).map_err(|error| {
+            match error {
+                RestoreError::State(error) => OfflineError::State {
+                    group,
+                    why: error.to_string(),
+                },
+                RestoreError::Write(error) => failed(&error),
+            }
+        })?;
     }
+    let mut batch = tenure_log::Batch::new();
     // The identity comes last: a directory without an identity belongs to no node.
     let (key, value) = identity.record();
     batch.node(key, &value).map_err(|error| failed(&error))?;

@@ -50,7 +50,7 @@ pub(crate) use dial::REDIAL_WITHIN;
 pub(crate) use frame_writer::{FrameWriter, OutboundMessage};
 pub use handshake::Versions;
 pub(crate) use handshake::{HandshakeRefusal, Hello, TokenKey, same_facts};
-use incarnations::{IncarnationCheck, IncarnationMark, Succession};
+use incarnations::{BelongsToCluster, IncarnationMark, Succession};
 pub(crate) use persisted_state::{ClusterStanding, PersistedState, StateRecord};
 pub use registry::NodeInfo;
 pub(crate) use registry::RegistryEvent;
@@ -351,7 +351,7 @@ impl PeersContext {
 
     /// Compares this node with the newest incarnation of its number that another node knows.
     pub(crate) fn succession(&self, known: &IncarnationMark) -> Succession {
-        let belongs = IncarnationCheck::of(self.identity.borrow().cluster_id);
+        let belongs = BelongsToCluster::of(self.identity.borrow().cluster_id);
         known.compare(&self.node_record.borrow(), belongs)
     }
 
@@ -361,8 +361,8 @@ impl PeersContext {
         let node = hello.node_record.node();
         let theirs = self.known_life(node);
         let theirs = theirs
-            .map(|known| known.check(&hello.node_record, IncarnationCheck::of(hello.cluster)));
-        let belongs = IncarnationCheck::of(self.identity.borrow().cluster_id);
+            .map(|known| known.check(&hello.node_record, BelongsToCluster::of(hello.cluster)));
+        let belongs = BelongsToCluster::of(self.identity.borrow().cluster_id);
         let ours = hello
             .known
             .map(|known| known.check(&self.node_record.borrow(), belongs));

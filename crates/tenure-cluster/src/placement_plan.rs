@@ -89,7 +89,7 @@ pub(crate) fn plan(
     balance: LeaderBalance,
     now_ms: u64,
 ) -> Vec<PlacementStep> {
-    let network = SimulatedCluster {
+    let planner = Planner {
         view,
         rules,
         now_ms,
@@ -99,11 +99,11 @@ pub(crate) fn plan(
     let mut under_way = 0;
     let mut fresh = Vec::new();
     for group in led {
-        let wanted = network.wanted(group);
-        match network.change(me, group, &wanted) {
+        let wanted = planner.wanted(group);
+        match planner.change(me, group, &wanted) {
             MembershipNeed::None => {
                 if transfers.len() < TRANSFERS_AT_ONCE
-                    && let Some(to) = network.transfer(me, group, balance)
+                    && let Some(to) = planner.transfer(me, group, balance)
                 {
                     transfers.push(PlacementStep::Transfer(group.group, to));
                 }
@@ -140,13 +140,13 @@ enum MembershipNeed {
     Begin(Vec<MembershipStep>),
 }
 
-struct SimulatedCluster<'a> {
+struct Planner<'a> {
     view: &'a PlacementView,
     rules: &'a PlacementRules,
     now_ms: u64,
 }
 
-impl SimulatedCluster<'_> {
+impl Planner<'_> {
     fn age(&self, seen: &NodeView) -> u64 {
         self.now_ms.saturating_sub(seen.since_ms)
     }

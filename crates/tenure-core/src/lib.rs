@@ -34,6 +34,7 @@ pub mod deadlock;
 pub mod event;
 mod event_log;
 mod hash;
+mod history;
 mod idempotency;
 mod idle_table;
 pub mod lease;

@@ -212,6 +212,15 @@ impl Namespace {
         covers(&self.0, path.as_str()) || *self.0 == *path.handler()
     }
 
+    /// Returns whether the text of a path or of a namespace is this name or below it.
+    pub fn covers_text(&self, text: &str) -> bool {
+        if self.is_bare() {
+            let handler = text.split(':').next().unwrap_or(text);
+            return *self.0 == *handler;
+        }
+        covers(&self.0, text)
+    }
+
     /// Returns the part of a path after the name. The path must be in this namespace.
     pub(crate) fn rest<'a>(&self, path: &'a Path) -> &'a str {
         path.as_str().get(self.0.len()..).unwrap_or("")

@@ -4,11 +4,12 @@
 //! result, whether or not the entry that removes it was applied already (leases.md). A lease does
 //! not expire by `now`; it expires when its `Expire` is applied.
 
+use alloc::string::String;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
 use crate::deadlock::WaitPosition;
-use crate::event::Event;
+use crate::event::{ChangeKind, Event};
 use crate::outcome::{Blocker, Conflict, LeaseNumber};
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Mode};
@@ -196,6 +197,93 @@ pub enum EventsAfter {
     Complete(Vec<Event>),
     /// The events still kept; older ones are gone.
     Hole(Vec<Event>),
+}
+
+/// A hold, as lists of present holds show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PresentHold {
+    /// The namespace of the path.
+    pub namespace: Namespace,
+    /// The hold.
+    pub hold: Blocker,
+    /// The remaining lease time. The space does not know it; the leader fills it in.
+    pub lease_left_ms: Option<u64>,
+}
+
+/// One child of a prefix, with what is at it and below it (E20: list children).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Child {
+    /// The handler, or the segment. Empty for the root of a handler itself.
+    pub name: String,
+    /// Holds at the child and below it.
+    pub holds: u64,
+    /// Waiters at the child and below it. An acquire of several paths may count more than once.
+    pub waiters: u64,
+    /// Whether there is something below it.
+    pub is_branch: bool,
+    /// Whether there are more holds and waiters than counted: counting is limited.
+    pub is_minimum: bool,
+    /// Some holds at exactly the child.
+    pub holders: Vec<PresentHold>,
+}
+
+/// One page of the children of a prefix, in byte order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ChildPage {
+    /// The children.
+    pub children: Vec<Child>,
+    /// The page contains every child up to this name; `None` if it contains all that follow.
+    pub until: Option<String>,
+}
+
+/// One waiter with what it waits for (E21: list waits).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingOwner {
+    /// The waiter: of several paths the first one.
+    pub waiter: WaiterView,
+    /// How many paths it waits for.
+    pub paths: u32,
+    /// Owners of holds and earlier waiters that block it, each once; not all if there are many.
+    pub blockers: Vec<OwnerId>,
+}
+
+/// The waiters that have waited longest.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct WaitPage {
+    /// The waiters.
+    pub waits: Vec<WaitingOwner>,
+    /// How many waiters there are.
+    pub count: u64,
+}
+
+/// One change of a hold, a waiter or a policy, with its time (E22: History).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryEvent {
+    /// The wall clock of the leader, in Unix milliseconds.
+    pub wall: u64,
+    /// What happened.
+    pub kind: ChangeKind,
+    /// The path; the namespace for a policy change and a release request.
+    pub path: String,
+    /// The owner of the hold or waiter; `None` for a policy change.
+    pub owner: Option<OwnerId>,
+    /// The mode of the hold or request.
+    pub mode: Option<Mode>,
+    /// The fence, for writes.
+    pub fence: Option<Fence>,
+    /// The owner's description for people, without labels and with long texts cut.
+    pub holder: Option<Holder>,
+}
+
+/// The newest changes of one space.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HistoryPage {
+    /// The changes, oldest first.
+    pub events: Vec<HistoryEvent>,
+    /// The wall time from which on no change is missing; zero if nothing was applied yet.
+    pub complete_since: u64,
+    /// Whether older changes that were asked for are left out.
+    pub is_cut: bool,
 }
 
 /// Sizes of a space.

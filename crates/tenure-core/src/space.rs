@@ -14,6 +14,7 @@
 
 mod acquire;
 mod blockers;
+mod browse;
 #[cfg(any(test, feature = "check"))]
 mod check;
 mod claims;
@@ -39,6 +40,7 @@ use crate::command::Command;
 use crate::event::{ChangeKind, Event, EventIdStride, LockChange};
 use crate::event_log::EventLog;
 use crate::hash::Hasher;
+use crate::history::History;
 use crate::idle_table::IdleTable;
 use crate::outcome::{Applied, LeaseChange, Outcome};
 use crate::path::Namespace;
@@ -149,6 +151,8 @@ pub struct Space {
     // The number of all leases.
     leases: u32,
     watching: bool,
+    // Not part of the replicated state.
+    history: History,
     // Waiters to re-check: (number, waiter). By rules 1 none is left when a command ends.
     pending: BTreeSet<(u64, Id<Waiter>)>,
     // How many waiters the present command has granted or removed in its wake-up passes.
@@ -240,6 +244,7 @@ impl Space {
             long_leases: 0,
             leases: 0,
             watching: false,
+            history: History::default(),
             pending: BTreeSet::new(),
             woken: 0,
             out: Effects::default(),
@@ -349,6 +354,7 @@ impl Space {
     fn pass_time(&mut self, stamp: Stamp) {
         self.time = self.time.max(stamp.time);
         self.wall = stamp.wall;
+        self.history.pass_time(stamp.wall);
         let mut sessions = Vec::new();
         let most = match self.rules {
             0..2 => usize::MAX,
@@ -433,6 +439,18 @@ impl Space {
     /// state.
     pub fn watch(&mut self) {
         self.watching = true;
+    }
+
+    /// Keeps recent changes in a ring of at most so many bytes (E22: History); zero switches it off.
+    /// `wall` is the present wall time. Volatile: not part of the state.
+    pub fn keep_history(&mut self, bytes: usize, wall: u64) {
+        let is_new = self.time == 0 && self.order() == 0;
+        self.history.keep(bytes, if is_new { 0 } else { wall });
+    }
+
+    /// Whether changes are reported to watchers or kept in the history.
+    fn reports(&self) -> bool {
+        self.watching || self.history.is_kept()
     }
 
     /// Stops reporting changes for watchers.

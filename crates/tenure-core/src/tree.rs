@@ -10,6 +10,7 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::ops::Bound;
 
 use crate::hash::Hasher;
 use crate::path::{Namespace, Path};
@@ -445,6 +446,35 @@ impl Tree {
     ) -> Option<impl Iterator<Item = Id<PathNode>> + '_> {
         let ordered = self.extra(node)?.ordered.as_ref()?;
         Some(ordered.children.values().copied())
+    }
+
+    /// Returns children of a node in byte order, after a name, at most so many. Sorts them first, if
+    /// there are many.
+    pub(crate) fn children_after(
+        &mut self,
+        node: Id<PathNode>,
+        after: Option<&str>,
+        most: usize,
+    ) -> Vec<Id<PathNode>> {
+        self.order_children(node);
+        if let Some(ordered) = self.extra(node).and_then(|extra| extra.ordered.as_ref()) {
+            let from = match after {
+                Some(after) => Bound::Excluded(after),
+                None => Bound::Unbounded,
+            };
+            let range = ordered.children.range::<str, _>((from, Bound::Unbounded));
+            return range.take(most).map(|(_, child)| *child).collect();
+        }
+        let is_later =
+            |child: &Id<PathNode>| after.is_none_or(|after| self.segment(*child) > after);
+        let mut found: Vec<_> = self.children(node).filter(is_later).collect();
+        found.sort_by(|one, two| self.segment(*one).cmp(self.segment(*two)));
+        found.truncate(most);
+        found
+    }
+
+    pub(crate) fn has_children(&self, node: Id<PathNode>) -> bool {
+        self.nodes[node].first_child.is_some()
     }
 
     /// Returns whether a node has no claims and no waiters.

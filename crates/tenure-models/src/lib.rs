@@ -27,6 +27,7 @@
 pub mod bootstrap;
 pub mod explore;
 pub mod fanout;
+pub mod hosted;
 pub mod machine;
 pub mod policy;
 pub mod raft;

@@ -49,6 +49,12 @@ pub struct Limits {
     pub log_bytes: usize,
     /// Entries that stay in memory for slow followers after a cut.
     pub log_kept: usize,
+    /// Bytes of one write batch, at most [`MAX_BATCH_BYTES`](crate::MAX_BATCH_BYTES). Only its last entry
+    /// and the hard state before that may exceed it.
+    pub batch_bytes: usize,
+    /// Memory for the history of all groups of this node, in bytes (E22: History). Zero switches it
+    /// off.
+    pub history_bytes: usize,
     /// Limits of a space; part of its replicated state, so the same on every node.
     pub space: SpaceLimits,
 }
@@ -61,6 +67,8 @@ impl Default for Limits {
             log_entries: 10_000,
             log_bytes: 2 * 1024 * 1024,
             log_kept: 1_000,
+            batch_bytes: crate::MAX_BATCH_BYTES,
+            history_bytes: 0,
             space: SpaceLimits::default(),
         }
     }

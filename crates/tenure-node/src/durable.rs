@@ -15,7 +15,11 @@ mod suspects;
 
 use std::collections::BTreeSet;
 
-use crate::{Base, Entry, GroupId, LogWrite, Mark, Snapshot, WriteBatch};
+use tenure_core::codec::DecodeError;
+
+use crate::{
+    Base, Entry, GroupId, HardState, LogWrite, Mark, Membership, ReplicaId, Snapshot, WriteBatch,
+};
 use tenure_log::{
     Disk, FileLog, Limit, Log as _, LogError, SnapshotError, SnapshotId, Snapshots, SyncTicket,
     TooLong,
@@ -218,6 +222,54 @@ pub fn save<D: Disk>(snapshots: &Snapshots<D>, snapshot: &Snapshot) -> Result<()
     file.write(&snapshot.data)?;
     file.commit()?;
     Ok(())
+}
+
+/// Writes the state of a group for a cluster that goes on from it with one voter: every number that
+/// the state gives out is raised by `lift` ([`crate::lift`]). `index` is that of the last entry in
+/// the state.
+pub fn write_restored<D: Disk>(
+    log: &mut FileLog<D>,
+    snapshots: &Snapshots<D>,
+    voter: ReplicaId,
+    group: GroupId,
+    index: u64,
+    state: &[u8],
+    lift: u64,
+) -> Result<(), RestoreError> {
+    let membership = Membership {
+        voters: vec![voter],
+        ..Membership::default()
+    };
+    // At least 1: a state without entries after it needs a snapshot, also that of a new group at index
+    // 0.
+    let index = index + 1;
+    let data = crate::lift(state, lift)?;
+    let snapshot = Snapshot { group, index, data };
+    save(snapshots, &snapshot).map_err(WriteError::from)?;
+    let hard_state = HardState {
+        term: 1,
+        commit: index,
+        ..HardState::default()
+    };
+    let id = u64::from(group.0);
+    let mut batch = tenure_log::Batch::new();
+    batch
+        .snapshot_installed(id, index, 1, &membership.to_bytes())
+        .and_then(|()| batch.state(id, &hard_state.to_bytes()))
+        .map_err(WriteError::from)?;
+    log.append(&mut batch).map_err(WriteError::from)?;
+    Ok(())
+}
+
+/// Why a group cannot be restored.
+#[derive(Debug, thiserror::Error)]
+pub enum RestoreError {
+    /// The state cannot be read, or its numbers cannot be raised so far.
+    #[error(transparent)]
+    State(#[from] DecodeError),
+    /// It cannot be written.
+    #[error(transparent)]
+    Write(#[from] WriteError),
 }
 
 fn snapshot_id(group: GroupId, index: u64) -> SnapshotId {

@@ -21,7 +21,7 @@ use tenure_core::event::{Event, LockChange};
 use tenure_core::outcome::Outcome;
 use tenure_core::path::Namespace;
 use tenure_core::space::{Effects, RULES};
-use tenure_core::value::Stamp;
+use tenure_core::value::{OwnerId, Stamp};
 
 use crate::batch::{EntryDecoder, ProposalBatch, ProposedCommands};
 use crate::consensus::{
@@ -940,6 +940,19 @@ impl Group {
         self.step_down(turn);
         while !self.proposed.is_empty() {
             self.resolve_front(ProposalFate::Unknown, turn);
+        }
+    }
+
+    /// Returns the remaining time of a lease, if this node leads the group.
+    pub(crate) fn lease_left(
+        &self,
+        namespace: &Namespace,
+        owner: &OwnerId,
+        now_ms: u64,
+    ) -> Option<u64> {
+        match &self.lead {
+            Leadership::Leading(leading) => leading.left(&self.machine, namespace, owner, now_ms),
+            Leadership::Not | Leadership::Waiting { .. } => None,
         }
     }
 

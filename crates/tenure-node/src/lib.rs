@@ -92,8 +92,9 @@ pub use inspect::{LogView, LoggedCommand, ReplicaStanding, read_entry};
 pub use node::{GroupStatus, MAX_BATCH_BYTES, Node, Status};
 pub use recovery::{RecoveredBytes, Recovery, RecoveryError};
 pub use request::{
-    AcquireAnswer, AcquireRequest, Answer, AssertAnswer, ClientRequest, Deadlock, EffectCertainty,
-    ExplainAnswer, Failure, ReleaseRequest, RenewAnswer, WaitEdge,
+    AcquireAnswer, AcquireRequest, Answer, AssertAnswer, BrowseAnswer, BrowseQuery, BrowseResult,
+    ClientRequest, Deadlock, EffectCertainty, ExplainAnswer, Failure, ReleaseRequest, RenewAnswer,
+    WaitEdge,
 };
 
 pub use snapshot::{SnapshotImage, lift};

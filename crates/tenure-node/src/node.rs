@@ -194,8 +194,15 @@ impl Node {
 
     pub(crate) fn decode_state(&self, id: GroupId, bytes: &[u8]) -> Option<StateMachine> {
         let mut machine = snapshot::decode(bytes, &self.machine_init(id), self.hash_seed()).ok()?;
-        machine.number_events(self.channel(id));
+        self.prepare(id, &mut machine);
         Some(machine)
+    }
+
+    /// Sets what a machine does not have from its state.
+    fn prepare(&self, id: GroupId, machine: &mut StateMachine) {
+        machine.number_events(self.channel(id));
+        let groups = self.config.cluster.group_count.max(1) as usize;
+        machine.keep_history(self.config.limits.history_bytes / groups, self.turn.wall);
     }
 
     /// Returns the event ids of a group (R121: event ids).
@@ -215,7 +222,7 @@ impl Node {
         mut machine: StateMachine,
         first: impl FnOnce(&mut Replica),
     ) {
-        machine.number_events(self.channel(id));
+        self.prepare(id, &mut machine);
         let random = self.random.split_for(u64::from(id.0));
         let me = self.me.numbered(found.hard_state.replica);
         let mut replica = found.open(me, random);
@@ -555,7 +562,7 @@ impl Node {
         let snapshots = std::mem::take(&mut self.installs);
         let now_ms = self.clock.now_ms();
         let mut before = 0;
-        for part in batch_split::cut(records, snapshots) {
+        for part in batch_split::cut(records, snapshots, self.config.limits.batch_bytes) {
             self.last_mark = Mark(self.last_mark.0 + 1);
             before += part.taken;
             let done = numbers.partition_point(|(end, _)| *end <= before);

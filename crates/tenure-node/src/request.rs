@@ -11,7 +11,8 @@ use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{
-    Explanation, FenceCheck, HeldLock, HoldView, Inspection, OwnerLocks, WaiterView,
+    ChildPage, Explanation, FenceCheck, HeldLock, HistoryPage, HoldView, Inspection, OwnerLocks,
+    WaitPage, WaiterView,
 };
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
@@ -198,6 +199,8 @@ pub enum ClientRequest {
         /// For a write, the fence it must still have.
         fence: Option<Fence>,
     },
+    /// Lists for people, from all groups (E20–E22).
+    Browse(BrowseQuery),
     /// Reads the access control table.
     ReadAuth,
     /// Changes the access control table. Answered when every reachable node uses the new one.
@@ -319,6 +322,8 @@ pub enum Answer {
     Explain(Box<ExplainAnswer>),
     /// To Break.
     Break(Box<BreakOutcome>),
+    /// To a list.
+    Browse(Box<BrowseAnswer>),
     /// To a read of the access control table.
     Auth(Box<AuthTable>),
     /// To a change of the access control table.
@@ -328,6 +333,54 @@ pub enum Answer {
         /// The nodes that have not confirmed that they use it.
         unconfirmed: Vec<NodeId>,
     },
+}
+
+/// A list for people. Each page is limited.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BrowseQuery {
+    /// The children of a prefix, in byte order (E20: list children).
+    Children {
+        /// The prefix; `None` lists the handlers.
+        prefix: Option<Namespace>,
+        /// Only children after this name.
+        after: Option<String>,
+        /// The maximum number of children.
+        page: u32,
+    },
+    /// The waiters that have waited longest (E21: list waits).
+    Waits {
+        /// The maximum number of waiters.
+        page: u32,
+    },
+    /// The newest changes (E22: History).
+    History {
+        /// Changes at this path and below; `None` for all.
+        prefix: Option<Namespace>,
+        /// Only changes from this wall time on, in Unix milliseconds.
+        since: u64,
+        /// The maximum number of changes.
+        page: u32,
+    },
+}
+
+/// The result of a [`BrowseQuery`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum BrowseResult {
+    /// Children of a prefix.
+    Children(ChildPage),
+    /// Waiters, the one that has waited longest first.
+    Waits(WaitPage),
+    /// Changes, oldest first.
+    History(HistoryPage),
+}
+
+/// The answer to [`ClientRequest::Browse`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrowseAnswer {
+    /// The list.
+    pub result: BrowseResult,
+    /// Groups that no leader answered for: what they contain is not in the list.
+    pub missing_groups: u32,
 }
 
 /// The result of an acquire.

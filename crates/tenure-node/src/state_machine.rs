@@ -73,6 +73,13 @@ impl StateMachine {
         }
     }
 
+    /// Keeps the recent changes of holds and waiters (E22: History).
+    pub(crate) fn keep_history(&mut self, bytes: usize, wall: u64) {
+        if let StateMachine::Space(space) = self {
+            space.keep_history(bytes, wall);
+        }
+    }
+
     pub(crate) fn space(&self) -> Option<&Space> {
         match self {
             StateMachine::Space(space) => Some(space),

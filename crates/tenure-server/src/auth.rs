@@ -15,6 +15,7 @@ mod authorization;
 mod caller;
 mod root_key;
 mod service;
+mod session;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -30,6 +31,7 @@ pub(crate) use authorization::{judge, judge_owner, judge_watch, service_verb};
 pub(crate) use caller::{Caller, LiveCaller};
 pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
+pub(crate) use session::{HEADER as SESSION_HEADER, Sessions};
 
 use crate::audit_log::AuditLog;
 use crate::config::{LoopbackAccess, RemoteAnonymous, TransportConfig};
@@ -84,6 +86,10 @@ impl Origin {
         }
     }
 }
+
+/// The caller of a session of the console, as an extension of a request.
+#[derive(Clone)]
+pub(crate) struct SessionCaller(pub(crate) Caller);
 
 /// What a caller has proven.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]

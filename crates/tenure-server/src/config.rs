@@ -76,6 +76,8 @@ pub struct NodeConfig {
     pub fixed: FixedConfig,
     /// Maximum number of waiting commands per group (R151 backpressure per group).
     pub max_inflight_per_group: u64,
+    /// Memory for the history of holds and waits, in MiB; 0 switches it off.
+    pub history_mb: u64,
 }
 
 /// Settings that are fixed when a cluster is created (R161).
@@ -418,6 +420,7 @@ impl Config {
             // A mistake is recorded already, so this value is never used.
             id: id.unwrap_or(1),
             fixed,
+            history_mb: w.number("history_mb", 32, 0..=65_536),
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
         };
 
@@ -817,5 +820,7 @@ fn is_host_port(text: &str) -> bool {
     })
 }
 
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

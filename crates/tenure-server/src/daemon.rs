@@ -20,6 +20,7 @@ use crate::auth;
 use crate::config::{self, Config, SyncConfig};
 use crate::listeners::{Listeners, ServingTransport};
 use crate::peer_config;
+use crate::service_manager;
 use crate::telemetry::Telemetry;
 use crate::telemetry::otlp::Signals;
 use crate::transport::tls::TlsError;
@@ -113,6 +114,8 @@ impl Daemon {
             data_dir,
             stopped.clone(),
         )));
+        let watchdog = service_manager::watchdog(node.handle().clone(), stopped.clone());
+        running.push(Box::pin(watchdog));
         if let Some(pusher) = signals.pusher {
             running.push(Box::pin(pusher.run(telemetry.clone(), stopped)));
         }
@@ -136,12 +139,14 @@ impl Daemon {
         for transport in self.transports {
             tasks.spawn(transport);
         }
+        service_manager::ready();
         let handle = self.node.handle().clone();
         let ended = tokio::select! {
             () = shutdown => Ok(()),
             why = handle.ended() => Err(DaemonError::Stopped(why)),
         };
         tracing::info!("stopping");
+        service_manager::stopping();
         let _ = self.stop.send(true);
         // If the node has stopped, every call fails at once, so this does not take long.
         while tasks.join_next().await.is_some() {}
@@ -163,6 +168,7 @@ async fn joined_node(config: &Config) -> Result<RunningNode, DaemonError> {
     loop {
         let node = start_node(config)?;
         if node.origin() == DataOrigin::Joins {
+            service_manager::status("waits for its cluster");
             tracing::info!(
                 "this node waits for its cluster; to create a cluster, run once on one node: \
                  tenure cluster init --data-dir {}",
@@ -227,6 +233,7 @@ fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
             group_inflight: entries(config.node.max_inflight_per_group),
             log_entries: entries(config.disk.snapshot_entries),
             log_kept: entries(config.disk.kept_entries),
+            history_bytes: entries(config.node.history_mb << 20),
             ..Limits::default()
         },
         peers: peer_config::options(config)?,

@@ -19,6 +19,7 @@ use crate::status::{Code, Failure};
 
 pub(crate) mod acquire;
 pub(crate) mod admin_release;
+pub(crate) mod browse;
 pub(crate) mod deadlock;
 pub(crate) mod explain;
 pub(crate) mod fence;

@@ -18,10 +18,14 @@ use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 
 use crate::audit_log::AuditLog;
-use crate::auth::{AccessControl, AuthService};
-use crate::config::{Config, FixedConfig, PlaintextConsent, RemoteAnonymous, TransportConfig};
+use crate::auth::{AccessControl, AuthService, Sessions};
+use crate::config::{
+    Config, FixedConfig, PlaintextConsent, RemoteAnonymous, Secret, TransportConfig,
+};
+use crate::console::{self, Console, Operators};
 use crate::daemon::DaemonError;
 use crate::events::EventHub;
+use crate::service_manager;
 use crate::telemetry::{self, Telemetry};
 use crate::transport::admin::AdminService;
 use crate::transport::admission::Admission;
@@ -84,6 +88,8 @@ pub(crate) type ServingTransport = Pin<Box<dyn Future<Output = ()> + Send>>;
 pub(crate) struct Listeners<'a> {
     config: &'a TransportConfig,
     data_dir: &'a Path,
+    /// The token that all nodes of the cluster have.
+    cluster_token: Option<&'a str>,
     tls: Arc<ServerTls>,
     connections: ConnectionLimits,
     fixed: &'a FixedConfig,
@@ -128,6 +134,7 @@ impl<'a> Listeners<'a> {
         Ok(Listeners {
             config: transports,
             data_dir: &config.disk.data_dir,
+            cluster_token: config.cluster.token.as_ref().map(Secret::reveal),
             tls: Arc::new(tls),
             connections: ConnectionLimits::of_this_process(),
             fixed: &config.node.fixed,
@@ -220,7 +227,13 @@ impl<'a> Listeners<'a> {
         let listener = bind("web_listen", asked).await?;
         let tcp = local(&listener, asked);
         let hosts = HostNames::new(tcp, &self.config.web_hosts);
-        let routes = hosts.wrap(auth::wrap(&self.access, self.web_routes()));
+        let sessions = Sessions::new(self.access.clone(), self.cluster_token);
+        let routes = console::wrap(&sessions, auth::wrap(&self.access, self.web_routes()));
+        let public = console::public_router(Console {
+            node: self.node.clone(),
+            sessions,
+        });
+        let routes = hosts.wrap(routes.merge(public));
         let connections = Arc::new(Semaphore::new(self.connections.web));
         let quic = self.open_quic(&connections, &routes)?;
         let listen_endpoint = TcpListenerConfig {
@@ -320,6 +333,10 @@ impl<'a> Listeners<'a> {
         sse::router(sse)
             .merge(json::router(facade))
             .merge(openapi::router())
+            .merge(console::operate_router(Operators {
+                cluster: Arc::new(AdminService::new(self.node.clone(), self.fixed)),
+                auth: Arc::new(AuthService::new(self.node.clone(), self.timeout)),
+            }))
             .merge(telemetry::router(self.telemetry.clone()))
     }
 }
@@ -337,6 +354,14 @@ fn certificate_names(config: &TransportConfig) -> Vec<String> {
 }
 
 async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, DaemonError> {
+    let failed = |source| DaemonError::Listen {
+        key,
+        address,
+        source,
+    };
+    if let Some(socket) = service_manager::inherited(key, address).map_err(failed)? {
+        return TcpListener::from_std(socket).map_err(failed);
+    }
     let socket = if address.is_ipv4() {
         tokio::net::TcpSocket::new_v4()
     } else {
@@ -349,11 +374,7 @@ async fn bind(key: &'static str, address: SocketAddr) -> Result<TcpListener, Dae
         // failed.
         socket.listen(4096)
     });
-    bound.map_err(|source| DaemonError::Listen {
-        key,
-        address,
-        source,
-    })
+    bound.map_err(failed)
 }
 
 /// Returns the bound address; it has the real port if 0 was requested.

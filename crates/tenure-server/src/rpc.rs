@@ -27,8 +27,8 @@ use tenure_wire::v1::session_response::Result as OpResult;
 use crate::audit::{Audit, AuditRecord};
 use crate::auth::{self, Caller};
 use crate::handlers::{
-    HEALTH_TIMEOUT, acquire, admin_release, deadlock, done, explain, fence, inspect, internal,
-    policy, release, renew,
+    HEALTH_TIMEOUT, acquire, admin_release, browse, deadlock, done, explain, fence, inspect,
+    internal, policy, release, renew,
 };
 use crate::status::Failure;
 use crate::transport::framing;
@@ -75,8 +75,8 @@ pub(crate) type Checked = Result<ValidCall, Failure>;
 /// The parts of a request that are needed again when the node has answered.
 #[derive(Debug, Default)]
 pub(crate) struct Facts {
-    /// The caller, who sees only what it may observe. `None` only in calls that have no answer yet.
-    pub(crate) caller: Option<Caller>,
+    /// The prefix of a list, and whether only exactly it is wanted. Boxed as `audit` is.
+    pub(crate) list: Option<Box<(String, bool)>>,
     /// Whether the client knows the mode READ_TREE (E6 shared lock on a subtree).
     pub(crate) read_tree: bool,
     /// Boxed because few calls are audited, and every call in flight has room for it.
@@ -87,16 +87,17 @@ pub(crate) struct Facts {
 pub(crate) struct Outcome<'a> {
     pub(crate) answer: Result<Answer, Failure>,
     pub(crate) facts: Facts,
+    /// Who gets the answer: it shows only what this caller may observe. Borrowed, because all
+    /// connections of a principal share one counter of references, and counting it for every call
+    /// costs the processors more than all of the permission check.
+    pub(crate) caller: &'a Caller,
     pub(crate) node: &'a Handle,
 }
 
-impl Outcome<'_> {
+impl<'a> Outcome<'a> {
     /// Splits the answer from the caller that gets it.
-    pub(crate) fn open(self) -> Result<(Answer, Caller), Failure> {
-        let answer = self.answer?;
-        let caller = self.facts.caller;
-        let caller = caller.ok_or_else(|| internal(&"a call without a caller"))?;
-        Ok((answer, caller))
+    pub(crate) fn open(self) -> Result<(Answer, &'a Caller), Failure> {
+        Ok((self.answer?, self.caller))
     }
 }
 
@@ -170,7 +171,6 @@ fn check<M, A: Into<ValidCall>>(
         }
         return Err(denied);
     }
-    asked.facts.caller = Some(caller.clone());
     Ok(asked)
 }
 
@@ -189,6 +189,23 @@ fn finish<M>(
 
 fn to_json(message: &impl Serialize) -> Result<Vec<u8>, Failure> {
     serde_json::to_vec(message).map_err(|error| internal(&error))
+}
+
+/// A message of a session, whose large variants are in a box.
+trait Unboxed<M> {
+    fn unboxed(self) -> M;
+}
+
+impl<M> Unboxed<M> for M {
+    fn unboxed(self) -> M {
+        self
+    }
+}
+
+impl<M> Unboxed<M> for Box<M> {
+    fn unboxed(self) -> M {
+        *self
+    }
 }
 
 macro_rules! rpcs {
@@ -242,7 +259,9 @@ macro_rules! rpcs {
             match op {
                 $($($(Op::$op(message) => (
                     Rpc::$name,
-                    check(caller, Verb::$verb, Audit::$audit, $parse, message),
+                    check::<v1::$request, _>(
+                        caller, Verb::$verb, Audit::$audit, $parse, message.unboxed(),
+                    ),
                 ),)?)?)+
             }
         }
@@ -250,7 +269,9 @@ macro_rules! rpcs {
         /// Makes the result of an operation of a session.
         pub(crate) fn respond_operation(rpc: Rpc, outcome: Outcome<'_>) -> Result<OpResult, Failure> {
             match rpc {
-                $($($(Rpc::$name => finish($respond, outcome).map(OpResult::$op),)?)?)+
+                $($($(Rpc::$name => {
+                    finish($respond, outcome).map(|message: v1::$response| OpResult::$op(message.into()))
+                })?)?)+
                 _ => Err(internal(&"no operation of a session")),
             }
         }
@@ -337,6 +358,12 @@ rpcs! {
     Session Observe;
     ListNamespacePolicies Observe "/v1/listNamespacePolicies" Reads Long No
         ListNamespacePoliciesRequest policy::list => ListNamespacePoliciesResponse policy::listed;
+    ListChildren Observe "/v1/listChildren" Reads Long No
+        ListChildrenRequest browse::children => ListChildrenResponse browse::children_listed;
+    ListWaits Observe "/v1/listWaits" Reads Long No
+        ListWaitsRequest browse::waits => ListWaitsResponse browse::waits_listed;
+    History Observe "/v1/history" Reads Long No
+        HistoryRequest browse::history => HistoryResponse browse::history_listed;
 }
 
 impl Rpc {

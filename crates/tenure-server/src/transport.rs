@@ -16,6 +16,7 @@ pub mod h3;
 pub(crate) mod health;
 mod inline_executor;
 pub mod json;
+mod json_names;
 pub(crate) mod memory_budget;
 pub mod openapi;
 mod preface_timeout;

@@ -83,7 +83,7 @@ impl Simulator {
             self.checkers.count("pulse");
             if waited > bound {
                 let what = format!(
-                    "{}: nothing was decided for {} ms, though the seats {able:?} of {} are healthy",
+                    "{}: nothing was decided for {} ms, though the node slots {able:?} of {} are healthy",
                     PLACES[place],
                     waited / 1_000,
                     self.node_slots.len()

@@ -22,6 +22,9 @@ use crate::time::{MILLISECOND, SECOND, SimTime};
 const SETTLE: SimTime = 30 * SECOND;
 /// Within this time without faults the lock clients must get locks.
 const PROGRESS: SimTime = 40 * SECOND;
+/// A membership change of every group takes at most this long without faults: the operator acts every
+/// few seconds, and a change has up to three steps.
+const MEMBERSHIPS: SimTime = 60 * SECOND;
 /// For this long leaderships are transferred in the convergence phase.
 const STIRRED: SimTime = 30 * SECOND;
 /// Interval between two inspections of what dead owners still hold.
@@ -45,6 +48,7 @@ impl Simulator {
         }
         self.checkers.see(self.now, &Fact::ConvergencePhase);
         self.progress()?;
+        self.memberships_change()?;
         self.leaders_change()?;
         self.the_dead_are_gone()?;
         self.everything_is_free()?;
@@ -103,12 +107,59 @@ impl Simulator {
             return Err(self.objection(
                 "liveness",
                 format!(
-                    "{lockers} clients got {grants} locks in {} s of calm",
+                    "{lockers} clients got {grants} locks in {} s without faults",
                     PROGRESS / SECOND
                 ),
             ));
         }
         Ok(())
+    }
+
+    /// Every leader makes the membership changes that the operator wants, there and back.
+    fn memberships_change(&mut self) -> Result<(), Violation> {
+        self.memberships_are_as_wanted()?;
+        for group in 0..self.operator.wanted.len() {
+            self.operator.replace_one(group, self.plan.nodes);
+        }
+        self.memberships_are_as_wanted()?;
+        self.operator.restore();
+        self.memberships_are_as_wanted()
+    }
+
+    /// Waits until every group has exactly the wanted voters.
+    fn memberships_are_as_wanted(&mut self) -> Result<(), Violation> {
+        let end = self.now + MEMBERSHIPS;
+        let mut last = None;
+        while self.now < end {
+            let groups = (0..self.operator.wanted.len()).map(|at| u32::try_from(at).unwrap_or(0));
+            last = groups.map(GroupId).find(|group| !self.is_as_wanted(*group));
+            if last.is_none() {
+                self.checkers.count("membership");
+                return Ok(());
+            }
+            self.run_until(self.now + SECOND)?;
+        }
+        let what = format!(
+            "{last:?} has other voters than the operator wants, {} s after it asked for them",
+            MEMBERSHIPS / SECOND
+        );
+        Err(self.objection("membership", what))
+    }
+
+    fn is_as_wanted(&self, group: GroupId) -> bool {
+        let Some((_, membership)) = self.leader(group) else {
+            return false;
+        };
+        let wanted = &self.operator.wanted[group.0 as usize];
+        let voters = membership.voters.iter();
+        let slots = voters.filter(|voter| {
+            let at = voter.node.number() as usize - 1;
+            wanted.contains(&at) && self.node_slots[at].member.shares_disk(**voter)
+        });
+        !membership.is_joint()
+            && membership.learners.is_empty()
+            && membership.voters.len() == wanted.len()
+            && slots.count() == wanted.len()
     }
 
     /// Leadership transfers with a slow link between two nodes. The checkers must report nothing.
@@ -231,7 +282,10 @@ impl Simulator {
                 deadlock: Deadlock::Ignore,
             };
             let answer = self.probe(ClientRequest::Acquire(request))?;
-            let known = self.checkers.highest(&path(text));
+            let known = self
+                .checkers
+                .highest(&path(text))
+                .max(self.highest_before(text));
             match answer {
                 Answer::Acquire(AcquireAnswer::Granted {
                     fence: Some(fence), ..
@@ -245,6 +299,20 @@ impl Simulator {
             // The probe's lease of 1 s ends before the next path, which may overlap with this one.
             self.run_until(self.now + 3 * SECOND)?;
         }
+        Ok(())
+    }
+
+    /// The cluster that an operator restores from states of different moments, and what it knows of
+    /// the old one: no fence may repeat, no region may stay frozen, no owner may hold its paths longer
+    /// than a lease.
+    pub(crate) fn live_restored(&mut self) -> Result<(), Violation> {
+        self.heal();
+        self.run_until(self.now + SETTLE)?;
+        self.the_dead_are_gone()?;
+        self.everything_is_free()?;
+        self.memberships_are_as_wanted()?;
+        self.replicas_agree()?;
+        self.checkers.count("restored");
         Ok(())
     }
 
@@ -273,22 +341,22 @@ impl Simulator {
                 let node = self.node_slots[*node_slot]
                     .node
                     .as_ref()
-                    .ok_or(format!("seat {node_slot} is down"))?;
+                    .ok_or(format!("node slot {node_slot} is down"))?;
                 let (index, state) = node
                     .state_of(group)
-                    .ok_or(format!("seat {node_slot} has no {group}"))?;
+                    .ok_or(format!("node slot {node_slot} has no {group}"))?;
                 match states.get(&group) {
                     None => {
                         states.insert(group, (index, state.to_vec()));
                     }
                     Some((first, _)) if *first != index => {
                         return Err(format!(
-                            "{group}: seat {node_slot} is at {index}, another at {first}"
+                            "{group}: node slot {node_slot} is at {index}, another at {first}"
                         ));
                     }
                     Some((_, first)) if *first != state => {
                         return Err(format!(
-                            "{group}: the state of seat {node_slot} differs at {index}"
+                            "{group}: the state of node slot {node_slot} differs at {index}"
                         ));
                     }
                     Some(_) => {}
@@ -313,7 +381,7 @@ impl Simulator {
                 };
                 if !membership.everybody().contains(&group.member) {
                     return Err(format!(
-                        "seat {node_slot} has a replica of {id}: it was removed"
+                        "node slot {node_slot} has a replica of {id}: it was removed"
                     ));
                 }
             }
@@ -350,7 +418,7 @@ impl Simulator {
         }
         Err(self.objection(
             "liveness",
-            format!("no answer in the calm to {request:?}; last: {last:?}"),
+            format!("no answer without faults to {request:?}; last: {last:?}"),
         ))
     }
 

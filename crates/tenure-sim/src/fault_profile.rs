@@ -123,6 +123,15 @@ impl FaultProfile {
         )
     }
 
+    /// Whether the cluster is restored from a backup after the run. The profiles in which paths move
+    /// between groups: a backup may contain a half-finished move.
+    pub(crate) fn is_restored(self) -> bool {
+        matches!(
+            self,
+            FaultProfile::Founder | FaultProfile::Moves | FaultProfile::Repeats
+        )
+    }
+
     /// Returns the name on the command line.
     pub fn name(self) -> &'static str {
         match self {

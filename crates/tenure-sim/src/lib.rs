@@ -163,7 +163,7 @@ fn run_once(seed: u64, options: Options) -> RunReport {
     );
     let nodes = plan.nodes;
     let mut sim = Simulator::new(plan, random, Trace::new(options.printing));
-    let violation = sim.live().err();
+    let violation = sim.live().and_then(|()| sim.restore()).err();
     if violation.is_some() {
         sim.show();
     }

@@ -6,7 +6,7 @@
 //!   cargo sim -- --seeds N               N new seeds
 //!   cargo sim -- --hours H               new seeds until H virtual hours have passed
 //!   cargo sim -- --first SEED            count up from this seed instead of a new one
-//!   cargo sim -- --search S              stop at the first violation, or after S seconds
+//!   cargo sim -- --search N              seeds 1 to N until the first violation
 //!   cargo sim -- --planted-bugs [NAME]   all planted bugs, or one: does a checker find it?
 //!
 //!   with any of these:
@@ -18,13 +18,13 @@
 #![allow(clippy::print_stdout, reason = "a command prints")]
 #![allow(
     clippy::disallowed_types,
-    reason = "only this file knows real time, to pick seeds and to stop"
+    reason = "only this file knows real time, to pick seeds"
 )]
 
 use std::ops::ControlFlow;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::SystemTime;
 
 use tenure_sim::{
     ContractViolation, Counts, FaultProfile, Options, Printing, RareEvent, RunReport, fault_kinds,
@@ -78,8 +78,10 @@ fn wanted(words: impl Iterator<Item = String>) -> Result<RunOptions, String> {
             "--fault-profile" => {
                 let name = words.next().unwrap_or_default();
                 let fault_profile = FaultProfile::called(&name);
-                wanted.fault_profile =
-                    Some(fault_profile.ok_or_else(|| format!("no weather is `{name}`"))?);
+                wanted.fault_profile = Some(
+                    fault_profile
+                        .ok_or_else(|| format!("no fault profile has the name `{name}`"))?,
+                );
             }
             "--json" => wanted.json = true,
             "--planted-bugs" => {
@@ -131,11 +133,8 @@ fn go(wanted: &RunOptions) -> ExitCode {
             }
         };
     }
-    if let Some(seconds) = wanted.search {
-        println!(
-            "{}",
-            search(options, Duration::from_secs(seconds), wanted.first)
-        );
+    if let Some(seeds) = wanted.search {
+        println!("{}", search(options, seeds));
         return ExitCode::SUCCESS;
     }
     many(wanted, options)
@@ -253,41 +252,29 @@ fn tell(total: &Counts, runs: u64, failed: u64, json: bool) {
     }
 }
 
-/// Runs seeds until a violation is found or the time is over. The seed `first` is tried first, then
-/// 1, 2, 3 and so on.
-fn search(options: Options, patience: Duration, first: Option<u64>) -> String {
-    let end = Instant::now() + patience;
+/// Runs the seeds 1 to `seeds` until a violation is found. One after the other: the result is the same
+/// each time.
+fn search(options: Options, seeds: u64) -> String {
     let mut tried = 0;
     let mut verdict = None;
     // A panic counts as a violation. The panic messages would clutter the table of results.
     std::panic::set_hook(Box::new(|_| {}));
-    run_all(
-        first.into_iter().chain(1..),
-        threads(),
-        options,
-        |report: RunReport| {
-            tried += 1;
-            if let Some(violation) = report.violation {
-                let what = violation.what.replace('\n', " ");
-                let what: String = what.chars().take(90).collect();
-                verdict = Some(format!(
-                    "caught by {:<13} after {tried:>4} seeds, seed {}: {what}",
-                    violation.checker, report.seed
-                ));
-                return ControlFlow::Break(());
-            }
-            if Instant::now() >= end {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
-            }
-        },
-    );
+    run_all(1..=seeds, 1, options, |report: RunReport| {
+        tried += 1;
+        let Some(violation) = report.violation else {
+            return ControlFlow::Continue(());
+        };
+        let what = violation.what.replace('\n', " ");
+        let what: String = what.chars().take(90).collect();
+        verdict = Some(format!(
+            "caught by {:<13} after {tried:>3} seeds: {what}",
+            violation.checker
+        ));
+        ControlFlow::Break(())
+    });
     let _ = std::panic::take_hook();
     verdict.unwrap_or_else(|| format!("NOT CAUGHT in {tried} seeds"))
 }
-
-const SEARCH_LIMIT: Duration = Duration::from_secs(300);
 
 fn visit(only: &str, options: Options) -> ExitCode {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
@@ -311,14 +298,13 @@ fn visit(only: &str, options: Options) -> ExitCode {
                     fault_profile: bug.fault_profile,
                     ..options
                 },
-                SEARCH_LIMIT,
-                bug.seed,
+                bug.within(),
             )),
             None => workshop
                 .get_or_insert_with(|| planted_bugs::BuildCopy::open(&root, &bugs))
                 .as_ref()
                 .map_err(Clone::clone)
-                .and_then(|workshop| workshop.show(bug, SEARCH_LIMIT.as_secs())),
+                .and_then(|workshop| workshop.show(bug)),
         };
         let said = said.unwrap_or_else(|what| format!("BROKEN: {what}"));
         missed += u64::from(!said.starts_with("caught"));

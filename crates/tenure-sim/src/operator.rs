@@ -94,6 +94,23 @@ impl Operator {
         }
     }
 
+    /// Replaces one replica of a group by one on another node. Removes it if there is no other node, and
+    /// two or more remain.
+    pub(crate) fn replace_one(&mut self, group: usize, nodes: usize) {
+        let wanted = &mut self.wanted[group];
+        let spare: Vec<usize> = (0..nodes).filter(|at| !wanted.contains(at)).collect();
+        if spare.is_empty() && wanted.len() < 3 {
+            return;
+        }
+        let at = self.random.index(wanted.len());
+        if let Some(gone) = wanted.iter().nth(at).copied() {
+            wanted.remove(&gone);
+        }
+        if !spare.is_empty() {
+            wanted.insert(spare[self.random.index(spare.len())]);
+        }
+    }
+
     pub(crate) fn change_id(&mut self) -> RequestId {
         self.next_change += 1;
         RequestId(u64::MAX / 2 + self.next_change)
@@ -198,7 +215,7 @@ impl Simulator {
             self.trace.say(
                 self.now,
                 format_args!("operator"),
-                format_args!("{group}: {steps:?} at seat {leader}"),
+                format_args!("{group}: {steps:?} at node slot {leader}"),
             );
             let change = MembershipChange { steps };
             self.input(leader, Input::Change { id, group, change });

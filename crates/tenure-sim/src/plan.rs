@@ -38,9 +38,22 @@ pub(crate) struct RunPlan {
     /// Per mille of frames between nodes that arrive up to two minutes late.
     pub(crate) late: u64,
     pub(crate) contract_violation: Option<ContractViolation>,
+    /// Whether this is the cluster that was restored after another run: without clients and faults.
+    pub(crate) restored: bool,
 }
 
 impl RunPlan {
+    /// Returns the plan of a cluster that is restored after this one is lost. One node has the states;
+    /// the others join.
+    pub(crate) fn restored(&self) -> RunPlan {
+        RunPlan {
+            fault_profile: FaultProfile::Founder,
+            faults: Vec::new(),
+            restored: true,
+            ..self.clone()
+        }
+    }
+
     /// Derives the plan: a random mix, then the changes that the fault profile makes to it.
     pub(crate) fn of(
         random: &mut SimRng,
@@ -153,8 +166,9 @@ impl RunPlan {
         self.nodes = 5;
         self.replicas = 3;
         self.faults.retain(|_| random.chance(300));
-        let kind = FaultKind::Returning;
-        self.faults.push((kind, kind.mean_pause()));
+        for kind in [FaultKind::Returning, FaultKind::LostChange] {
+            self.faults.push((kind, kind.mean_pause()));
+        }
     }
 
     /// [`FaultProfile::Combo`]: several faults at the same time, all the time.
@@ -192,6 +206,8 @@ impl RunPlan {
             events: random.pick(&[2, 64]),
             batch: batch(self.limits.group_inflight),
         };
+        // Nearly every step needs several batches.
+        self.limits.batch_bytes = random.pick(&[300, 1_000, 4_000]);
         // A renewal that concerns all groups meets groups that are busy.
         self.habits.wide = 300;
         self.faults.push((FaultKind::CutLogs, SECOND));
@@ -235,7 +251,15 @@ impl RunPlan {
         self.faults.push((FaultKind::SlowLink, 8 * SECOND));
         self.faults.push((FaultKind::Reconnect, 8 * SECOND));
         self.faults.push((FaultKind::Pause, 8 * SECOND));
-        self.cluster.group_count = random.pick(&[1, 2, 3]);
+        // One attempt waits in a connection while another one is answered.
+        let often = random.pick(&[1, 3]) * SECOND;
+        self.faults.push((FaultKind::HungLane, often));
+        self.cluster.group_count = random.pick(&[1, 3, 5]);
+        if random.chance(500) {
+            // Nodes without a replica of the system group learn of policy changes late.
+            self.nodes = 5;
+            self.replicas = 3;
+        }
         self.clients = 2;
         self.habits = ClientHabits {
             repeaters: 5,
@@ -378,6 +402,7 @@ impl RunPlan {
             client_loss: random.pick(&[0, 5, 30, 100]),
             late: 0,
             contract_violation,
+            restored: false,
         }
     }
 

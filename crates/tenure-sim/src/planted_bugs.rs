@@ -11,7 +11,7 @@
 //! - A wrong line from a crate's own `mutants.toml`. The line is changed in the copy and the crash
 //!   tests of that crate run.
 //!
-//! `seed` is the seed that found the bug last. It is tried first.
+//! A search tries the seeds 1, 2, 3 and so on, up to the number that the entry states (`within`).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -28,13 +28,23 @@ pub struct PlantedBug {
     pub breaks: String,
     /// The changed lines.
     pub edits: Vec<Edit>,
-    /// The seed that found it last, if one did.
-    pub seed: Option<u64>,
+    /// It must be found within this number of seeds. Default: [`SEEDS`].
+    pub within: Option<u64>,
     /// The fault profile in which the bug shows. Default: the seed's own.
     pub fault_profile: Option<FaultProfile>,
     /// The crate whose `mutants.toml` has the line and whose crash tests must find the bug. Empty
     /// for other kinds.
     pub list: String,
+}
+
+/// Number of seeds within which a bug must be found, unless its entry states another one.
+pub const SEEDS: u64 = 10;
+
+impl PlantedBug {
+    /// Returns the number of seeds within which it must be found.
+    pub fn within(&self) -> u64 {
+        self.within.unwrap_or(SEEDS)
+    }
 }
 
 /// One changed line.
@@ -50,7 +60,7 @@ pub struct Edit {
 }
 
 /// The environment variable that names the enabled bug.
-const SHOWS: &str = "TENURE_MUSEUM_SHOWS";
+const SHOWS: &str = "TENURE_PLANTED_BUG";
 
 /// The crash and corruption tests of a crate.
 const CRASH_TESTS: [&str; 4] = ["crash", "damage", "rules", "open_outcomes"];
@@ -80,7 +90,7 @@ pub fn read(root: &Path) -> Result<Vec<PlantedBug>, String> {
         }
         let edit = !bug.edits.is_empty();
         if edit == ContractViolation::called(&bug.name).is_some() || bug.breaks.is_empty() {
-            return Err(format!("museum.toml: `{}` is incomplete", bug.name));
+            return Err(format!("planted_bugs.toml: `{}` is incomplete", bug.name));
         }
     }
     Ok(bugs)
@@ -117,14 +127,14 @@ fn parse(text: &str, heading: &str) -> Result<Vec<PlantedBug>, String> {
             ("name", _) => &mut bug.name,
             ("breaks", _) => &mut bug.breaks,
             ("list", _) => &mut bug.list,
-            ("seed", _) => {
-                let seed = value.parse().map_err(|_| complain("not a seed"))?;
-                bug.seed = Some(seed);
+            ("within", _) => {
+                let seeds = value.parse().map_err(|_| complain("not a number"))?;
+                bug.within = Some(seeds);
                 continue;
             }
-            ("weather", _) => {
+            ("fault_profile", _) => {
                 let fault_profile =
-                    FaultProfile::called(value).ok_or_else(|| complain("no weather"))?;
+                    FaultProfile::called(value).ok_or_else(|| complain("not a fault profile"))?;
                 bug.fault_profile = Some(fault_profile);
                 continue;
             }
@@ -134,6 +144,10 @@ fn parse(text: &str, heading: &str) -> Result<Vec<PlantedBug>, String> {
             ("find" | "replace", None) => return Err(complain("expected a file first")),
             _ => return Err(complain("unknown key")),
         };
+        // Without its heading an entry would change the one before it.
+        if !field.is_empty() {
+            return Err(complain("the key is there already: is a heading missing?"));
+        }
         *field = value.to_owned();
     }
     Ok(bugs)
@@ -154,8 +168,8 @@ impl BuildCopy {
     /// Returns a message if git or cargo fails, or if a line is not found exactly once.
     pub fn open(root: &Path, bugs: &[PlantedBug]) -> Result<BuildCopy, String> {
         let workshop = BuildCopy {
-            copy: root.join("target/museum/copy"),
-            build: root.join("target/museum/build"),
+            copy: root.join("target/planted-bugs/copy"),
+            build: root.join("target/planted-bugs/build"),
         };
         let listed = Command::new("git")
             .args(["ls-files", "-co", "--exclude-standard", "-z"])
@@ -187,15 +201,15 @@ impl BuildCopy {
         Err(format!("the planted simulator does not compile: {why}"))
     }
 
-    /// Searches for one planted bug: with the simulator for at most `seconds`, or with the crash
+    /// Searches for one planted bug: with the simulator, or with the crash
     /// tests of the crate that lists it. Returns the result as text.
     ///
     /// # Errors
     ///
     /// Returns a message if a line is not found exactly once or if a program cannot be started.
-    pub fn show(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
+    pub fn show(&self, bug: &PlantedBug) -> Result<String, String> {
         if bug.list.is_empty() {
-            return self.search(bug, seconds);
+            return self.search(bug);
         }
         for edit in &bug.edits {
             self.change(edit, &edit.find, &edit.replace)?;
@@ -223,13 +237,10 @@ impl BuildCopy {
     }
 
     /// Runs the simulator of the copy with this bug enabled.
-    fn search(&self, bug: &PlantedBug, seconds: u64) -> Result<String, String> {
+    fn search(&self, bug: &PlantedBug) -> Result<String, String> {
         let mut search = Command::new(self.build.join("debug/tenure-sim"));
         search.env(SHOWS, &bug.name);
-        search.args(["--search", &seconds.to_string()]);
-        if let Some(seed) = bug.seed {
-            search.args(["--first", &seed.to_string()]);
-        }
+        search.args(["--search", &bug.within().to_string()]);
         if let Some(fault_profile) = bug.fault_profile {
             search.args(["--fault-profile", fault_profile.name()]);
         }

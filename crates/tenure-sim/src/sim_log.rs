@@ -1,9 +1,12 @@
-//! Log of a simulated node: the real log (`tenure-log`) and journal (`tenure-journal`) on a
-//! simulated disk.
+//! Log of a simulated node: the real log (`tenure-log`) and the mapping of write batches to
+//! it (`tenure_node::durable`) on a simulated disk.
 
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
 use tenure_log::{FileLog, OpenError, Options, SimDisk, Snapshots, TruncationKind, open};
-use tenure_node::durable::{Syncing, WriteError, WrittenBatches, held_back, replay, save};
-use tenure_node::{GroupId, Mark, Recovery, Snapshot, WriteBatch};
+use tenure_node::durable::{self, Syncing, WriteError, WrittenBatches, held_back, replay, save};
+use tenure_node::{GroupId, Mark, Recovery, ReplicaId, Snapshot, WriteBatch};
 
 /// Small files, so that a run of minutes rotates, frees and reuses them.
 const FILES: Options = Options {
@@ -14,6 +17,23 @@ const FILES: Options = Options {
 
 /// Number of log files above which groups are asked to truncate their log.
 const MOST_FILES: usize = 2;
+
+/// Writes the states of all groups to an empty disk, for a cluster that goes on from them with one
+/// voter.
+pub(crate) fn write_restored(
+    disk: &SimDisk,
+    voter: ReplicaId,
+    states: &BTreeMap<GroupId, (u64, Bytes)>,
+    lift: u64,
+) -> Result<(), String> {
+    let mut opened = open(disk.clone(), FILES).map_err(|error| error.to_string())?;
+    for (group, (index, state)) in states {
+        let log = &mut opened.log;
+        durable::write_restored(log, &opened.snapshots, voter, *group, *index, state, lift)
+            .map_err(|error| format!("{group} cannot be restored: {error}"))?;
+    }
+    opened.log.close().map_err(|error| error.to_string())
+}
 
 /// An open log with its snapshots.
 pub(crate) struct SimLog {
@@ -86,6 +106,11 @@ impl SimLog {
         let mut items = tenure_log::Batch::new();
         self.written
             .append(&mut self.log, &self.snapshots, &mut items, batch)
+    }
+
+    /// Confirms the end of the log, as an orderly end of the process does.
+    pub(crate) fn confirm_end(&mut self) -> Result<(), WriteError> {
+        Ok(self.log.confirm_end()?)
     }
 
     pub(crate) fn begin_sync(&mut self) -> Result<Syncing, WriteError> {

@@ -13,6 +13,7 @@
 mod clients;
 mod disks;
 mod processes;
+mod restore;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -89,6 +90,8 @@ pub(crate) enum SimEvent {
     Stir,
     /// The availability checker evaluates its probes and sends new ones.
     AvailabilityProbe,
+    /// The operator saves the state of a group.
+    Backup(GroupId),
 }
 
 /// A queued event. Events of the same time run in the order in which they were scheduled
@@ -142,6 +145,8 @@ pub(crate) struct Simulator {
     /// Whether leaderships are transferred although no fault is active.
     pub(crate) stirring: bool,
     pub(crate) availability: AvailabilityCheck,
+    /// The states that the operator has saved, and the cluster from which this one was restored.
+    pub(crate) backup: restore::Backup,
 }
 
 impl Simulator {
@@ -155,7 +160,10 @@ impl Simulator {
             .collect();
         let mut network = Network::new(plan.nodes, random.split());
         network.late = plan.late;
-        let clients = SimClient::all(&plan, &mut random);
+        let clients = match plan.restored {
+            true => Vec::new(),
+            false => SimClient::all(&plan, &mut random),
+        };
         let faults = Fault::all(&plan, &mut random);
         let operator = Operator::new(&plan, &mut random);
         let checkers = Checkers::new(&plan);
@@ -178,6 +186,7 @@ impl Simulator {
             stirring: false,
             favourite: None,
             availability: AvailabilityCheck::default(),
+            backup: restore::Backup::default(),
             random,
             plan,
         };
@@ -195,6 +204,7 @@ impl Simulator {
         }
         sim.at(sim.now + 3 * SECOND, SimEvent::Operate);
         sim.at(sim.now + SECOND, SimEvent::Look);
+        sim.schedule_backup();
         if sim.plan.fault_profile.is_probed() {
             sim.at(sim.now + 5 * SECOND, SimEvent::AvailabilityProbe);
         }
@@ -333,6 +343,7 @@ impl Simulator {
                 }
             }
             SimEvent::AvailabilityProbe => self.availability_probe(),
+            SimEvent::Backup(group) => self.back_up(group),
             SimEvent::Look => {
                 self.look();
                 self.at(self.now + SECOND, SimEvent::Look);

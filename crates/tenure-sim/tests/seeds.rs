@@ -68,7 +68,7 @@ fn run_everything() -> Seen {
 
 /// All promises of the design, under all faults at once.
 #[test]
-fn two_hundred_seeds_weather_the_storm_twice_alike() {
+fn two_hundred_seeds_run_twice_the_same_without_a_violation() {
     let Seen {
         total,
         traces,
@@ -131,7 +131,7 @@ fn two_hundred_seeds_weather_the_storm_twice_alike() {
 
 /// The profiles that few seeds select, with a short fault phase each.
 #[test]
-fn the_other_weathers_are_weathered() {
+fn the_rare_fault_profiles_run_without_a_violation() {
     let mut seen = Seen::default();
     for fault_profile in [
         FaultProfile::Combo,

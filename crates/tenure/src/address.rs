@@ -33,6 +33,7 @@ use crate::error::{Error, InputError};
 /// | `repo:/mnt/backup`, `s3://bucket/prefix`, `gs://…`, `az://…` | a repository |
 /// | `tenure://host:port[,host:port]/tenant:/acme`, `tenant:/acme` | a path of the daemon |
 /// | `tenure+tls://host:port[,host:port]/tenant:/acme` | the same over TLS |
+/// | `postgres://host/database/tenant:/acme` | the same in a PostgreSQL database |
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Address {
@@ -89,8 +90,8 @@ impl MemoryName {
 }
 
 impl Address {
-    /// Returns the name of the backend: `mem`, `sidecar`, `exclusive`, `upload`, `repository` or
-    /// `daemon`.
+    /// Returns the name of the backend: `mem`, `sidecar`, `exclusive`, `upload`, `repository`,
+    /// `daemon` or `postgres`.
     pub fn backend(&self) -> &'static str {
         match self {
             Address::Memory(_) => "mem",
@@ -99,7 +100,11 @@ impl Address {
             Address::Upload { .. } => "upload",
             #[cfg(feature = "store")]
             Address::Repository(_) => "repository",
-            Address::Daemon { .. } => "daemon",
+            Address::Daemon { nodes, .. } => match nodes.first().and_then(Endpoint::engine_address)
+            {
+                Some(_) => "postgres",
+                None => "daemon",
+            },
         }
     }
 
@@ -189,10 +194,11 @@ impl FromStr for Address {
             return match scheme {
                 "tenure" => daemon(text, rest, false),
                 "tenure+tls" => daemon(text, rest, true),
+                "postgres" | "postgresql" => engine(rest),
                 "s3" | "gs" | "az" => repository(text),
                 _ => Err(input(
                     text,
-                    "is no address: before :// there is s3, gs, az, tenure or tenure+tls (./ in front means a file)",
+                    "is no address: before :// there is s3, gs, az, postgres, tenure or tenure+tls (./ in front means a file)",
                 )),
             };
         }
@@ -269,6 +275,23 @@ fn daemon(text: &str, rest: &str, tls: bool) -> Result<Address, Error> {
     Ok(Address::Daemon { nodes, path })
 }
 
+/// Parses `[user@]host[:port][,host…]/database/handler:/path`. The text is not quoted in errors: it may
+/// contain a password by mistake.
+fn engine(rest: &str) -> Result<Address, Error> {
+    let (place, behind) = rest.split_once('/').unwrap_or((rest, ""));
+    let (database, path) = behind.split_once('/').unwrap_or((behind, ""));
+    let node = Endpoint::engine(&format!("postgres://{place}/{database}"))?;
+    if path.is_empty() {
+        let what = format!("names no path: write {node}/handler:/path");
+        return Err(input(&node.to_string(), what));
+    }
+    let path = Path::parse(path).map_err(|invalid| input(path, invalid.to_string()))?;
+    Ok(Address::Daemon {
+        nodes: vec![node],
+        path,
+    })
+}
+
 /// Splits at the last `#`, otherwise at the last `/`: U24 (upload address and verbs).
 fn upload(text: &str, rest: &str) -> Result<Address, Error> {
     let (dir, id) = rest
@@ -323,6 +346,12 @@ impl fmt::Display for Address {
                     }
                     _ => f.write_str(path.as_str()),
                 }
+            }
+            Address::Daemon { nodes, path }
+                if nodes.iter().any(|node| node.engine_address().is_some()) =>
+            {
+                let nodes: Vec<String> = nodes.iter().map(Endpoint::to_string).collect();
+                write!(f, "{}/{}", nodes.join(","), path.as_str())
             }
             Address::Daemon { nodes, path } => {
                 let tls = nodes.iter().all(Endpoint::is_tls);
@@ -448,6 +477,29 @@ mod tests {
                 place,
                 "{text}"
             );
+        }
+    }
+
+    /// C18: a database that keeps the log, then the path. A password is refused and not repeated.
+    #[cfg(feature = "postgres")]
+    #[test]
+    fn a_path_in_a_database() {
+        for text in [
+            "postgres://h/db/t:/a/b",
+            "postgres://amy@h:5433,i/db/t:/a",
+            "postgres:///db/t:/a",
+        ] {
+            let place: Address = text.parse().unwrap();
+            assert_eq!(place.to_string(), text);
+            assert_eq!(place.backend(), "postgres");
+            assert_eq!(text.parse::<Address>().unwrap(), place);
+        }
+        let error = "postgres://amy:secret@h/db/t:/a"
+            .parse::<Address>()
+            .unwrap_err();
+        assert!(!error.to_string().contains("secret"), "{error}");
+        for text in ["postgres://h/db", "postgres://h/db/", "postgres://h/db/x"] {
+            assert!(text.parse::<Address>().is_err(), "{text}");
         }
     }
 

@@ -11,7 +11,12 @@ pub struct Endpoint {
     host: String,
     port: u16,
     tls: bool,
+    /// The address of a database that keeps the log, instead of a daemon.
+    engine: Option<String>,
 }
+
+/// Schemes of databases that keep the log of the locks.
+pub(crate) const ENGINES: [&str; 2] = ["postgres://", "postgresql://"];
 
 /// Schemes of a list of nodes, and whether they mean TLS.
 const SCHEMES: [(&str, bool); 4] = [
@@ -31,7 +36,40 @@ impl Endpoint {
             host: host.into(),
             port,
             tls: false,
+            engine: None,
         }
+    }
+
+    /// Parses the address of a database that keeps the log, `postgres://[user@]host[:port]/database`.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Input`] if it is no valid address, or if this build has no such engine.
+    #[cfg(feature = "postgres")]
+    pub(crate) fn engine(text: &str) -> Result<Endpoint, Error> {
+        let parsed = text
+            .trim()
+            .parse::<tenure_hosted::postgres::PostgresAddress>();
+        let parsed = parsed.map_err(|error| {
+            // The text may contain a password.
+            Error::Input(InputError::new("postgres://…", error.to_string()))
+        })?;
+        // The client runs the engine itself: this process is the node.
+        Ok(Endpoint {
+            engine: Some(parsed.to_string()),
+            ..Endpoint::new("127.0.0.1", 0)
+        })
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    pub(crate) fn engine(_: &str) -> Result<Endpoint, Error> {
+        let what = "PostgreSQL is left out of this build";
+        Err(Error::Input(InputError::new("postgres://…", what)))
+    }
+
+    /// Returns the address of the database that keeps the log, if it is one.
+    pub(crate) fn engine_address(&self) -> Option<&str> {
+        self.engine.as_deref()
     }
 
     /// Uses TLS for connections to the node: `tenure+tls://` in an address.
@@ -67,12 +105,16 @@ impl Endpoint {
 
     /// Parses a comma-separated list of nodes, as in `TENURE_URL` and in addresses. A scheme before a
     /// node applies to it and to the nodes behind it: `tenure://` (also `http://`) without and
-    /// `tenure+tls://` (also `https://`) with TLS.
+    /// `tenure+tls://` (also `https://`) with TLS. `postgres://host/database` is a database that keeps
+    /// the log of the locks.
     ///
     /// # Errors
     ///
     /// [`Error::Input`] if a node is no valid `host:port`.
     pub fn list(text: &str) -> Result<Vec<Endpoint>, Error> {
+        if ENGINES.iter().any(|scheme| text.trim().starts_with(scheme)) {
+            return Ok(vec![Endpoint::engine(text)?]);
+        }
         let mut tls = false;
         let node = |node: &str| {
             let mut node = node.trim();
@@ -134,7 +176,9 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.host.contains(':') {
+        if let Some(engine) = &self.engine {
+            f.write_str(engine)
+        } else if self.host.contains(':') {
             write!(f, "[{}]:{}", self.host, self.port)
         } else {
             write!(f, "{}:{}", self.host, self.port)

@@ -61,6 +61,8 @@ mod values;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
 pub use address::{Address, IntoAddress, MemoryName};
+#[cfg(feature = "postgres")]
+pub use backend::daemon::engine::EngineAdmin;
 pub use capabilities::{Across, Capabilities, Fencing, Liveness, Modes, Need, Order};
 pub use endpoint::Endpoint;
 pub use error::{

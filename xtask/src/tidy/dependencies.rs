@@ -30,7 +30,12 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     // The models of calls over several groups run the state machine itself.
-    ("tenure-models", &["tenure-core"]),
+    ("tenure-models", &["tenure-core", "tenure-hosted"]),
+    // Serves the daemon's protocol inside of a client.
+    (
+        "tenure-hosted",
+        &["tenure-base", "tenure-core", "tenure-wire"],
+    ),
     (
         "tenure-cluster",
         &["tenure-node", "tenure-log", "tenure-core"],
@@ -54,6 +59,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "tenure-base",
             "tenure-files",
+            "tenure-hosted",
             "tenure-store",
             "tenure-core",
             "tenure-wire",

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use tenure::{Address, Capabilities, HumanDuration, Tenure};
+use tenure::{Address, Capabilities, EngineAdmin, HumanDuration, Tenure};
 use tenure_files::internal::block_on;
 use tenure_files::internal::{Dir, FileSystemReach};
 
@@ -26,6 +26,7 @@ use crate::terminal::{self, Tone};
 ///   tenure doctor
 ///   tenure doctor state.json
 ///   tenure doctor s3://bucket/backup
+///   tenure doctor --prepare postgres://host/database
 ///   tenure doctor --clean upload:/srv/uploads/any     # remove files of crashed processes
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -33,6 +34,12 @@ pub(crate) struct Doctor {
     /// Upload directories: remove dead locks, requests without a lock and temporary files.
     #[arg(long)]
     clean: bool,
+    /// Databases: create the tables and functions that Tenure needs.
+    #[arg(long)]
+    prepare: bool,
+    /// Databases: print the SQL that --prepare runs, for an administrator.
+    #[arg(long)]
+    sql: bool,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -57,6 +64,11 @@ impl Doctor {
 
     /// Checks this machine. Returns 1 if something needs attention.
     fn examine_machine(&self) -> Result<u8, CommandFailure> {
+        if self.sql || self.prepare {
+            return Err(CommandFailure::usage(
+                "--prepare and --sql need a database: tenure doctor --prepare postgres://HOST/DATABASE",
+            ));
+        }
         if self.clean {
             return Err(CommandFailure::usage(
                 "--clean needs an upload directory: tenure doctor --clean upload:DIR/ANY",
@@ -82,8 +94,11 @@ impl Doctor {
         Ok(if is_well { 0 } else { 1 })
     }
 
-    fn examine(&self, place: &str) -> Result<(), CommandFailure> {
-        let place: Address = place.parse()?;
+    fn examine(&self, text: &str) -> Result<(), CommandFailure> {
+        if self.sql || self.prepare {
+            return self.prepare(text);
+        }
+        let place: Address = text.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let can = Capabilities::of(&place);
         let mut findings = match &place {
@@ -96,14 +111,19 @@ impl Doctor {
                 let health = block_on(tenure.health_of(nodes))?;
                 let state = block_on(tenure.inspect(&place))?;
                 let rule = state.rule.unwrap_or_default();
-                vec![
+                let mut found = vec![
                     (
                         "daemon",
                         format!("answers; {rule}"),
                         json!({ "answers": true, "rule": rule }),
                     ),
                     ("health", health.clone(), json!(health)),
-                ]
+                ];
+                if place.backend() == "postgres" {
+                    let doubts = block_on(EngineAdmin::new(text)?.doubts())?;
+                    found.push(("warnings", doubts.join("; "), json!(doubts)));
+                }
+                found
             }
             other => {
                 return Err(CommandFailure::usage(format!(
@@ -122,6 +142,25 @@ impl Doctor {
             found.insert(name.to_owned(), value);
         }
         let json = json!({ "place": place, "capabilities": can, "found": found });
+        OutputFormat::of(self.json).answer(text, &json)
+    }
+}
+
+impl Doctor {
+    /// Creates the tables of a database, or prints the SQL.
+    fn prepare(&self, place: &str) -> Result<(), CommandFailure> {
+        let engine = EngineAdmin::new(place)?;
+        if self.sql {
+            let json = json!({ "sql": EngineAdmin::SQL });
+            return OutputFormat::of(self.json).answer(EngineAdmin::SQL.to_owned(), &json);
+        }
+        block_on(engine.prepare())?;
+        let doubts = block_on(engine.doubts())?;
+        let mut text = format!("{}: prepared", place);
+        for doubt in &doubts {
+            text.push_str(&format!("\n  warning   {doubt}"));
+        }
+        let json = json!({ "place": place, "prepared": true, "doubts": doubts });
         OutputFormat::of(self.json).answer(text, &json)
     }
 }

@@ -161,7 +161,6 @@ struct NamespaceUsers {
 
 /// The most holds that are named in a question.
 const SHOWN: usize = 5;
-/// The most paths whose queues are counted.
 
 impl NamespaceUsers {
     fn of(tenure: &Tenure, namespace: &str) -> Result<NamespaceUsers, CommandFailure> {

@@ -113,7 +113,7 @@ impl Serve {
             }
             return Ok(());
         }
-        logs::begin(&config.log, std::env::var("RUST_LOG").ok().as_deref())?;
+        let log_file = logs::begin(&config.log, std::env::var("RUST_LOG").ok().as_deref())?;
         if !config.ignored.is_empty() {
             let keys = config.ignored.join(" ");
             tracing::warn!(
@@ -129,6 +129,7 @@ impl Serve {
         let signals = Signals::asked_for(&Environment(&variable), &config.node.name)?;
         let runtime = daemon::runtime()?;
         runtime.block_on(async {
+            tokio::spawn(logs::reopen_at_hangup(log_file)?);
             let daemon = Daemon::start(&config, signals).await?;
             let shown = |address: Option<SocketAddr>| {
                 address.map_or_else(|| "off".to_owned(), |address| address.to_string())

@@ -9,6 +9,7 @@
 mod support;
 
 mod bad_clients;
+mod console;
 mod events;
 mod exposure;
 mod first_steps;

@@ -428,7 +428,10 @@ async fn session(
     key: Option<&str>,
 ) -> Vec<(&'static str, String)> {
     let operations = [
-        ("Acquire in a session", Op::Acquire(acquire("o", "m:/a"))),
+        (
+            "Acquire in a session",
+            Op::Acquire(acquire("o", "m:/a").into()),
+        ),
         (
             "AssertFencing in a session",
             Op::AssertFencing(v1::AssertFencingRequest {
@@ -630,7 +633,7 @@ async fn a_caller_sees_what_it_may_observe() {
         let dump = v1::DumpLocksRequest {
             cursor,
             owner_page: 512,
-            read_tree: false,
+            ..Default::default()
         };
         let page = client.dump_locks(with(dump, viewer)).await.unwrap();
         let page = page.into_inner();
@@ -730,7 +733,7 @@ async fn revocation_ends_open_streams() {
             .into_inner();
         let take = |id, path: &str| v1::SessionRequest {
             id,
-            op: Some(Op::Acquire(acquire("o", path))),
+            op: Some(Op::Acquire(acquire("o", path).into())),
         };
         operations.send(take(1, "r:/a")).await.unwrap();
         let taken = session.next().await.unwrap().unwrap().result.unwrap();

@@ -26,6 +26,8 @@ const NODE: &[&str] = &[
     "@grpc/proto-loader@0.8.1",
 ];
 
+const BROWSER: &[&str] = &["playwright-core@1.65.1", "axe-core@4.14.0"];
+
 /// A Python with the packages.
 pub(crate) fn python() -> PathBuf {
     let home = home("python", PYTHON, |home| {
@@ -121,6 +123,33 @@ pub(crate) fn node_script(name: &str, input: &Value) -> Value {
     let mut command = Command::new("node");
     command.arg(copy);
     exchange(command, input)
+}
+
+/// The same with Node and Chromium, which is installed if it is missing.
+pub(crate) fn browser_script(name: &str, input: &Value) -> Value {
+    let home = home("browser", BROWSER, |home| {
+        let npm = ["install", "--silent", "--no-fund", "--no-audit", "--prefix"];
+        run(Command::new("npm").args(npm).arg(home).args(BROWSER));
+    });
+    let chromium = Path::new("/usr/bin/chromium");
+    if !chromium.exists() {
+        let install = [
+            "install",
+            "-y",
+            "-qq",
+            "--no-install-recommends",
+            "chromium",
+        ];
+        let mut apt = Command::new("apt-get");
+        run(apt.args(install).env("DEBIAN_FRONTEND", "noninteractive"));
+    }
+    let copy = home.join(name);
+    fs::copy(script(name), &copy).unwrap();
+    let mut command = Command::new("node");
+    command.arg(copy);
+    let mut input = input.clone();
+    input["chromium"] = chromium.to_str().into();
+    exchange(command, &input)
 }
 
 fn script(name: &str) -> PathBuf {

@@ -12,7 +12,7 @@ use tokio::time::{sleep, timeout};
 
 use super::connection::{self, ConnectionError, KeepAlive};
 use super::registry::RegistryEvent;
-use super::{HandshakeRefusal, Hello, IncarnationCheck, PeersContext, tls};
+use super::{BelongsToCluster, HandshakeRefusal, Hello, PeersContext, tls};
 use crate::node_record::NodeRecord;
 
 const CONNECT: Duration = Duration::from_secs(2);
@@ -141,7 +141,7 @@ async fn once(
     }
     home.tell(RegistryEvent::Met {
         node_record: Box::new(theirs.node_record.clone()),
-        belongs: IncarnationCheck::of(theirs.cluster),
+        belongs: BelongsToCluster::of(theirs.cluster),
     });
     let (incarnation, version) = (theirs.node_record.member.incarnation, proven.version);
     let (frame_writer, sending) = proven.frame_writer(channel, socket);

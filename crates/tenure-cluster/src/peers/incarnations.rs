@@ -24,17 +24,17 @@ pub(crate) struct IncarnationMark {
 
 /// Whether a node already belongs to a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum IncarnationCheck {
+pub(crate) enum BelongsToCluster {
     Yes,
     NotYet,
 }
 
-impl IncarnationCheck {
-    pub(crate) fn of(cluster: Option<u64>) -> IncarnationCheck {
+impl BelongsToCluster {
+    pub(crate) fn of(cluster: Option<u64>) -> BelongsToCluster {
         if cluster.is_some() {
-            IncarnationCheck::Yes
+            BelongsToCluster::Yes
         } else {
-            IncarnationCheck::NotYet
+            BelongsToCluster::NotYet
         }
     }
 }
@@ -65,7 +65,7 @@ impl IncarnationMark {
     pub(crate) fn compare(
         &self,
         node_record: &NodeRecord,
-        belongs: IncarnationCheck,
+        belongs: BelongsToCluster,
     ) -> Succession {
         let theirs = IncarnationMark::of(node_record);
         if theirs.incarnation == self.incarnation {
@@ -78,8 +78,8 @@ impl IncarnationMark {
         let is_later = (theirs.born_ms, theirs.incarnation) > (self.born_ms, self.incarnation);
         match belongs {
             _ if is_later => Succession::Current,
-            IncarnationCheck::Yes => Succession::Earlier,
-            IncarnationCheck::NotYet => Succession::New {
+            BelongsToCluster::Yes => Succession::Earlier,
+            BelongsToCluster::NotYet => Succession::New {
                 after_ms: self.born_ms,
             },
         }
@@ -89,7 +89,7 @@ impl IncarnationMark {
     pub(crate) fn check(
         &self,
         node_record: &NodeRecord,
-        belongs: IncarnationCheck,
+        belongs: BelongsToCluster,
     ) -> Result<(), HandshakeRefusal> {
         let node = node_record.node().number();
         match self.compare(node_record, belongs) {
@@ -138,7 +138,7 @@ mod tests {
             start,
             ..node_record(2, incarnation)
         };
-        for belongs in [IncarnationCheck::Yes, IncarnationCheck::NotYet] {
+        for belongs in [BelongsToCluster::Yes, BelongsToCluster::NotYet] {
             for (incarnation, born_ms, start, expected) in [
                 (7, 100, 5, Succession::Current),
                 (7, 100, 6, Succession::Current),
@@ -152,14 +152,14 @@ mod tests {
         }
         let earlier = with(8, 99, 9);
         assert_eq!(
-            mark.compare(&earlier, IncarnationCheck::Yes),
+            mark.compare(&earlier, BelongsToCluster::Yes),
             Succession::Earlier
         );
         let new = Succession::New { after_ms: 100 };
-        assert_eq!(mark.compare(&earlier, IncarnationCheck::NotYet), new);
+        assert_eq!(mark.compare(&earlier, BelongsToCluster::NotYet), new);
         for (refused, belongs) in [
-            (with(7, 100, 4), IncarnationCheck::NotYet),
-            (earlier, IncarnationCheck::Yes),
+            (with(7, 100, 4), BelongsToCluster::NotYet),
+            (earlier, BelongsToCluster::Yes),
         ] {
             let why = mark.check(&refused, belongs).unwrap_err().to_string();
             assert!(why.contains("tenure cluster rejoin"), "{why}");

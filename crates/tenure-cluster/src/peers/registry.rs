@@ -19,7 +19,7 @@ use super::handshake::{HandshakeRefusal, Hello};
 use super::rival_cluster::{ClusterClaim, RivalCluster, RivalOutcome, decide};
 use super::status::{self, StatusRequests};
 use super::{
-    ClusterMembership, IncarnationCheck, IncarnationMark, PeersContext, PeersStart, Succession,
+    BelongsToCluster, ClusterMembership, IncarnationMark, PeersContext, PeersStart, Succession,
     accept, dial, persisted_state,
 };
 use crate::driver::MachineClock;
@@ -36,7 +36,7 @@ pub(crate) enum RegistryEvent {
     /// An authenticated node that this node has dialed, with its own record.
     Met {
         node_record: Box<NodeRecord>,
-        belongs: IncarnationCheck,
+        belongs: BelongsToCluster,
     },
     /// A node is refused because of its data directory.
     Problem {
@@ -619,7 +619,7 @@ impl Registry {
 
     /// Merges the record of an authenticated node. A node without a cluster replaces an earlier
     /// incarnation of its number, whatever the clocks said.
-    fn met(&mut self, node_record: NodeRecord, belongs: IncarnationCheck) {
+    fn met(&mut self, node_record: NodeRecord, belongs: BelongsToCluster) {
         let known = self.home.known_life(node_record.node());
         let compared = known.map(|known| known.compare(&node_record, belongs));
         if let Some(Succession::New { .. }) = compared
@@ -645,7 +645,7 @@ impl Registry {
 
     /// Checks a record of this node's own number that others pass on.
     fn heard_of_myself(&mut self, node_record: &NodeRecord) {
-        let belongs = IncarnationCheck::of(self.home.identity.borrow().cluster_id);
+        let belongs = BelongsToCluster::of(self.home.identity.borrow().cluster_id);
         let checked =
             IncarnationMark::of(node_record).check(&self.home.node_record.borrow(), belongs);
         if let Err(refusal) = checked {
@@ -736,10 +736,10 @@ impl Registry {
         if let Some(known) = self.home.known_life(node) {
             // Checked again, because the newest incarnation may have changed since the handshake
             // began.
-            let checked = known.check(node_record, IncarnationCheck::of(theirs.cluster));
+            let checked = known.check(node_record, BelongsToCluster::of(theirs.cluster));
             checked.map_err(|refusal| refusal.to_string())?;
         }
-        self.met(node_record.clone(), IncarnationCheck::of(theirs.cluster));
+        self.met(node_record.clone(), BelongsToCluster::of(theirs.cluster));
         self.last_pass += 1;
         let id = self.last_pass;
         let pair = self

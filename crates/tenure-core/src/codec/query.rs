@@ -3,8 +3,9 @@
 use crate::deadlock::WaitPosition;
 use crate::namespace_table::AffectedGroups;
 use crate::query::{
-    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, HoldView, Inspection, SurveyPage,
-    WaiterView, WaitsFor,
+    Child, ChildPage, DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, HistoryEvent,
+    HistoryPage, HoldView, Inspection, PresentHold, SurveyPage, WaitPage, WaiterView, WaitingOwner,
+    WaitsFor,
 };
 use crate::{record, record_enum};
 
@@ -23,3 +24,10 @@ record! { HoldView { lock, held_ms, left_ms, holder, permits } }
 record! { SurveyPage { holds, waiters, next } }
 record! { WaitPosition { namespace, waiter } }
 record! { WaitsFor { place, owners } }
+record! { PresentHold { namespace, hold, lease_left_ms } }
+record! { Child { name, holds, waiters, is_branch, is_minimum, holders } }
+record! { ChildPage { children, until } }
+record! { WaitingOwner { waiter, paths, blockers } }
+record! { WaitPage { waits, count } }
+record! { HistoryEvent { wall, kind, path, owner, mode, fence, holder } }
+record! { HistoryPage { events, complete_since, is_cut } }

@@ -15,6 +15,7 @@ use super::sessions::{Lease, Session};
 use super::{ClaimEnd, Space};
 use crate::command::{Acquire, Hold, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
+use crate::history::Noted;
 use crate::idempotency::KeyLookup;
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
@@ -280,9 +281,12 @@ impl Space {
             self.join(session, waiter)
         };
         let number = self.waiters[id].number;
-        if !same && self.watching {
-            let waiter = self.waiters[id].clone();
-            self.tell_waiter(&waiter, ChangeKind::Queued);
+        if !same {
+            self.note_waiter(id, ChangeKind::Queued);
+            if self.watching {
+                let waiter = self.waiters[id].clone();
+                self.tell_watchers(&waiter, ChangeKind::Queued);
+            }
         }
         if let Some((key, fingerprint)) = keyed {
             let answer = StoredAnswer::Waiting(number);
@@ -403,7 +407,7 @@ impl Space {
         }
         let state = &mut self.namespaces[namespace];
         state.high = state.high.max(stored);
-        if self.watching {
+        if self.reports() {
             self.tell_granted(session, &acquire.requests, fence.filter(|_| !semaphore));
         }
         self.set_lease(session, acquire.ttl);
@@ -505,13 +509,28 @@ impl Space {
             .iter()
             .filter(|request| request.state == RequestKind::New)
         {
+            let fence = fence.filter(|_| request.mode == Mode::Write);
+            if self.history.is_kept() {
+                let noted = Noted {
+                    kind: ChangeKind::Granted,
+                    path: request.path.as_str(),
+                    owner: Some(&there.owner),
+                    mode: Some(request.mode),
+                    fence,
+                    holder: there.holder(),
+                };
+                self.history.note(self.wall, &noted);
+            }
+            if !self.watching {
+                continue;
+            }
             self.out.changes.push(LockChange {
                 namespace: self.namespaces[there.namespace].name.clone(),
                 kind: ChangeKind::Granted,
                 owner: Some(there.owner.clone()),
                 path: Some(request.path.clone()),
                 mode: Some(request.mode),
-                fence: fence.filter(|_| request.mode == Mode::Write),
+                fence,
                 holder: there.holder().cloned(),
             });
         }

@@ -6,6 +6,7 @@ use super::packed_claim::PackedClaim;
 use super::sessions::{OwnBelow, Session};
 use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
+use crate::history::Noted;
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode};
 use crate::slab::Id;
@@ -124,13 +125,13 @@ impl Space {
         self.mark_pending(waiter);
         self.wake(&claim);
 
-        if claim.fence().is_some() || claim.is_permit() || self.watching {
+        if claim.fence().is_some() || claim.is_permit() || self.reports() {
             let path = path.unwrap_or_else(|| {
                 let name = &self.namespaces[namespace].name;
                 self.tree.path(name, claim.node)
             });
-            if self.watching {
-                self.tell_claim(ending.change(), &claim, path.clone());
+            if self.reports() {
+                self.tell_claim(ending.change(), &claim, &path);
             }
             if claim.is_permit() {
                 self.settle_capacity(namespace, &path);
@@ -440,13 +441,27 @@ impl Space {
     }
 
     /// Reports a change of a claim to watchers.
-    pub(super) fn tell_claim(&mut self, kind: ChangeKind, claim: &Claim, path: Path) {
+    fn tell_claim(&mut self, kind: ChangeKind, claim: &Claim, path: &Path) {
         let session = &self.sessions[claim.session];
+        if self.history.is_kept() {
+            let noted = Noted {
+                kind,
+                path: path.as_str(),
+                owner: Some(&session.owner),
+                mode: Some(claim.mode()),
+                fence: claim.fence(),
+                holder: None,
+            };
+            self.history.note(self.wall, &noted);
+        }
+        if !self.watching {
+            return;
+        }
         let change = crate::event::LockChange {
             namespace: self.namespaces[session.namespace].name.clone(),
             kind,
             owner: Some(session.owner.clone()),
-            path: Some(path),
+            path: Some(path.clone()),
             mode: Some(claim.mode()),
             fence: claim.fence(),
             holder: session.holder().cloned(),

@@ -8,6 +8,11 @@
 //! start. A namespace whose counter has reached [`Fence::DRIVEN`] by a supplied fence is never
 //! folded, so that one client cannot exhaust the fence numbers of all others.
 
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::string::String;
+use core::ops::Bound;
+
 use hashbrown::HashTable;
 
 use crate::hash::Hasher;
@@ -50,6 +55,25 @@ pub(super) struct Namespaces {
     limit: u32,
     /// The floor of the space, at which new namespaces start.
     pub(super) floor: u64,
+    /// The names in order. Built when a query needs them.
+    ordered: Option<Box<OrderedNames>>,
+}
+
+/// The namespaces by [`order_key`].
+#[derive(Clone, Debug, Default)]
+struct OrderedNames {
+    names: BTreeMap<Box<str>, Id<NamespaceState>>,
+    /// Number of insertions and removals since it was last used.
+    unused: usize,
+}
+
+/// Returns the key by which namespaces are ordered: as the tree of paths is, segment by segment. No
+/// path contains U+0000. A bare handler comes directly before the root of the handler.
+pub(super) fn order_key(name: &str) -> String {
+    match name.contains(':') {
+        true => name.replace('/', "\0"),
+        false => [name, ":"].concat(),
+    }
 }
 
 impl Namespaces {
@@ -63,6 +87,53 @@ impl Namespaces {
             idle: 0,
             limit,
             floor: 0,
+            ordered: None,
+        }
+    }
+
+    /// Sorts the names, unless they are sorted.
+    pub(super) fn order(&mut self) {
+        let slab = &self.slab;
+        let ordered = self.ordered.get_or_insert_with(|| {
+            let names = slab.iter();
+            let names = names.map(|(id, state)| (order_key(state.name.as_str()).into(), id));
+            Box::new(OrderedNames {
+                names: names.collect(),
+                unused: 0,
+            })
+        });
+        ordered.unused = 0;
+    }
+
+    /// Iterates over the namespaces from a key on, in order. Empty unless they are sorted.
+    pub(super) fn starting_at(
+        &self,
+        key: &str,
+    ) -> impl Iterator<Item = (&str, Id<NamespaceState>)> {
+        let range = (Bound::Included(key), Bound::Unbounded);
+        let ordered = self.ordered.iter();
+        let names = ordered.flat_map(move |ordered| ordered.names.range::<str, _>(range));
+        names.map(|(key, id)| (&**key, *id))
+    }
+
+    /// Updates the sorted names, if there are any; drops them if no query has used them for a long
+    /// time.
+    fn reorder(&mut self, name: &str, change: Option<Id<NamespaceState>>) {
+        let Some(ordered) = &mut self.ordered else {
+            return;
+        };
+        ordered.unused += 1;
+        if ordered.unused > 1024 + 4 * ordered.names.len() {
+            self.ordered = None;
+            return;
+        }
+        match change {
+            Some(id) => {
+                ordered.names.insert(order_key(name).into(), id);
+            }
+            None => {
+                ordered.names.remove(&*order_key(name));
+            }
         }
     }
 
@@ -117,6 +188,10 @@ impl Namespaces {
         self.table.insert_unique(hash, number, |other| {
             hasher.hash(0, slab[*other].name.as_str().as_bytes())
         });
+        if self.ordered.is_some() {
+            let name = self.slab[number].name.clone();
+            self.reorder(name.as_str(), Some(number));
+        }
         number
     }
 
@@ -181,6 +256,7 @@ impl Namespaces {
         if let Ok(entry) = self.table.find_entry(hash, |other| *other == number) {
             entry.remove();
         }
+        self.reorder(state.name.as_str(), None);
     }
 
     fn list(&mut self, number: Id<NamespaceState>) {

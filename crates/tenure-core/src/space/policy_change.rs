@@ -11,6 +11,7 @@ use super::queue::Waiter;
 use super::sessions::Session;
 use crate::command::{ChangePolicy, ClearPolicy, Freeze, Region, Route, Thaw};
 use crate::event::{ChangeKind, EventKind, LockChange};
+use crate::history::Noted;
 use crate::idempotency::KEPT_MS;
 use crate::outcome::FreezeReport;
 use crate::path::{Namespace, Path};
@@ -235,6 +236,19 @@ impl Space {
             && let Some((version, _)) = routes.recent.pop_front()
         {
             routes.floor = routes.floor.max(version);
+        }
+        if self.history.is_kept() {
+            let noted = Noted {
+                kind: ChangeKind::Policy {
+                    algorithm: change.algorithm,
+                },
+                path: change.region.root.as_str(),
+                owner: None,
+                mode: None,
+                fence: None,
+                holder: None,
+            };
+            self.history.note(self.wall, &noted);
         }
         if self.watching {
             self.out.changes.push(LockChange {

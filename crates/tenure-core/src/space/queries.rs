@@ -523,7 +523,7 @@ impl Space {
 
     /// Returns the owners that a waiter waits for, each once. Of a line in `listed` only the latest
     /// waiter ahead; other lines are added to `listed`.
-    fn blocking_owners(
+    pub(super) fn blocking_owners(
         &self,
         waiter: &Waiter,
         now: u64,

@@ -29,6 +29,7 @@ use super::namespaces::NamespaceState;
 use super::sessions::Session;
 use crate::command::{Acquire, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
+use crate::history::{History, Noted};
 use crate::path::Path;
 use crate::policy::{Access, Algorithm, Mode, Position, excludes};
 use crate::segment::below_root;
@@ -572,8 +573,21 @@ impl Space {
             .path_position(state.root, below_root(&state.name, path))
     }
 
-    /// Reports a change of all paths of a waiter to watchers.
+    /// Reports a change of all paths of a waiter to the history and to watchers.
     pub(super) fn tell_waiter(&mut self, waiter: &Waiter, kind: ChangeKind) {
+        let owner = &self.sessions[waiter.session].owner;
+        note(&mut self.history, self.wall, owner, waiter, kind);
+        self.tell_watchers(waiter, kind);
+    }
+
+    /// Adds a change of all paths of a present waiter to the history.
+    pub(super) fn note_waiter(&mut self, id: Id<Waiter>, kind: ChangeKind) {
+        let waiter = &self.waiters[id];
+        let owner = &self.sessions[waiter.session].owner;
+        note(&mut self.history, self.wall, owner, waiter, kind);
+    }
+
+    pub(super) fn tell_watchers(&mut self, waiter: &Waiter, kind: ChangeKind) {
         if !self.watching {
             return;
         }
@@ -591,5 +605,25 @@ impl Space {
                 });
             }
         }
+    }
+}
+
+fn note(history: &mut History, wall: u64, owner: &OwnerId, waiter: &Waiter, kind: ChangeKind) {
+    if !history.is_kept() {
+        return;
+    }
+    for wanted in new_requests(&waiter.request) {
+        let noted = Noted {
+            kind,
+            path: wanted.path.as_str(),
+            owner: Some(owner),
+            mode: Some(wanted.mode),
+            fence: None,
+            holder: match kind {
+                ChangeKind::Queued => waiter.request.holder.as_deref(),
+                _ => None,
+            },
+        };
+        history.note(wall, &noted);
     }
 }

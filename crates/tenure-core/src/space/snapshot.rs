@@ -15,6 +15,7 @@ use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant, TakenHolds};
 use super::{Effects, Space, SpaceLimits};
 use crate::codec::{Writer, snapshot_version};
+use crate::history::History;
 use crate::slab::Id;
 use crate::value::OwnerId;
 use crate::wait_lists::WaitLists;
@@ -62,6 +63,7 @@ impl Space {
             long_leases: self.long_leases,
             leases: self.leases,
             watching: false,
+            history: History::default(),
             pending: self.pending.clone(),
             woken: 0,
             out: Effects::default(),

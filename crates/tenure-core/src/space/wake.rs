@@ -21,6 +21,7 @@ use super::sessions::{Session, StandingGrant};
 use crate::command::WaitMode;
 use crate::event::{ChangeKind, EventKind, LockChange};
 use crate::event_log::KEPT_MS;
+use crate::history::Noted;
 use crate::policy::Mode;
 use crate::slab::Id;
 use crate::value::{Fence, OwnerId};
@@ -228,6 +229,18 @@ impl Space {
         let there = &mut self.sessions[session];
         if there.lease.is_some() {
             there.set_asked_until(until);
+        }
+        let there = &self.sessions[session];
+        if self.history.is_kept() {
+            let noted = Noted {
+                kind: ChangeKind::Asked,
+                path: self.namespaces[there.namespace].name.as_str(),
+                owner: Some(&there.owner),
+                mode: None,
+                fence: None,
+                holder: None,
+            };
+            self.history.note(self.wall, &noted);
         }
         if self.watching {
             let change = LockChange {

@@ -10,7 +10,7 @@ use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 use tenure_reference::Model;
 
-use crate::step::{AcquireStep, Step, Supplied, TargetPath};
+use crate::step::{AcquireStep, Step, StepTarget, Supplied};
 use crate::table::Table;
 
 /// The namespace table, the lease time, and the pending policy change.
@@ -144,7 +144,7 @@ impl ClusterState {
             } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let epoch = twin.epoch(&namespace, &owner).unwrap_or(0);
-                let epoch = if *aim == TargetPath::Right {
+                let epoch = if *aim == StepTarget::Right {
                     epoch
                 } else {
                     epoch.saturating_sub(1)
@@ -170,9 +170,9 @@ impl ClusterState {
                     .stored(&route.namespace, &path)
                     .filter(|_| *mode == Mode::Write && route.algorithm != Algorithm::Semaphore);
                 let fence = match (aim, stored) {
-                    (TargetPath::Right, stored) => stored,
-                    (TargetPath::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
-                    (TargetPath::Wrong, None) => Fence::from_number(1),
+                    (StepTarget::Right, stored) => stored,
+                    (StepTarget::Wrong, Some(fence)) => Fence::from_number(fence.number() + 1),
+                    (StepTarget::Wrong, None) => Fence::from_number(1),
                 };
                 Command::Break(BreakLock {
                     route,
@@ -188,7 +188,7 @@ impl ClusterState {
             } => {
                 let (namespace, owner) = (Namespace::parse(namespace).unwrap(), owner_id(owner));
                 let waiter = twin.latest_waiter(&namespace, &owner).unwrap_or(0);
-                let waiter = if *aim == TargetPath::Right {
+                let waiter = if *aim == StepTarget::Right {
                     waiter
                 } else {
                     waiter + 1

@@ -17,7 +17,7 @@ use crate::cluster_state::{ClusterState, owner_id};
 use crate::model_comparison::ModelPair;
 use crate::rng::Rng;
 use crate::scenario::describe;
-use crate::step::{AcquireStep, Step, Supplied, TargetPath, WantedPath};
+use crate::step::{AcquireStep, Step, StepTarget, Supplied, WantedPath};
 
 const OWNERS: [&str; 5] = ["amy", "bob", "cid", "dan", "eve"];
 const PATHS: [&str; 9] = [
@@ -139,11 +139,11 @@ fn mode(rng: &mut Rng) -> Mode {
     ])
 }
 
-fn aim(rng: &mut Rng) -> TargetPath {
+fn aim(rng: &mut Rng) -> StepTarget {
     if rng.one_in(4) {
-        TargetPath::Wrong
+        StepTarget::Wrong
     } else {
-        TargetPath::Right
+        StepTarget::Right
     }
 }
 

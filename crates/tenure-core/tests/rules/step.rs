@@ -36,7 +36,7 @@ pub(crate) enum Step {
     Expire {
         owner: String,
         namespace: String,
-        aim: TargetPath,
+        aim: StepTarget,
     },
     /// Advances lease time, with an empty entry.
     Tick(u64),
@@ -49,12 +49,12 @@ pub(crate) enum Step {
         owner: String,
         mode: Mode,
         path: String,
-        aim: TargetPath,
+        aim: StepTarget,
     },
     Withdraw {
         owner: String,
         namespace: String,
-        aim: TargetPath,
+        aim: StepTarget,
     },
     /// Starts a policy change.
     Freeze {
@@ -87,7 +87,7 @@ pub(crate) enum Step {
 
 /// Whether a step names the right epoch, fence or waiter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TargetPath {
+pub(crate) enum StepTarget {
     Right,
     Wrong,
 }
@@ -227,8 +227,8 @@ impl fmt::Display for AcquireStep {
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wrong = |aim: &TargetPath| {
-            if *aim == TargetPath::Wrong {
+        let wrong = |aim: &StepTarget| {
+            if *aim == StepTarget::Wrong {
                 " wrong"
             } else {
                 ""
@@ -334,8 +334,8 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
             .map_err(|_| format!("not a number in: {line}"))
     };
     let aim = |at: usize| match words.get(at) {
-        None => Ok(TargetPath::Right),
-        Some(&"wrong") => Ok(TargetPath::Wrong),
+        None => Ok(StepTarget::Right),
+        Some(&"wrong") => Ok(StepTarget::Wrong),
         Some(other) => Err(format!("`{other}` in: {line}")),
     };
     let algorithm =

@@ -34,13 +34,14 @@ use tenure_core::value::{Fence, Key, OwnerId, Ttl};
 use tenure_core::{record, record_enum};
 
 use super::forward::OpOrigin;
-use super::{AwaitedPart, CallContext, CallEvent};
+use super::{AwaitedPart, CallContext, CallEvent, browse};
 use crate::codec::{DecodeResult, Encode, Reader, VERSION, Writer, from_bytes, to_bytes};
 use crate::group::LeadershipCheck;
 use crate::group_op::{GroupOp, GroupOpResult};
 use crate::group_set::GroupSet;
 use crate::node::Node;
 use crate::node::frames_item as item;
+use crate::request::{BrowseQuery, BrowseResult};
 use crate::{GroupId, NodeId, ReplicaId};
 
 /// Time after which a node without an answer is asked again; the next attempt waits twice as long.
@@ -113,6 +114,8 @@ pub(crate) enum FanoutOp {
         fingerprint: u128,
         holds: Vec<Hold>,
     },
+    /// A list for people (E20–E22). Since rules 2.
+    Browse(BrowseQuery),
 }
 
 record! { Fanout { owner, selection, what } }
@@ -129,6 +132,7 @@ record_enum! { FanoutOp as "fan-out" {
     // Since rules 2.
     10 => Plan,
     11(key, fingerprint, holds) => Released { key, fingerprint, holds },
+    12(query) => Browse(query),
 } }
 
 impl FanoutOp {
@@ -142,7 +146,10 @@ impl FanoutOp {
             | FanoutOp::List
             | FanoutOp::Plan
             | FanoutOp::Grants => true,
-            FanoutOp::WaitsFor { .. } | FanoutOp::Highest | FanoutOp::Released { .. } => false,
+            FanoutOp::WaitsFor { .. }
+            | FanoutOp::Highest
+            | FanoutOp::Released { .. }
+            | FanoutOp::Browse(_) => false,
         }
     }
 }
@@ -194,6 +201,8 @@ pub(crate) struct FanoutResult {
     pub(crate) planned: Vec<(u32, u64)>,
     /// Holds that were released under the key.
     pub(crate) released: Vec<Hold>,
+    /// A list for people.
+    pub(crate) browsed: Option<Box<BrowseResult>>,
     /// Whether the outcome of a part is unknown.
     pub(crate) unknown: bool,
     /// Whether the answer of a node is too long. Not part of the encoding.
@@ -212,9 +221,12 @@ impl Encode for FanoutResult {
         out.put(&self.highest);
         out.put(&self.unknown);
         // Answers to operations of rules 2, which release 0.1.0 does not ask for.
-        if !self.planned.is_empty() || !self.released.is_empty() {
+        if !self.planned.is_empty() || !self.released.is_empty() || self.browsed.is_some() {
             out.put(&self.planned);
             out.put(&self.released);
+        }
+        if let Some(browsed) = &self.browsed {
+            out.put(browsed);
         }
     }
     fn take(input: &mut Reader<'_>) -> DecodeResult<FanoutResult> {
@@ -233,6 +245,9 @@ impl Encode for FanoutResult {
         if !input.is_empty() {
             result.planned = input.take()?;
             result.released = input.take()?;
+        }
+        if !input.is_empty() {
+            result.browsed = Some(input.take()?);
         }
         Ok(result)
     }
@@ -255,6 +270,7 @@ impl FanoutResult {
         self.highest = self.highest.max(other.highest);
         self.planned.extend(other.planned);
         self.released.extend(other.released);
+        browse::merge(&mut self.browsed, other.browsed);
         self.unknown |= other.unknown;
         self.too_long |= other.too_long;
     }
@@ -879,6 +895,10 @@ impl Node {
             return;
         };
         let (fanout, found) = (&local.fanout, &mut local.found);
+        if let FanoutOp::Browse(query) = &fanout.what {
+            let query = query.clone();
+            return self.browse_groups(number, &query, groups);
+        }
         let mut to_act = Vec::new();
         for id in groups.iter() {
             let Some(Some(group)) = self.groups.get(id.0 as usize) else {
@@ -920,8 +940,8 @@ impl Node {
                     found.alive |= locks.alive;
                     found.locks.extend(locks.locks);
                 }
-                // Read in slices: see `act`.
-                FanoutOp::WaitsFor { .. } => {}
+                // Read in slices: see `act`; and above.
+                FanoutOp::WaitsFor { .. } | FanoutOp::Browse(_) => {}
                 FanoutOp::Grants => {
                     let mut grants = space.standing_grants(&fanout.owner, now);
                     grants.retain(|event| {
@@ -989,10 +1009,19 @@ impl Node {
             | FanoutOp::Grants
             | FanoutOp::Highest
             | FanoutOp::Plan
-            | FanoutOp::Released { .. } => return,
+            | FanoutOp::Released { .. }
+            | FanoutOp::Browse(_) => return,
         };
         let op = GroupOp::Command(command);
         self.act_here(number, id, FanoutStep::Act, op);
+    }
+
+    /// Adds what was found in a confirmed group to a local fan-out.
+    pub(super) fn add_browsed(&mut self, number: u64, group: GroupId, result: BrowseResult) {
+        if let Some(local) = self.coordinator.fanouts.local.get_mut(&number) {
+            local.found.groups.insert(group);
+            browse::merge(&mut local.found.browsed, Some(Box::new(result)));
+        }
     }
 
     fn begin_edges(&mut self, fanout: u64, group: GroupId) {

@@ -16,6 +16,7 @@
 
 mod acquire;
 mod auth;
+mod browse;
 mod deadlock;
 mod events;
 mod fanout;
@@ -120,6 +121,7 @@ enum CallKind {
     Policy(policy::PolicyCall),
     Grants(Box<events::GrantsCall>),
     Auth(auth::AuthCall),
+    Browse(browse::BrowseCall),
 }
 
 impl CallKind {
@@ -131,7 +133,10 @@ impl CallKind {
             CallKind::Owner(call) => Some(call.into_request()),
             CallKind::Read(call) => Some(call.into_request()),
             CallKind::Auth(call) => Some(call.into_request()),
-            CallKind::Cycle(_) | CallKind::Policy(_) | CallKind::Grants(_) => None,
+            CallKind::Cycle(_)
+            | CallKind::Policy(_)
+            | CallKind::Grants(_)
+            | CallKind::Browse(_) => None,
         }
     }
 }
@@ -366,6 +371,7 @@ fn kind_of(request: Box<ClientRequest>) -> CallKind {
         ClientRequest::ReadAuth | ClientRequest::ChangeAuth(_) => {
             CallKind::Auth(auth::AuthCall::new(request))
         }
+        ClientRequest::Browse(query) => CallKind::Browse(browse::BrowseCall::new(query)),
         ClientRequest::DetectCycle { start, max_depth } => {
             CallKind::Cycle(deadlock::DetectCycleCall::detect(start, max_depth))
         }
@@ -465,6 +471,7 @@ impl Node {
             CallKind::Policy(state) => self.policy(cx, state, happened),
             CallKind::Grants(state) => self.grants(cx, state, happened),
             CallKind::Auth(state) => self.auth_call(cx, state, happened),
+            CallKind::Browse(state) => self.browse(cx, state, happened),
         };
         match progress {
             CallProgress::Wait => {

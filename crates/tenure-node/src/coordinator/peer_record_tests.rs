@@ -285,6 +285,7 @@ fn fanout_result() -> FanoutResult {
         renewed: vec![(ns(), 8)],
         asked: true,
         alive: true,
+        browsed: None,
         locks: Vec::new(),
         edges: vec![(
             owner("amy"),

@@ -63,9 +63,13 @@ fn bytes(record: &LogWrite) -> usize {
     }
 }
 
-/// Cuts records into parts, in order, each with the snapshots that it installs. Usually there is one part.
-pub(super) fn cut(records: Vec<(GroupId, LogWrite)>, snapshots: Vec<Snapshot>) -> Vec<BatchPart> {
-    let mut parts = cut_records(records);
+/// Cuts records into parts of about `limit` bytes, in order, each with the snapshots that it installs. Usually there is one part.
+pub(super) fn cut(
+    records: Vec<(GroupId, LogWrite)>,
+    snapshots: Vec<Snapshot>,
+    limit: usize,
+) -> Vec<BatchPart> {
+    let mut parts = cut_records(records, limit);
     attach(&mut parts, snapshots);
     parts
 }
@@ -91,9 +95,9 @@ fn attach(parts: &mut [BatchPart], snapshots: Vec<Snapshot>) {
     }
 }
 
-fn cut_records(records: Vec<(GroupId, LogWrite)>) -> Vec<BatchPart> {
+fn cut_records(records: Vec<(GroupId, LogWrite)>, limit: usize) -> Vec<BatchPart> {
     let total: usize = records.iter().map(|(_, record)| bytes(record)).sum();
-    if total <= MAX_BATCH_BYTES {
+    if total <= limit {
         return vec![BatchPart {
             taken: records.len(),
             records,
@@ -106,7 +110,7 @@ fn cut_records(records: Vec<(GroupId, LogWrite)>) -> Vec<BatchPart> {
     for (group, record) in records {
         let more = bytes(&record);
         let belongs = matches!(record, LogWrite::HardState(_)) && part.ends_with(group);
-        if part.bytes + more <= MAX_BATCH_BYTES || belongs {
+        if part.bytes + more <= limit || belongs {
             part.bytes += more;
             part.taken += 1;
             part.records.push((group, record));
@@ -125,7 +129,7 @@ fn cut_records(records: Vec<(GroupId, LogWrite)>) -> Vec<BatchPart> {
             // The first entry stays with the hard state before it, whose commit index may cover it: alone, that
             // index would make older entries at its place count as committed.
             let stays = some.is_empty() && part.ends_with_state_of(group);
-            if part.bytes > 0 && part.bytes + more > MAX_BATCH_BYTES && !stays {
+            if part.bytes > 0 && part.bytes + more > limit && !stays {
                 if !some.is_empty() {
                     let some = std::mem::take(&mut some);
                     part.records.push((group, LogWrite::Entries(some)));
@@ -148,6 +152,10 @@ mod tests {
 
     use super::*;
     use crate::{Base, HardState, LogPosition, Payload};
+
+    fn cut(records: Vec<(GroupId, LogWrite)>, snapshots: Vec<Snapshot>) -> Vec<BatchPart> {
+        super::cut(records, snapshots, MAX_BATCH_BYTES)
+    }
 
     fn entries(first: u64, lengths: &[usize]) -> LogWrite {
         let entry = |(index, length): (u64, &usize)| Entry {

@@ -29,9 +29,19 @@ pub(crate) const SERVICES: [(&str, Option<Verb>); 10] = [
     ("/tenure.auth.v1.Auth/Check", Some(Verb::Auth)),
 ];
 
+/// Verbs of the same as JSON, by URL.
+const JSON_SERVICES: [(&str, Verb); 3] = [
+    ("/v1/cluster/status", Verb::Status),
+    ("/v1/cluster/drain", Verb::Operate),
+    ("/v1/cluster/remove", Verb::Operate),
+];
+
 /// Judges a call of another service than the lock service, by its URL. Reflection, health and
 /// OpenAPI describe the daemon and need no verb; a new RPC of Tenure's own services needs a row.
 pub(crate) fn service_verb(caller: &Caller, url: &str) -> Result<(), Failure> {
+    if let Some((_, verb)) = JSON_SERVICES.iter().find(|(path, _)| *path == url) {
+        return need(caller, *verb, Target::Everything);
+    }
     let row = SERVICES.iter().find(|(path, _)| *path == url);
     match row {
         // For callers that can use a node at all.
@@ -99,6 +109,7 @@ pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Res
         ClientRequest::RequestRevoke { .. }
         | ClientRequest::IncrFencingToken { .. }
         | ClientRequest::DumpLocks { .. }
+        | ClientRequest::Browse(_)
         | ClientRequest::Survey { .. }
         | ClientRequest::ListNamespacePolicies { .. } => need(caller, verb, Target::Anywhere),
         ClientRequest::Health => need(caller, verb, Target::Everything),

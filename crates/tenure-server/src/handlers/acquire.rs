@@ -33,7 +33,7 @@ pub(crate) fn acquire_chunks(caller: &Caller, chunks: Chunks) -> Result<ClientRe
 
 pub(crate) fn acquired(outcome: Outcome<'_>) -> Result<v1::AcquireResponse, Failure> {
     match outcome.open()? {
-        (Answer::Acquire(answer), caller) => Ok(respond(&caller, answer)),
+        (Answer::Acquire(answer), caller) => Ok(respond(caller, answer)),
         (other, _) => Err(mismatch(&other)),
     }
 }

@@ -32,7 +32,7 @@ pub(crate) fn detected(outcome: Outcome<'_>) -> Result<v1::DetectCycleResponse, 
     };
     Ok(v1::DetectCycleResponse {
         kind: kind.into(),
-        chain: names(&caller, &chain),
+        chain: names(caller, &chain),
     })
 }
 

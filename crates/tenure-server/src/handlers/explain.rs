@@ -32,7 +32,7 @@ pub(crate) fn explained(outcome: Outcome<'_>) -> Result<v1::ExplainResponse, Fai
     let explanation = answer.explanation;
     let waits_for = |owner| {
         let found = answer.waits.iter().find(|(waiter, _)| waiter == owner);
-        found.map_or_else(Vec::new, |(_, owners)| names(&caller, owners))
+        found.map_or_else(Vec::new, |(_, owners)| names(caller, owners))
     };
     Ok(v1::ExplainResponse {
         free: explanation.conflict.is_none(),
@@ -50,7 +50,7 @@ pub(crate) fn explained(outcome: Outcome<'_>) -> Result<v1::ExplainResponse, Fai
                     false => Vec::new(),
                 },
                 blocker: Some(convert::blocker_out(
-                    &caller,
+                    caller,
                     blocker,
                     answer.left.get(at).copied().flatten(),
                 )),
@@ -59,9 +59,9 @@ pub(crate) fn explained(outcome: Outcome<'_>) -> Result<v1::ExplainResponse, Fai
         waiters_ahead: explanation
             .ahead
             .iter()
-            .map(|ahead| waiter(&caller, ahead))
+            .map(|ahead| waiter(caller, ahead))
             .collect(),
-        cycle: names(&caller, &answer.cycle),
+        cycle: names(caller, &answer.cycle),
         namespace: explanation.namespace.as_str().to_owned(),
         algorithm: convert::algorithm_number(explanation.algorithm),
         rule: "R45".to_owned(),

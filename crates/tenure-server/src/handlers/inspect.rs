@@ -34,11 +34,11 @@ pub(crate) fn inspected(outcome: Outcome<'_>) -> Result<v1::InspectPathResponse,
                 .writer
                 .as_ref()
                 .map_or_else(String::new, |owner| caller.shown(owner).into_owned()),
-            read_owners: names(&caller, &found.readers),
+            read_owners: names(caller, &found.readers),
             has_fence: found.fence.is_some(),
             fence: convert::fence_number(found.fence),
             claim_owner: String::new(),
-            semaphore_owners: names(&caller, &found.permit_holders),
+            semaphore_owners: names(caller, &found.permit_holders),
         }),
         other => Err(mismatch(&other)),
     }
@@ -101,7 +101,7 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
             entries: locks
                 .iter()
                 .filter(|lock| caller.observes(&lock.path))
-                .map(|lock| entry(&caller, lock, read_tree))
+                .map(|lock| entry(caller, lock, read_tree))
                 .collect(),
             done: next.is_empty(),
             next_cursor: next,
@@ -121,7 +121,7 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
                     held_ms: hold.held_ms.unwrap_or(0),
                     lease_left_ms: hold.left_ms.unwrap_or(0),
                     permits: hold.permits.map_or(0, NonZeroU32::get),
-                    ..entry(&caller, &hold.lock, read_tree)
+                    ..entry(caller, &hold.lock, read_tree)
                 })
                 .collect(),
             waiters: waiters

@@ -3,13 +3,14 @@
 //! `RUST_LOG` wins over `log_level`. Events of the target `audit` (actions on the locks of other
 //! owners) are written at every level, unless `RUST_LOG` or `log_level` mentions `audit` itself.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::IsTerminal;
 use std::os::unix::fs::OpenOptionsExt;
-use std::path::PathBuf;
-use std::sync::Arc;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use thiserror::Error;
+use tokio::signal::unix::{SignalKind, signal};
 use tracing_subscriber::filter::Targets;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
@@ -47,8 +48,66 @@ pub enum LogError {
     Twice,
 }
 
-/// Installs the logger of the process.
-pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<(), LogError> {
+/// The log file. After it was moved away, [`LogFile::reopen`] makes a new one under its name.
+#[derive(Clone)]
+pub struct LogFile {
+    path: PathBuf,
+    current: Arc<RwLock<Arc<File>>>,
+}
+
+impl LogFile {
+    fn open(path: &Path) -> Result<LogFile, LogError> {
+        let file = append_to(path)?;
+        Ok(LogFile {
+            path: path.to_owned(),
+            current: Arc::new(RwLock::new(Arc::new(file))),
+        })
+    }
+
+    /// Opens the file under its name again. On an error the earlier file stays in use.
+    pub fn reopen(&self) -> Result<(), LogError> {
+        let file = Arc::new(append_to(&self.path)?);
+        *self.current.write().unwrap_or_else(PoisonError::into_inner) = file;
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for LogFile {
+    type Writer = Arc<File>;
+
+    fn make_writer(&'a self) -> Arc<File> {
+        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+fn append_to(path: &Path) -> Result<File, LogError> {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o640);
+    options.open(path).map_err(|source| LogError::File {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Opens the log file again at every SIGHUP. Also without a log file SIGHUP must not end the daemon
+/// from its start on: it asks for a reload.
+pub fn reopen_at_hangup(file: Option<LogFile>) -> std::io::Result<impl Future<Output = ()>> {
+    let mut hangups = signal(SignalKind::hangup())?;
+    Ok(async move {
+        while hangups.recv().await.is_some() {
+            let Some(file) = &file else { continue };
+            match file.reopen() {
+                Ok(()) => {
+                    tracing::info!(path = %file.path.display(), "the log file was opened again")
+                }
+                Err(error) => tracing::error!(%error, "the earlier log file stays in use"),
+            }
+        }
+    })
+}
+
+/// Installs the logger of the process. Returns its file, if there is one.
+pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<Option<LogFile>, LogError> {
     let filter = filter(config, rust_log)?;
     let terminal = std::io::stdout().is_terminal();
     let json = match config.format {
@@ -57,23 +116,16 @@ pub fn begin(config: &LogConfig, rust_log: Option<&str>) -> Result<(), LogError>
         LogFormat::Auto => !terminal,
     };
     let mut layers = vec![layer(std::io::stdout, json, terminal)];
-    if let Some(path) = &config.file {
-        let file = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .mode(0o640)
-            .open(path)
-            .map_err(|source| LogError::File {
-                path: path.clone(),
-                source,
-            })?;
+    let file = config.file.as_deref().map(LogFile::open).transpose()?;
+    if let Some(file) = file.clone() {
         let json = config.format != LogFormat::Text;
-        layers.push(layer(Arc::new(file), json, false));
+        layers.push(layer(file, json, false));
     }
     registry()
         .with(layers.with_filter(filter))
         .try_init()
-        .map_err(|_| LogError::Twice)
+        .map_err(|_| LogError::Twice)?;
+    Ok(file)
 }
 
 fn filter(config: &LogConfig, rust_log: Option<&str>) -> Result<Targets, LogError> {

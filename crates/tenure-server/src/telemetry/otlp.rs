@@ -351,7 +351,7 @@ fn request(
     resource: WireResource,
     begun: u64,
 ) -> ExportMetricsServiceRequest {
-    let times = SpanTimes { begun, now: now() };
+    let times = MetricInterval { begun, now: now() };
     let scope = common::InstrumentationScope {
         name: "tenure".to_owned(),
         version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -375,12 +375,12 @@ fn request(
 }
 
 #[derive(Clone, Copy)]
-struct SpanTimes {
+struct MetricInterval {
     begun: u64,
     now: u64,
 }
 
-fn metric(family: &MetricFamily, times: SpanTimes) -> wire::Metric {
+fn metric(family: &MetricFamily, times: MetricInterval) -> wire::Metric {
     let cumulative = wire::AggregationTemporality::Cumulative.into();
     let (unit, data) = match &family.points {
         MetricPoints::Counter(points) => (
@@ -426,7 +426,7 @@ fn metric(family: &MetricFamily, times: SpanTimes) -> wire::Metric {
     }
 }
 
-fn number(point: &MetricPoint<u64>, times: SpanTimes) -> wire::NumberDataPoint {
+fn number(point: &MetricPoint<u64>, times: MetricInterval) -> wire::NumberDataPoint {
     let value = i64::try_from(point.value).unwrap_or(i64::MAX);
     wire::NumberDataPoint {
         attributes: attributes(&point.labels),

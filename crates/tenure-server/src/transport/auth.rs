@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 
 use super::json;
-use crate::auth::{AccessControl, Caller, Origin, service_verb};
+use crate::auth::{AccessControl, Caller, Origin, SessionCaller, service_verb};
 use crate::status::{Code, Failure};
 
 /// Bytes of a refused request's body that are read before it is answered.
@@ -51,7 +51,12 @@ async fn check(State(access): State<AccessControl>, mut request: Request, next: 
     };
     let shown = request.headers().get(AUTHORIZATION);
     let shown = shown.map(|value| value.as_bytes());
-    let admitted = access.authenticate(&origin, shown).and_then(|caller| {
+    let session = request.extensions().get::<SessionCaller>();
+    let caller = match session {
+        Some(session) => Ok(session.0.clone()),
+        None => access.authenticate(&origin, shown),
+    };
+    let admitted = caller.and_then(|caller| {
         service_verb(&caller, request.uri().path())?;
         Ok(caller)
     });

@@ -1,6 +1,6 @@
 //! gRPC message framing: a compression flag and a 4-byte length before each message.
 
-use bytes::{BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes};
 use prost::Message;
 
 use super::MESSAGE;
@@ -31,17 +31,17 @@ pub(crate) fn encode(message: &impl Message) -> Bytes {
     if length == 0 {
         return Bytes::from_static(&[0; PREFIX]);
     }
-    let mut bytes = BytesMut::new();
+    let mut bytes = Vec::with_capacity(PREFIX + length);
     put_sized(&mut bytes, message, length);
-    bytes.freeze()
+    bytes.into()
 }
 
 /// Appends a message with its prefix.
-pub(crate) fn put(bytes: &mut BytesMut, message: &impl Message) {
+pub(crate) fn put(bytes: &mut Vec<u8>, message: &impl Message) {
     put_sized(bytes, message, message.encoded_len());
 }
 
-fn put_sized(bytes: &mut BytesMut, message: &impl Message, length: usize) {
+fn put_sized(bytes: &mut Vec<u8>, message: &impl Message, length: usize) {
     bytes.reserve(PREFIX + length);
     bytes.put_u8(0);
     bytes.put_u32(u32::try_from(length).unwrap_or(u32::MAX));

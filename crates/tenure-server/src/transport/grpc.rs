@@ -195,10 +195,8 @@ impl Grpc {
         let answer = handlers::ask(&self.node, Box::new(request), left).await;
         Ok(acquired(Outcome {
             answer,
-            facts: Facts {
-                caller: Some(caller.clone()),
-                ..Facts::default()
-            },
+            facts: Facts::default(),
+            caller,
             node: &self.node,
         })?)
     }

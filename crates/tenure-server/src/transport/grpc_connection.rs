@@ -151,6 +151,7 @@ struct PendingCall {
     /// without a limit.
     _charge: Charge,
     unary: &'static Unary,
+    caller: Caller,
     facts: Facts,
     begun: Instant,
     span: Span,
@@ -338,6 +339,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
         let mut call = PendingCall {
             _charge: charge,
             unary,
+            caller,
             facts: Facts::default(),
             begun: now,
             span: self.client.telemetry().span(unary.rpc, &headers),
@@ -391,6 +393,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
         let PendingCall {
             _charge,
             unary,
+            caller,
             facts,
             begun,
             span,
@@ -400,6 +403,7 @@ impl<I: AsyncRead + AsyncWrite + Unpin> ServedConnection<I> {
         let outcome = Outcome {
             answer,
             facts,
+            caller: &caller,
             node: &self.client.port().node,
         };
         let mut code = tonic::Code::Ok;

@@ -18,6 +18,7 @@ use serde_json::json;
 use tenure_cluster::Handle;
 use tenure_node::ClientRequest;
 
+use super::json_names;
 use crate::auth::{self, Caller};
 use crate::handlers::{self, HEALTH_TIMEOUT, inspect};
 use crate::rpc::{Effect, Facts, Outcome, Rpc, Unary, ValidCall};
@@ -68,6 +69,10 @@ pub fn router(facade: JsonApi) -> Router {
 }
 
 async fn call(facade: &JsonApi, unary: &Unary, request: Request<Body>) -> Response {
+    let names_enums = request
+        .uri()
+        .query()
+        .is_some_and(|query| query.split('&').any(|one| one == "enums=names"));
     let telemetry = &facade.telemetry;
     let measured = telemetry.begin(Transport::Http, unary.rpc, request.headers());
     let answer = answer(facade, unary, request).await;
@@ -77,9 +82,24 @@ async fn call(facade: &JsonApi, unary: &Unary, request: Request<Body>) -> Respon
             .map_or_else(RefusedRequest::grpc, |_| tonic::Code::Ok),
     );
     match answer {
-        Ok(body) => ([(CONTENT_TYPE, "application/json")], body).into_response(),
+        Ok(body) => {
+            let body = match names_enums {
+                true => with_names(unary.messages.1, body),
+                false => body,
+            };
+            ([(CONTENT_TYPE, "application/json")], body).into_response()
+        }
         Err(refused) => refused.into_response(),
     }
+}
+
+/// Returns a body with the names of enum values instead of their numbers.
+fn with_names(message: &str, body: Vec<u8>) -> Vec<u8> {
+    let Ok(mut value) = serde_json::from_slice(&body) else {
+        return body;
+    };
+    json_names::name_enums(message, &mut value);
+    serde_json::to_vec(&value).unwrap_or(body)
 }
 
 async fn answer(
@@ -99,6 +119,7 @@ async fn answer(
     let outcome = Outcome {
         answer,
         facts,
+        caller: &caller,
         node,
     };
     Ok((unary.respond_json)(outcome)?)
@@ -119,7 +140,7 @@ fn may_ask_for_health(request: &Request<Body>) -> Result<Caller, Failure> {
 
 async fn health_get(State(facade): State<JsonApi>, request: Request<Body>) -> Response {
     match may_ask_for_health(&request) {
-        Ok(_) => health(&facade, request.headers()).await,
+        Ok(caller) => health(&facade, &caller, request.headers()).await,
         Err(failure) => error(&failure),
     }
 }
@@ -138,12 +159,12 @@ async fn health_post(State(facade): State<JsonApi>, request: Request<Body>) -> R
         (_, body) => body.map(drop),
     };
     match parsed {
-        Ok(()) => health(&facade, &headers).await,
+        Ok(()) => health(&facade, &caller, &headers).await,
         Err(refused) => refused.into_response(),
     }
 }
 
-async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
+async fn health(facade: &JsonApi, caller: &Caller, headers: &HeaderMap) -> Response {
     let measured = facade
         .telemetry
         .begin(Transport::Http, Rpc::Health, headers);
@@ -152,6 +173,7 @@ async fn health(facade: &JsonApi, headers: &HeaderMap) -> Response {
     let health = inspect::healthy(Outcome {
         answer: handlers::ask(node, Box::new(ClientRequest::Health), timeout).await,
         facts: Facts::default(),
+        caller,
         node,
     });
     measured.end(&health);
@@ -220,7 +242,14 @@ async fn read(request: Request<Body>) -> Result<Bytes, RefusedRequest> {
 /// 422.
 fn parse(caller: &Caller, unary: &Unary, body: &[u8]) -> Result<ValidCall, RefusedRequest> {
     match (unary.parse_json)(caller, body) {
-        Ok(asked) => Ok(asked?),
+        Ok(asked) => asked.map_err(|mut failure| {
+            if failure.code == Code::InvalidArgument
+                && let Some(unknown) = json_names::unknown_fields(unary.messages.0, body)
+            {
+                failure.message = format!("{}; {unknown}", failure.message);
+            }
+            RefusedRequest::from(failure)
+        }),
         Err(error) => {
             let status = match error.classify() {
                 serde_json::error::Category::Data => StatusCode::UNPROCESSABLE_ENTITY,
@@ -310,10 +339,12 @@ async fn no_such_url() -> Response {
     )
 }
 
-async fn wrong_method(request: Request<Body>) -> Response {
+pub(crate) async fn wrong_method(request: Request<Body>) -> Response {
     let allowed = match request.uri().path() {
         "/v1/health" => "GET, HEAD, POST",
         path if Rpc::at(path).is_some() => "POST",
+        "/v1/cluster/drain" | "/v1/cluster/remove" => "POST",
+        "/console/session" => "POST, DELETE",
         _ => "GET, HEAD",
     };
     let text = format!("use {allowed}");

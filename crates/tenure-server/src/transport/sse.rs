@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, Bytes};
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Extension, Query, State};
 use axum::response::Response;
 use axum::routing::get;
@@ -18,7 +19,7 @@ use tenure_core::event::{Event, EventKind};
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
-use super::json::{error, refuse};
+use super::json::{error, refuse, wrong_method};
 use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
 use crate::events::EventHub;
@@ -43,6 +44,7 @@ pub fn router(sse: Sse) -> Router {
     Router::new()
         .route("/v1/events/sse", get(owner_events))
         .route("/v1/watch/sse", get(watch_changes))
+        .method_not_allowed_fallback(wrong_method)
         .with_state(sse)
 }
 
@@ -54,12 +56,28 @@ struct EventsQuery {
     details: Option<String>,
 }
 
+/// Returns the query of a URL, or the refusal in the form of all others.
+#[allow(
+    clippy::result_large_err,
+    reason = "the error is the response, created once and sent"
+)]
+fn parsed<Q>(query: Result<Query<Q>, QueryRejection>) -> Result<Q, Response> {
+    query.map(|Query(query)| query).map_err(|rejection| {
+        let text = rejection.body_text();
+        refuse(StatusCode::BAD_REQUEST, Code::InvalidArgument, &text)
+    })
+}
+
 async fn owner_events(
     State(sse): State<Sse>,
     Extension(caller): Extension<Caller>,
-    Query(query): Query<EventsQuery>,
+    query: Result<Query<EventsQuery>, QueryRejection>,
     headers: HeaderMap,
 ) -> Response {
+    let query = match parsed(query) {
+        Ok(query) => query,
+        Err(refused) => return refused,
+    };
     let owner = match caller.other_owner(&query.owner_id) {
         Ok(owner) => owner,
         Err(_) => {
@@ -142,8 +160,12 @@ struct WatchQuery {
 async fn watch_changes(
     State(sse): State<Sse>,
     Extension(caller): Extension<Caller>,
-    Query(query): Query<WatchQuery>,
+    query: Result<Query<WatchQuery>, QueryRejection>,
 ) -> Response {
+    let query = match parsed(query) {
+        Ok(query) => query,
+        Err(refused) => return refused,
+    };
     let prefix = match convert::namespace(&query.prefix) {
         Ok(prefix) => prefix,
         Err(failure) => return error(&failure),

@@ -1,6 +1,9 @@
 //! Checker of idempotency keys: a key has at most one effect, no matter how often and to which
 //! nodes its call is sent: R102 (keyed requests apply once).
 //!
+//! A change of the namespace table without a key has a call of its own: a node that makes a change a
+//! second time on behalf of one call, without the key, is found by counting.
+//!
 //! The checker reads applied log entries. An effect is a grant, a release, a change of the
 //! namespace table, a token of IncrFencingToken, or a ForceRelease. An answer is not an effect: a
 //! repeat may be answered without one.
@@ -10,14 +13,15 @@ use std::collections::BTreeMap;
 use tenure_core::command::Command;
 use tenure_core::event::ChangeKind;
 use tenure_core::path::Namespace;
+use tenure_core::policy::Algorithm;
 use tenure_core::system::{
     ChangeBegun, ChangeDecided, KeyClaim, SystemCall, SystemCommand, SystemOutcome,
 };
 use tenure_core::value::{Key, OwnerId};
-use tenure_node::LogPosition;
+use tenure_node::{ClientRequest, LogPosition};
 
 use super::reference::{AppliedCommand, CommandResult};
-use super::{CheckResult, Relevance};
+use super::{CheckResult, Fact, Relevance};
 
 /// The log position of the effect of every key.
 #[derive(Default)]
@@ -28,9 +32,49 @@ pub(super) struct AtMostOnce {
     /// Pending changes of the namespace table, by number, with the key of the call that started
     /// them.
     changes: BTreeMap<u64, KeyClaim>,
+    /// Pending changes without a key.
+    unkeyed: BTreeMap<u64, TableChange>,
+    /// For each change of the namespace table: how many calls without a key asked for it, and how
+    /// many took effect.
+    table: BTreeMap<TableChange, (u64, u64)>,
 }
 
+/// A namespace, and its new policy; `None` deletes it.
+type TableChange = (Namespace, Option<Algorithm>);
+
 impl AtMostOnce {
+    pub(super) fn see(&mut self, fact: &Fact<'_>) {
+        let Fact::Asked(ask) = fact else {
+            return;
+        };
+        let change = match &*ask.request {
+            ClientRequest::SetNamespacePolicy {
+                namespace,
+                algorithm,
+                key: None,
+            } => (namespace.clone(), Some(*algorithm)),
+            ClientRequest::DeleteNamespacePolicy {
+                namespace,
+                key: None,
+            } => (namespace.clone(), None),
+            _ => return,
+        };
+        self.table.entry(change).or_default().0 += 1;
+    }
+
+    /// A change without a key took effect.
+    fn unkeyed(&mut self, step: &AppliedCommand<'_>, change: &TableChange) -> CheckResult {
+        let (asked, made) = self.table.entry(change.clone()).or_default();
+        *made += 1;
+        if made <= asked {
+            return Ok(Relevance::Checked);
+        }
+        Err(format!(
+            "{} to {:?} is changed without a key by entry {:?}: {made} times for {asked} calls",
+            change.0, change.1, step.at.place
+        ))
+    }
+
     pub(super) fn applied(&mut self, step: &AppliedCommand<'_>) -> CheckResult {
         match &step.what {
             CommandResult::Space {
@@ -75,23 +119,44 @@ impl AtMostOnce {
     ) -> CheckResult {
         let claim = match (command, outcome) {
             (
-                SystemCommand::Begin { claim, .. },
+                SystemCommand::Begin {
+                    namespace,
+                    to,
+                    claim,
+                },
                 SystemOutcome::Begun(ChangeBegun::Started { change }),
             ) => {
                 // Its effect is decided by a later command.
-                if let Some(claim) = claim {
-                    self.changes.insert(*change, claim.clone());
+                match claim {
+                    Some(claim) => {
+                        self.changes.insert(*change, claim.clone());
+                    }
+                    None => {
+                        self.unkeyed.insert(*change, (namespace.clone(), *to));
+                    }
                 }
                 return Ok(Relevance::Passed);
             }
             (
-                SystemCommand::Begin { claim, .. },
+                SystemCommand::Begin {
+                    namespace,
+                    to,
+                    claim,
+                },
                 SystemOutcome::Begun(ChangeBegun::Committed { .. }),
-            ) => claim.clone(),
+            ) => match claim {
+                Some(claim) => Some(claim.clone()),
+                None => return self.unkeyed(step, &(namespace.clone(), *to)),
+            },
             (
                 SystemCommand::Decide { change, .. },
                 SystemOutcome::Decided(ChangeDecided::Committed { .. }),
-            ) => self.changes.remove(change),
+            ) => {
+                if let Some(change) = self.unkeyed.remove(change) {
+                    return self.unkeyed(step, &change);
+                }
+                self.changes.remove(change)
+            }
             (SystemCommand::Increment { claim, .. }, SystemOutcome::Number(_)) => claim.clone(),
             (SystemCommand::Kill { claim, .. }, SystemOutcome::Fresh) => claim.clone(),
             _ => None,
@@ -125,7 +190,7 @@ mod tests {
 
     use tenure_core::command::{Acquire, Request, RequestKind, Route, WaitMode};
     use tenure_core::path::Path;
-    use tenure_core::policy::{Algorithm, Mode};
+    use tenure_core::policy::Mode;
     use tenure_core::space::{HashSeed, Space, SpaceLimits};
     use tenure_core::system::SystemApplied;
     use tenure_core::value::{QueueTtl, Stamp, Ttl};

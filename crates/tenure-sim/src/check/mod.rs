@@ -23,6 +23,7 @@ mod linearizable;
 mod owners;
 mod reference;
 mod releases;
+mod taken_holds;
 mod watch;
 
 use std::collections::BTreeMap;
@@ -34,8 +35,8 @@ use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId};
 use tenure_node::replica_view::{ReplicaView, SentPromise};
 use tenure_node::{
-    Answer, ClientRequest, Failure, GroupId, Mark, Node, Recovery, ReplicaId, Snapshot, WatchEvent,
-    WriteBatch,
+    Answer, ClientRequest, Failure, GroupId, Mark, Node, Recovery, ReplicaId, Role, Snapshot,
+    WatchEvent, WriteBatch,
 };
 
 use crate::plan::RunPlan;
@@ -146,6 +147,7 @@ pub(crate) struct Checkers {
     belief: client_view::ClientViews,
     once: at_most_once::AtMostOnce,
     assertions: assertions::Assertions,
+    taken: taken_holds::TakenHolds,
     pub(crate) rare: RareEvents,
     pub(crate) verdict: Option<Violation>,
     judged: Tally,
@@ -163,13 +165,17 @@ struct Tally(Vec<(&'static str, u64)>);
 
 impl Tally {
     fn add(&mut self, name: &'static str) {
+        self.add_many(name, 1);
+    }
+
+    fn add_many(&mut self, name: &'static str, more: u64) {
         let known = self
             .0
             .iter_mut()
             .find(|(known, _)| std::ptr::eq(*known, name));
         match known {
-            Some((_, count)) => *count += 1,
-            None => self.0.push((name, 1)),
+            Some((_, count)) => *count += more,
+            None => self.0.push((name, more)),
         }
     }
 
@@ -215,6 +221,7 @@ impl Checkers {
             belief: client_view::ClientViews::default(),
             once: at_most_once::AtMostOnce::default(),
             assertions: assertions::Assertions::default(),
+            taken: taken_holds::TakenHolds::default(),
             rare: RareEvents::new(plan.cluster.group_count),
             verdict: None,
             judged: Tally::default(),
@@ -226,7 +233,6 @@ impl Checkers {
     /// Passes a fact to every checker.
     pub(crate) fn see(&mut self, now: SimTime, fact: &Fact<'_>) {
         let findings = [
-            ("exclusion", self.exclusion.see(now, fact)),
             ("fences", self.fences.see(now, fact)),
             ("fifo", self.fifo.see(now, fact)),
             ("durable", self.durable.see(now, fact)),
@@ -237,12 +243,10 @@ impl Checkers {
             ("events", self.events.see(now, fact)),
             ("deadlocks", self.deadlocks.see(now, fact)),
         ];
-        self.early.see(fact);
-        self.rare.see(fact);
-        let belief = self.belief.see(now, fact, self.reference.spaces());
-        for (checker, finding) in findings.into_iter().chain([("belief", belief)]) {
+        for (checker, finding) in findings {
             self.note(checker, now, finding);
         }
+        self.see_few(now, fact);
     }
 
     /// Passes on a fact about a client that reuses its owner or changes policies concurrently. Only
@@ -250,13 +254,16 @@ impl Checkers {
     pub(crate) fn see_few(&mut self, now: SimTime, fact: &Fact<'_>) {
         self.early.see(fact);
         self.rare.see(fact);
+        self.once.see(fact);
         let exclusion = self.exclusion.see(now, fact);
         let belief = self.belief.see(now, fact, self.reference.spaces());
         let assertions = self.assertions.see(now, fact);
+        let taken = self.taken.see(fact);
         for (checker, finding) in [
             ("exclusion", exclusion),
             ("belief", belief),
             ("assertions", assertions),
+            ("taken", taken),
         ] {
             self.note(checker, now, finding);
         }
@@ -319,6 +326,8 @@ impl Checkers {
             if unchanged {
                 continue;
             }
+            let led = seen.get(at).is_some_and(|known| known.role == Role::Leader);
+            let leads_now = view.role == Role::Leader && !led;
             match seen.get_mut(at) {
                 Some(known) => *known = view,
                 None => seen.push(view),
@@ -331,15 +340,20 @@ impl Checkers {
             let (rising, early) = (&mut self.rising, &mut self.early);
             let (belief, once) = (&self.belief, &mut self.once);
             let (assertions, rare) = (&mut self.assertions, &mut self.rare);
+            let taken = &mut self.taken;
             let mut seen_effects = Vec::new();
-            findings.extend(self.reference.stepped(of, node, group, applied, |step| {
-                seen_effects.push(("rising", rising.applied(step)));
-                seen_effects.push(("lease time", early.applied(step)));
-                seen_effects.push(("belief", belief.applied(now, step)));
-                seen_effects.push(("once", once.applied(step)));
-                assertions.applied(now, step);
-                rare.applied(now, step);
-            }));
+            findings.extend(
+                self.reference
+                    .stepped(of, node, group, applied, leads_now, |step| {
+                        seen_effects.push(("rising", rising.applied(step)));
+                        seen_effects.push(("lease time", early.applied(step)));
+                        seen_effects.push(("belief", belief.applied(now, step)));
+                        seen_effects.push(("once", once.applied(step)));
+                        assertions.applied(now, step);
+                        taken.applied(now, step);
+                        rare.applied(now, step);
+                    }),
+            );
             findings.extend(seen_effects);
             self.note_all(now, findings);
         }
@@ -359,6 +373,11 @@ impl Checkers {
     /// Counts a check that was made outside this module.
     pub(crate) fn count(&mut self, checker: &'static str) {
         self.judged.add(checker);
+    }
+
+    /// Counts checks that were made in another run.
+    pub(crate) fn count_more(&mut self, checker: &'static str, count: u64) {
+        self.judged.add_many(checker, count);
     }
 
     /// Returns how many checks each checker has made.

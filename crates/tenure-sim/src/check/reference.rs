@@ -173,10 +173,11 @@ impl Reference {
         node: &Node,
         group: GroupId,
         applied: u64,
+        leads_now: bool,
         mut see: impl FnMut(&AppliedCommand<'_>),
     ) -> InvariantNames {
         let before = self.compared.insert((of, group), applied);
-        if before == Some(applied) {
+        if before == Some(applied) && !leads_now {
             return InvariantNames::new();
         }
         let mut findings = InvariantNames::new();
@@ -202,8 +203,11 @@ impl Reference {
             findings.extend(reference_machine.apply(at, payload, effects, &mut see));
             reference_machine.index = next;
         }
+        let was_installed = self.place(of, group, applied).is_none();
         if (applied.is_multiple_of(reference_machine.sampled())
             || before.is_none()
+            || leads_now
+            || was_installed
             || reference_machine.index < applied)
             && let Some((index, bytes)) = node.state_of(group)
         {
@@ -342,8 +346,14 @@ impl Reference {
 const SAMPLED: u64 = 4;
 
 /// Large states are compared less often: after one entry for each of so many bytes, so that the
-/// cost per entry does not grow with the state. What every entry does is compared in between
-/// ([`Reference::same_effects`]), and the state at the first step of every process.
+/// cost per entry does not grow with the state. In between:
+///
+/// - What every entry does is compared on every replica ([`Reference::same_effects`]). So a difference
+///   that is not found has had no effect on any command.
+/// - The whole state is compared at the first step of a process, when a replica starts to lead, and
+///   when it has installed a snapshot. So a replica that answers reads starts from an equal state.
+/// - A difference persists until the next comparison, unless commands without another effect remove
+///   it. All states are compared at the end of a run.
 const BYTES_PER_ENTRY: usize = 256;
 const MOST_SAMPLED: u64 = 256;
 

@@ -10,7 +10,7 @@ pub(super) fn rate(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let rate = random.pick(&[905, 950, 1000, 1050, 1095]);
     let now = sim.now;
     sim.node_slots[at].clock.set_rate(rate, now);
-    Some(format!("seat {at}, {rate} per mille"))
+    Some(format!("node slot {at}, {rate} per mille"))
 }
 
 pub(super) fn step(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
@@ -19,11 +19,11 @@ pub(super) fn step(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     if random.chance(300) {
         let by = random.between(MILLISECOND, 10 * SECOND);
         sim.node_slots[at].clock.set_back(by, now);
-        return Some(format!("seat {at}, the instant goes back by {by} us"));
+        return Some(format!("node slot {at}, the instant goes back by {by} us"));
     }
     let by = random.pick(&[-86_400_000, -5_000, 5_000, 86_400_000]);
     sim.node_slots[at].clock.step_wall(by);
-    Some(format!("seat {at}, the wall clock moves by {by} ms"))
+    Some(format!("node slot {at}, the wall clock moves by {by} ms"))
 }
 
 /// Sets all clocks to one of the extremes of the allowed rates, so that two of them differ as much

@@ -19,7 +19,7 @@ pub(super) fn power(sim: &mut Simulator, random: &mut SimRng) -> Option<String> 
     for step in 0..count {
         lose_power(sim, (first + step) % sim.node_slots.len(), random);
     }
-    Some(format!("{count} from seat {first}"))
+    Some(format!("{count} from node slot {first}"))
 }
 
 /// Ends a process and drops unsynced writes of its disk at random.
@@ -40,7 +40,7 @@ pub(super) fn kill(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = super::running(sim, random)?;
     end(sim, at, random);
     sim.node_slots[at].leave_disk(random);
-    Some(format!("seat {at}"))
+    Some(format!("node slot {at}"))
 }
 
 /// Ends a process. It is restarted 10 ms to 30 s later. Its peers notice in 60 % of the cases.
@@ -68,7 +68,7 @@ pub(super) fn in_the_middle(sim: &mut Simulator, random: &mut SimRng) -> Option<
         _ => MidStep::Outputs(random.index(5)),
     };
     sim.node_slots[at].middle = Some((middle, random.below(6)));
-    Some(format!("seat {at}, {middle:?}"))
+    Some(format!("node slot {at}, {middle:?}"))
 }
 
 impl Simulator {

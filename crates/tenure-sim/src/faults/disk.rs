@@ -28,7 +28,7 @@ pub(super) fn fail(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) ->
             sim.node_slots[at].power_ends = true;
         }
     }
-    Some(format!("seat {at}, after {soon}"))
+    Some(format!("node slot {at}, after {soon}"))
 }
 
 pub(super) fn slow(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
@@ -37,7 +37,7 @@ pub(super) fn slow(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     sim.node_slots[at].disk_delay = (sync / 4, sync);
     let length = random.between(SECOND, 20 * SECOND);
     sim.at(sim.now + length, SimEvent::Undo(Undo::Disk(at)));
-    Some(format!("seat {at}, {} ms a sync", sync / MILLISECOND))
+    Some(format!("node slot {at}, {} ms a sync", sync / MILLISECOND))
 }
 
 /// Writes and syncs of one disk or of all disks hang for a while. Reads continue.
@@ -53,9 +53,9 @@ pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
         }
     }
     let who = if all {
-        "all seats".to_owned()
+        "all node slots".to_owned()
     } else {
-        format!("seat {one}")
+        format!("node slot {one}")
     };
     Some(format!("{who} for {} ms", length / MILLISECOND))
 }
@@ -89,7 +89,7 @@ pub(super) fn flip(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let offset = random.index(used / 2);
     let bit = random.below(8) as u8;
     sim.node_slots[at].disk.flip_bit(&name, offset, bit);
-    Some(format!("seat {at}, {name} at {offset}"))
+    Some(format!("node slot {at}, {name} at {offset}"))
 }
 
 /// Replaces a disk by an empty one.
@@ -98,7 +98,7 @@ pub(super) fn wipe(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     sim.operator.may_lose.insert(at);
     crash::end(sim, at, random);
     sim.node_slots[at].needs_new_incarnation = true;
-    Some(format!("seat {at}"))
+    Some(format!("node slot {at}"))
 }
 
 /// Returns a node that may lose its data now.

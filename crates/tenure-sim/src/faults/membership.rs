@@ -44,7 +44,7 @@ pub(super) fn forsake(sim: &mut Simulator, random: &mut SimRng) -> Option<String
     sim.at(sim.now + soon, SimEvent::Undo(Undo::Forsake(node_slot)));
     let length = soon + random.between(4 * SECOND, 15 * SECOND);
     sim.at(sim.now + length, SimEvent::Undo(Undo::Links));
-    Some(format!("{group} at seat {node_slot}"))
+    Some(format!("{group} at node slot {node_slot}"))
 }
 
 /// A replica is removed and added again on the same node, in one of two scenarios.
@@ -92,7 +92,7 @@ pub(super) fn come_back(sim: &mut Simulator, random: &mut SimRng) -> Option<Stri
         sim.at(again, SimEvent::Undo(back_again));
         sim.node_slots[back].disk_delay = (SECOND, 4 * SECOND);
         sim.at(again + 3 * SECOND, SimEvent::Undo(Undo::Disk(back)));
-        return Some(format!("{group}: seat {back}, by a slow disk"));
+        return Some(format!("{group}: node slot {back}, by a slow disk"));
     }
     sim.end_process(away);
     sim.node_slots[away].leave_disk(random);
@@ -113,7 +113,7 @@ pub(super) fn come_back(sim: &mut Simulator, random: &mut SimRng) -> Option<Stri
     let end = then + random.between(3 * SECOND, 8 * SECOND);
     sim.at(end, SimEvent::Undo(Undo::Links));
     Some(format!(
-        "{group}: seat {away} is away, {back} is replaced by {guest}"
+        "{group}: node slot {away} is away, {back} is replaced by {guest}"
     ))
 }
 
@@ -141,6 +141,56 @@ pub(super) fn succeed(sim: &mut Simulator, group: usize, away: usize, back: usiz
     sim.at(sim.now, SimEvent::Start(away));
 }
 
+/// A leader proposes a membership change that reaches no follower, is deposed, and leads again before
+/// the operator changes anything. The lost change must not block later ones.
+pub(super) fn lose_change(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
+    let at = random.index(sim.operator.wanted.len());
+    let group = GroupId(u32::try_from(at).ok()?);
+    let (leader, membership) = sim.leader(group)?;
+    // The others must be able to elect a leader among themselves.
+    if membership.voters.len() < 3 || membership.is_joint() {
+        return None;
+    }
+    let everybody = membership.everybody();
+    let stranger = (0..sim.node_slots.len()).find(|node_slot| {
+        let here = sim.node_slots[*node_slot].member;
+        !everybody.iter().any(|one| one.shares_disk(here))
+    })?;
+    for other in (0..sim.node_slots.len()).filter(|other| *other != leader) {
+        sim.network.link(leader, other).cut = true;
+    }
+    let id = sim.operator.change_id();
+    let steps = vec![MembershipStep::Learner(sim.node_slots[stranger].member)];
+    let change = MembershipChange { steps };
+    sim.input(leader, Input::Change { id, group, change });
+    sim.tell_peers(leader, |node| Input::PeerDown { node });
+    let healed = sim.now + random.between(2_000, 4_000) * MILLISECOND;
+    sim.at(healed, SimEvent::Undo(Undo::Links));
+    for again in [100, 400, 1_500] {
+        let reelect = Undo::Reelect {
+            group,
+            node_slot: leader,
+        };
+        sim.at(healed + again * MILLISECOND, SimEvent::Undo(reelect));
+    }
+    Some(format!("{group} at node slot {leader}"))
+}
+
+/// Next stage of [`lose_change`].
+pub(super) fn reelect(sim: &mut Simulator, group: GroupId, node_slot: usize) {
+    let Some((leader, membership)) = sim.leader(group) else {
+        return;
+    };
+    let here = sim.node_slots[node_slot].member;
+    let mut voters = membership.voters.iter();
+    if sim.fault_phase
+        && leader != node_slot
+        && let Some(to) = voters.find(|voter| voter.shares_disk(here))
+    {
+        sim.input(leader, Input::Transfer { group, to: *to });
+    }
+}
+
 /// Shrinks a group to one voter for a while.
 pub(super) fn shrink(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     if !sim.operator.may_lose.is_empty() {
@@ -153,7 +203,7 @@ pub(super) fn shrink(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     let length = random.between(5 * SECOND, 40 * SECOND);
     sim.at(sim.now + length, SimEvent::Undo(Undo::Grow(group)));
     Some(format!(
-        "group {group} to seat {stays} for {} ms",
+        "group {group} to node slot {stays} for {} ms",
         length / MILLISECOND
     ))
 }
@@ -168,7 +218,7 @@ pub(super) fn grow(sim: &mut Simulator, group: usize) {
 pub(super) fn drain(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = super::running(sim, random)?;
     sim.input(at, Input::Drain);
-    Some(format!("seat {at}"))
+    Some(format!("node slot {at}"))
 }
 
 pub(super) fn transfer(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {

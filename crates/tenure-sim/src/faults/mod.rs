@@ -13,6 +13,8 @@ mod net;
 mod pause;
 mod storage;
 
+use tenure_node::GroupId;
+
 use self::combined::CombinedFault;
 pub(crate) use self::storage::{DiskVerdict, StorageFault};
 use crate::plan::RunPlan;
@@ -47,6 +49,7 @@ pub(crate) enum FaultKind {
     Membership,
     Forsaken,
     Returning,
+    LostChange,
     Drain,
     Transfer,
     ClientPause,
@@ -60,6 +63,7 @@ pub(crate) enum FaultKind {
     HungThread,
     HungLane,
     RotTail,
+    RotAfterEnd,
     RotMiddle,
     RotSnapshot,
     LostWrite,
@@ -75,6 +79,7 @@ impl FaultKind {
             FaultKind::HungDisk,
             FaultKind::Forsaken,
             FaultKind::Returning,
+            FaultKind::LostChange,
             FaultKind::Combo,
             FaultKind::Middle,
             FaultKind::CutLogs,
@@ -92,7 +97,7 @@ impl FaultKind {
     }
 
     /// Kinds that need no special cluster. The others need a spare node ([`FaultKind::Forsaken`],
-    /// [`FaultKind::Returning`]) or belong to one fault profile.
+    /// [`FaultKind::Returning`], [`FaultKind::LostChange`]) or belong to one fault profile.
     pub(crate) const ANYWHERE: [FaultKind; 25] = [
         FaultKind::Partition,
         FaultKind::PartialPartition,
@@ -147,6 +152,7 @@ impl FaultKind {
             FaultKind::Membership => "membership",
             FaultKind::Forsaken => "forsaken learner",
             FaultKind::Returning => "returning replica",
+            FaultKind::LostChange => "lost membership change",
             FaultKind::Drain => "drain",
             FaultKind::Transfer => "transfer",
             FaultKind::ClientPause => "client pause",
@@ -160,6 +166,7 @@ impl FaultKind {
             FaultKind::HungThread => "hung thread",
             FaultKind::HungLane => "hung connection",
             FaultKind::RotTail => "bit flip in the tail",
+            FaultKind::RotAfterEnd => "bit flip after an orderly end",
             FaultKind::RotMiddle => "bit flip in the middle",
             FaultKind::RotSnapshot => "bit flip in a snapshot",
             FaultKind::LostWrite => "lost write",
@@ -183,12 +190,14 @@ impl FaultKind {
             FaultKind::ClockRate | FaultKind::ClockStep => 15 * SECOND,
             FaultKind::Membership | FaultKind::Forsaken => 20 * SECOND,
             FaultKind::Drain | FaultKind::Transfer | FaultKind::Returning => 15 * SECOND,
+            FaultKind::LostChange => 30 * SECOND,
             FaultKind::ClientPause | FaultKind::ClientDeath => 6 * SECOND,
             FaultKind::Combo | FaultKind::Middle | FaultKind::CutLogs => 4 * SECOND,
             FaultKind::Shrink | FaultKind::Starved => 20 * SECOND,
             FaultKind::ClockExtremes => 5 * SECOND,
             FaultKind::HungThread | FaultKind::HungLane => 30 * SECOND,
             FaultKind::RotTail | FaultKind::RotMiddle | FaultKind::RotSnapshot => 30 * SECOND,
+            FaultKind::RotAfterEnd => 30 * SECOND,
             FaultKind::LostWrite | FaultKind::MisdirectedWrite => 30 * SECOND,
             FaultKind::DuplicatedWrite | FaultKind::LyingSync => 30 * SECOND,
         }
@@ -224,6 +233,8 @@ pub(crate) enum Undo {
         away: usize,
         back: usize,
     },
+    /// Next stage: this node slot is to lead the group again.
+    Reelect { group: GroupId, node_slot: usize },
     /// Next stage: the group gets its wanted replicas again.
     Grow(usize),
     /// The node's thread runs as usual again.
@@ -288,6 +299,7 @@ impl Simulator {
             FaultKind::Membership => membership::change(self),
             FaultKind::Forsaken => membership::forsake(self, &mut random),
             FaultKind::Returning => membership::come_back(self, &mut random),
+            FaultKind::LostChange => membership::lose_change(self, &mut random),
             FaultKind::Drain => membership::drain(self, &mut random),
             FaultKind::Transfer => membership::transfer(self, &mut random),
             FaultKind::ClientPause => load::pause(self, &mut random),
@@ -301,6 +313,7 @@ impl Simulator {
             FaultKind::HungThread => pause::hang(self, &mut random),
             FaultKind::HungLane => net::hang(self, &mut random),
             FaultKind::RotTail => storage::rot(self, StorageFault::Tail, &mut random),
+            FaultKind::RotAfterEnd => storage::rot(self, StorageFault::OrderlyEnd, &mut random),
             FaultKind::RotMiddle => storage::rot(self, StorageFault::Middle, &mut random),
             FaultKind::RotSnapshot => storage::rot(self, StorageFault::Snapshot, &mut random),
             FaultKind::LostWrite => storage::silent(self, StorageFault::Lost, &mut random),
@@ -331,6 +344,7 @@ impl Simulator {
             Undo::Forsake(node_slot) => net::isolate(self, node_slot),
             Undo::Return { group, node_slot } => membership::want_again(self, group, node_slot),
             Undo::Succeed { group, away, back } => membership::succeed(self, group, away, back),
+            Undo::Reelect { group, node_slot } => membership::reelect(self, group, node_slot),
             Undo::Grow(group) => membership::grow(self, group),
             Undo::Starve(node_slot) => self.node_slots[node_slot].starved = 0,
             Undo::Rotten { node_slot, process } => storage::restart(self, node_slot, process),

@@ -89,16 +89,24 @@ pub(super) fn worsen(sim: &mut Simulator, kind: FaultKind, random: &mut SimRng) 
 }
 
 /// One channel of a connection hangs for up to two minutes; what was sent meanwhile arrives then. In
-/// half of the cases only snapshots are held up.
+/// half of the cases only snapshots are held up. With clients that repeat their calls it hangs for
+/// seconds, and snapshots are not held up.
 pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let nodes = sim.node_slots.len();
     let from = random.index(nodes);
     let to = (from + 1 + random.index(nodes - 1)) % nodes;
-    let lane = random.index(2);
-    let length = random.between(2 * SECOND, 120 * SECOND);
+    let (lanes, length) = match sim.plan.fault_profile {
+        FaultProfile::Repeats => (1, (100 * MILLISECOND, 4 * SECOND)),
+        _ => (2, (2 * SECOND, 120 * SECOND)),
+    };
+    let lane = random.index(lanes);
+    let length = random.between(length.0, length.1);
     let end = sim.now + length;
     sim.network.link(from, to).hangs_until[lane] = end;
-    sim.at(end, SimEvent::Undo(Undo::Links));
+    // Short hangs end by themselves, so that slow links stay slow meanwhile.
+    if lanes > 1 {
+        sim.at(end, SimEvent::Undo(Undo::Links));
+    }
     let name = ["main", "bulk"][lane];
     Some(format!(
         "{from} to {to}, {name} for {} ms",
@@ -139,7 +147,7 @@ pub(super) fn depose(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     let length = soon + random.between(SECOND / 2, 4 * SECOND);
     sim.at(sim.now + length, SimEvent::Undo(Undo::Links));
     Some(format!(
-        "{group} at seat {node_slot}, answers take {slow} us"
+        "{group} at node slot {node_slot}, answers take {slow} us"
     ))
 }
 

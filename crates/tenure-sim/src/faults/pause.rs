@@ -11,7 +11,10 @@ pub(super) fn pause(sim: &mut Simulator, random: &mut SimRng) -> Option<String> 
     let most = random.pick(&[SECOND / 2, 5 * SECOND, 20 * SECOND]);
     let length = random.between(MILLISECOND, most);
     for_so_long(sim, node_slot, length);
-    Some(format!("seat {node_slot} for {} ms", length / MILLISECOND))
+    Some(format!(
+        "node slot {node_slot} for {} ms",
+        length / MILLISECOND
+    ))
 }
 
 pub(super) fn for_so_long(sim: &mut Simulator, node_slot: usize, length: SimTime) {
@@ -32,7 +35,7 @@ pub(super) fn starve(sim: &mut Simulator, random: &mut SimRng) -> Option<String>
     let length = random.between(2 * SECOND, 90 * SECOND);
     sim.at(sim.now + length, SimEvent::Undo(Undo::Starve(node_slot)));
     Some(format!(
-        "seat {node_slot}, {} ms late for {} ms",
+        "node slot {node_slot}, {} ms late for {} ms",
         late / MILLISECOND,
         length / MILLISECOND
     ))
@@ -43,7 +46,10 @@ pub(super) fn hang(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let node_slot = super::running(sim, random)?;
     let length = random.between(20 * SECOND, 180 * SECOND);
     for_so_long(sim, node_slot, length);
-    Some(format!("seat {node_slot} for {} ms", length / MILLISECOND))
+    Some(format!(
+        "node slot {node_slot} for {} ms",
+        length / MILLISECOND
+    ))
 }
 
 pub(super) fn end(sim: &mut Simulator, node_slot: usize, process: u64) {

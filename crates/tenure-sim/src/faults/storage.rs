@@ -19,6 +19,9 @@ pub(crate) enum StorageFault {
     Tail,
     /// A flipped bit anywhere before that, in any log file.
     Middle,
+    /// A flipped bit in the last 200 bytes of the newest log file, after an orderly end of the process and
+    /// a restart of the machine.
+    OrderlyEnd,
     /// A flipped bit in a snapshot.
     Snapshot,
     /// A write that never reaches the disk.
@@ -56,8 +59,9 @@ impl DiskVerdict {
 }
 
 impl StorageFault {
-    pub(crate) const ALL: [StorageFault; 7] = [
+    pub(crate) const ALL: [StorageFault; 8] = [
         StorageFault::Tail,
+        StorageFault::OrderlyEnd,
         StorageFault::Middle,
         StorageFault::Snapshot,
         StorageFault::Lost,
@@ -69,6 +73,7 @@ impl StorageFault {
     pub(crate) fn kind(self) -> FaultKind {
         match self {
             StorageFault::Tail => FaultKind::RotTail,
+            StorageFault::OrderlyEnd => FaultKind::RotAfterEnd,
             StorageFault::Middle => FaultKind::RotMiddle,
             StorageFault::Snapshot => FaultKind::RotSnapshot,
             StorageFault::Lost => FaultKind::LostWrite,
@@ -83,7 +88,7 @@ impl StorageFault {
     /// needed any more.
     pub(crate) fn expected(self) -> &'static [DiskVerdict] {
         match self {
-            StorageFault::Tail | StorageFault::Middle => &[
+            StorageFault::Tail | StorageFault::OrderlyEnd | StorageFault::Middle => &[
                 DiskVerdict::Intact,
                 DiskVerdict::Refused,
                 DiskVerdict::Suspect,
@@ -118,27 +123,33 @@ pub(super) fn rot(sim: &mut Simulator, fault: StorageFault, random: &mut SimRng)
         .filter(|name| name.starts_with(prefix))
         .collect();
     let name = match fault {
-        StorageFault::Tail => names.pop()?,
+        StorageFault::Tail | StorageFault::OrderlyEnd => names.pop()?,
         _ if names.is_empty() => return None,
         _ => names.swap_remove(random.index(names.len())),
     };
+    if fault == StorageFault::OrderlyEnd {
+        // A disk that cannot confirm the end leaves nothing that could be noticed.
+        let log = sim.node_slots[at].sim_log.as_mut()?;
+        log.confirm_end().ok()?;
+    }
     let bytes = disk.bytes(&name)?;
     let used = bytes.iter().rposition(|byte| *byte != 0)? + 1;
     let tail = used.saturating_sub(200);
     let offset = match fault {
-        StorageFault::Tail => tail + random.index(used - tail),
+        StorageFault::Tail | StorageFault::OrderlyEnd => tail + random.index(used - tail),
         StorageFault::Snapshot => random.index(used),
         _ if tail == 0 => return None,
         _ => random.index(tail),
     };
     begin(sim, at, fault);
-    // Killed, without a power loss: what was written stays, and only the flipped bit is wrong.
-    sim.node_slots[at].power_ends = false;
+    // Without a power loss what was written stays, and only the flipped bit is wrong. After a restart of
+    // the machine only the confirmed end tells damage from a torn write.
+    sim.node_slots[at].power_ends = fault == StorageFault::OrderlyEnd;
     crash::end(sim, at, random);
     sim.node_slots[at].leave_disk(random);
     let bit = random.below(8) as u8;
     sim.node_slots[at].disk.flip_bit(&name, offset, bit);
-    Some(format!("seat {at}, {name} at {offset}"))
+    Some(format!("node slot {at}, {name} at {offset}"))
 }
 
 /// Makes the next write of a disk go wrong without an error. The node is restarted seconds later.
@@ -158,7 +169,7 @@ pub(super) fn silent(
     let later = random.between(20 * MILLISECOND, 5 * SECOND);
     restart_after(sim, at, later);
     Some(format!(
-        "seat {at}, restarted after {} ms",
+        "node slot {at}, restarted after {} ms",
         later / MILLISECOND
     ))
 }
@@ -172,7 +183,7 @@ pub(super) fn lie(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let later = random.between(5, 400) * MILLISECOND;
     restart_after(sim, at, later);
     Some(format!(
-        "seat {at}, {syncs} syncs, power loss after {} ms",
+        "node slot {at}, {syncs} syncs, power loss after {} ms",
         later / MILLISECOND
     ))
 }

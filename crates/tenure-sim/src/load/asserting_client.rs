@@ -26,6 +26,8 @@ pub(super) struct AssertingClient {
     /// several namespaces names one.
     fence: u64,
     calls: u64,
+    /// The paths that the present owner has acquired.
+    paths: Vec<&'static str>,
     next: SimTime,
 }
 
@@ -33,7 +35,7 @@ impl AssertingClient {
     pub(super) fn wake(&mut self, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         if env.now >= self.next {
             self.act(env, me);
-            self.next = env.now + me.random.between(20, 600) * MILLISECOND;
+            self.next = env.now + me.random.between(5, 300) * MILLISECOND;
         }
         env.actions.push(Action::Wake(self.next));
     }
@@ -45,17 +47,20 @@ impl AssertingClient {
             self.owners += 1;
             self.fence = env.now / MILLISECOND;
             self.calls = me.random.between(5, 25);
-            for name in OWN {
-                if me.random.chance(700) {
-                    let request = self.acquire(me, name);
-                    me.ask(env, request, None, 2_000);
-                }
+            self.paths = OWN.into_iter().filter(|_| me.random.chance(700)).collect();
+            for name in self.paths.clone() {
+                let request = self.acquire(me, name);
+                me.ask(env, request, None, 2_000);
             }
             return;
         }
         self.calls -= 1;
-        let mut paths: Vec<_> = OWN.into_iter().filter(|_| me.random.chance(600)).collect();
-        if me.random.chance(500) || paths.is_empty() {
+        // Mostly paths that it holds, so that the moving path alone makes the assertion fail.
+        let mut paths = self.paths.clone();
+        if me.random.chance(200) {
+            paths = OWN.into_iter().filter(|_| me.random.chance(600)).collect();
+        }
+        if me.random.chance(700) || paths.is_empty() {
             paths.push(me.random.pick(&MOVING));
         }
         let request = ClientRequest::AssertFencing {
@@ -73,7 +78,8 @@ impl AssertingClient {
     fn acquire(&self, me: &mut ClientContext<'_>, name: &str) -> ClientRequest {
         ClientRequest::Acquire(AcquireRequest {
             owner: self.owner(me),
-            ttl: Ttl::from_millis(me.random.pick(&[1_000, 4_000])).expect("a length of ours"),
+            ttl: Ttl::from_millis(me.random.pick(&[1_000, 4_000, 15_000]))
+                .expect("a length of ours"),
             queue_ttl: QueueTtl::from_millis(1_000).expect("a length of ours"),
             requests: vec![Request {
                 path: path(name),

@@ -217,13 +217,14 @@ impl LockClient {
         let first = path(me.random.pick(env.plan.habits.paths));
         let mode = me.random.pick(modes(&first));
         let mut holds = vec![(first, mode)];
-        if holds[0].0.handler() == "t" && me.random.chance(150) {
-            // Two paths of one namespace.
+        if holds[0].0.handler() == "t" && me.random.chance(300) {
+            // Two paths of one namespace: one of them may be broken.
             holds = vec![(path("t:/2/a"), Mode::Write), (path("t:/2/b"), Mode::Write)];
         }
         let ttl = me.random.pick(&env.plan.ttls);
         // Mostly on two nodes: both must deliver the same events.
-        for _ in 0..me.random.pick(&[1, 2, 2]) {
+        // One in four has no stream, and learns of nothing that it does not ask for.
+        for _ in 0..me.random.pick(&[0, 1, 2, 2]) {
             env.actions.push(Action::Subscribe {
                 owner: owner.clone(),
             });

@@ -337,7 +337,8 @@ fn send(call: &mut RetriedCall, env: &mut Env<'_>, me: &mut ClientContext<'_>) {
         // After the last copy, wait for an answer.
         call.next_copy = env.now + 3 * SECOND;
     }
-    let timeout = me.random.pick(&[500, 2_000]);
+    // Some attempts outlive the answer to another one by far.
+    let timeout = me.random.pick(&[500, 2_000, 20_000]);
     let id = me.ask(env, call.request.clone(), Some(call.first_sent), timeout);
     call.ids.push(id);
 }

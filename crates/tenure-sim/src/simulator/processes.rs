@@ -4,8 +4,8 @@ use bytes::Bytes;
 use tenure_log::TruncationKind;
 use tenure_node::replica_view::promises_in;
 use tenure_node::{
-    ChangeRefused, Channel, Config, DurableAfter, Input, Membership, Node, NodeId, Output,
-    RequestId, Role, StreamId,
+    ChangeRefused, Channel, Config, DurableAfter, Input, LogWrite, Membership, Node, NodeId,
+    Output, RequestId, Role, StreamId, WriteBatch,
 };
 
 use super::{SimEvent, Simulator};
@@ -204,7 +204,7 @@ impl Simulator {
         let row = (fault.kind().name(), found.name());
         *self.counts.verdicts.entry(row).or_default() += 1;
         if !fault.expected().contains(&found) {
-            let what = format!("seat {at} after {}: {}", row.0, row.1);
+            let what = format!("node slot {at} after {}: {}", row.0, row.1);
             self.checkers.object("disk", self.now, what);
         }
     }
@@ -298,7 +298,25 @@ impl Simulator {
             if let Output::Write(batch) = output {
                 self.checkers
                     .written(self.now, self.node_slots[at].member, batch);
+                self.check_length(at, batch);
             }
+        }
+    }
+
+    /// A log refuses records that are too long, which would stop the node. So a batch exceeds the limit
+    /// only by its last entry.
+    fn check_length(&mut self, at: usize, batch: &WriteBatch) {
+        let entries = batch.records.iter().flat_map(|(_, record)| match record {
+            LogWrite::Entries(entries) => entries.as_slice(),
+            _ => &[],
+        });
+        let lengths: Vec<usize> = entries.map(|entry| entry.payload_bytes().len()).collect();
+        let longest = lengths.iter().copied().max().unwrap_or(0);
+        let bytes: usize = lengths.iter().sum();
+        if bytes - longest > self.plan.limits.batch_bytes {
+            let who = self.node_slots[at].member;
+            let what = format!("{who} writes a batch of {bytes} bytes");
+            self.checkers.object("contract", self.now, what);
         }
     }
 

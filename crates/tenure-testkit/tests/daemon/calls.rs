@@ -151,7 +151,9 @@ fn a_session_answers_by_id() {
     let (sender, mut answers) = wait(calls.session()).unwrap();
     let request = SessionRequest {
         id: 7,
-        op: Some(session_request::Op::Acquire(acquire("amy", &["t:/a"]))),
+        op: Some(session_request::Op::Acquire(
+            acquire("amy", &["t:/a"]).into(),
+        )),
     };
     wait(sender.send(request)).unwrap();
     let answer = wait(answers.next()).unwrap().unwrap();

@@ -13,6 +13,8 @@ mod client;
 mod connection;
 mod convert;
 mod credentials;
+#[cfg_attr(not(feature = "postgres"), path = "daemon/no_engine.rs")]
+pub(crate) mod engine;
 mod inspect;
 mod owner;
 mod policies;

@@ -296,7 +296,7 @@ impl AcquireAttempt {
                 .max(self.began + CONTACT_AT_LEAST),
             (_, None) => now + CONTACT,
         };
-        let op = Op::Acquire(acquire);
+        let op = Op::Acquire(acquire.into());
         let asked = self.client.ask_and_date(op, give_up, EACH_TRY);
         let (sent, answer) = match wait {
             // It outlives an outage.
@@ -313,7 +313,7 @@ impl AcquireAttempt {
             }
         };
         let answer = answer.and_then(|answer| match answer {
-            Answer::Acquire(answer) => Ok(answer),
+            Answer::Acquire(answer) => Ok(*answer),
             other => Err(CallFailure::Unreachable(format!(
                 "a strange answer: {other:?}"
             ))),

@@ -24,6 +24,7 @@ pub(super) use v1::session_response::Result as Answer;
 
 use super::candidates::Candidate;
 use super::credentials::Credentials;
+use super::engine;
 use super::trouble;
 use crate::endpoint::Endpoint;
 
@@ -91,10 +92,13 @@ impl Connection {
         let (node, address) = (&candidate.node, candidate.address);
         let broken = |what: String| NoAnswer::Broken(format!("{node}: {what}"));
         let opening = async {
-            let channel = credentials
-                .connect(candidate)
-                .await
-                .map_err(|error| broken(trouble::plain(&words(&error))))?;
+            let channel = match node.engine_address() {
+                Some(engine) => engine::connect(engine).await.map_err(broken)?,
+                None => credentials
+                    .connect(candidate)
+                    .await
+                    .map_err(|error| broken(trouble::plain(&words(&error))))?,
+            };
             let mut calls =
                 PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
             let (requests, outgoing) = mpsc::channel(BUFFER);

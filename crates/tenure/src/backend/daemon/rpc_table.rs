@@ -15,6 +15,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use super::client::{CallFailure, DaemonClient, new_key};
 use super::{failed, inspect};
+use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::tenure::Tenure;
 
@@ -59,6 +60,13 @@ impl Tenure {
     pub fn calls(&self) -> Result<Calls, Error> {
         Ok(Calls {
             client: self.client(&[])?,
+        })
+    }
+
+    /// Returns the calls of the daemon at these nodes. Empty: the configured nodes.
+    pub fn calls_of(&self, nodes: &[Endpoint]) -> Result<Calls, Error> {
+        Ok(Calls {
+            client: self.client(nodes)?,
         })
     }
 }
@@ -164,6 +172,12 @@ rpcs! {
     "DeleteNamespacePolicy" delete_namespace_policy(DeleteNamespacePolicyRequest, idempotency_key) -> DeleteNamespacePolicyResponse;
     /// Returns one page of the policy rows of all explicit namespaces.
     "ListNamespacePolicies" list_namespace_policies(ListNamespacePoliciesRequest) -> ListNamespacePoliciesResponse;
+    /// Returns one page of the children of a prefix, with what is held and waited for below them.
+    "ListChildren" list_children(ListChildrenRequest) -> ListChildrenResponse;
+    /// Returns the waiters that have waited longest, and what they wait for.
+    "ListWaits" list_waits(ListWaitsRequest) -> ListWaitsResponse;
+    /// Returns the recent holds and waits at a path.
+    "History" history(HistoryRequest) -> HistoryResponse;
     streams:
     /// Streams the events of one owner, from now on.
     "Subscribe" subscribe(SubscribeRequest) -> Event;

@@ -1,0 +1,3 @@
+import sidecar from './sidecar.cjs';
+
+export const { createSidecarLockManager, withSidecarLock } = sidecar;

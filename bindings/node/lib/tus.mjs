@@ -1,0 +1,3 @@
+import tus from './tus.cjs';
+
+export const { DaemonLocker, UploadFileLocker } = tus;
