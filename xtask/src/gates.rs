@@ -92,7 +92,9 @@ const TESTS: Part = ("tests", || {
 const BINDINGS: Part = ("bindings", bindings::run);
 
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
+pub(crate) const CHECK: &[Part] = &[
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES,
+];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
     FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, BINDINGS,
