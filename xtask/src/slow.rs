@@ -189,6 +189,18 @@ const PARTS: &[Part] = &[
         command: &["cargo", "package", "--workspace", "--locked"],
     },
     Part {
+        name: "dist",
+        shows: "archive, package and image install, run, upgrade with a lock held, and uninstall",
+        environment: &[],
+        command: &["cargo", "xtask", "dist", "--check"],
+    },
+    Part {
+        name: "book",
+        shows: "mdBook builds the pages",
+        environment: &[],
+        command: &["cargo", "xtask", "book"],
+    },
+    Part {
         name: "speed",
         shows: "the daemon beside etcd, Redis and ZooKeeper",
         environment: &[],

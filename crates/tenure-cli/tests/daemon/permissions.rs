@@ -190,6 +190,9 @@ fn requests() -> Vec<Step> {
         ("Explain", json!({"path": "m:/a", "ownerId": "o"})),
         ("Break", json!({"path": "m:/a", "ownerId": "o", "fence": 1})),
         ("ListNamespacePolicies", json!({})),
+        ("ListChildren", json!({})),
+        ("ListWaits", json!({})),
+        ("History", json!({})),
     ];
     let step = |(rpc, request)| Step {
         rpc,

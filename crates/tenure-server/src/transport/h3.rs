@@ -117,7 +117,12 @@ async fn connection(
     memory: Arc<ConnectionBudget>,
     stop: watch::Receiver<bool>,
 ) -> ConnectionEnd {
-    match incoming.accept()?.into_0rtt() {
+    let mut connecting = incoming.accept()?;
+    // The client's ClientHello may take two datagrams. Before it is complete, the client's limits of
+    // streams are not known: HTTP/3 would wait to open its control streams, and quinn does not wake
+    // such a wait when the limits arrive.
+    connecting.handshake_data().await?;
+    match connecting.into_0rtt() {
         Ok((connection, confirmed)) => {
             let handshake = Handshake(Some(confirmed));
             requests(connection, listen_endpoint, router, memory, handshake, stop).await
