@@ -6,13 +6,17 @@ mod commands;
 mod duration;
 mod interrupt;
 mod lock_table;
+mod lock_tree;
 mod message;
 mod nesting;
 mod options;
 mod output;
 mod parent_shell;
 mod progress;
+mod resource_user;
 mod run;
+mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -32,6 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   upload:DIR/ID                         one resumable upload
 ///   repo:/dir, s3://…, gs://…, az://…     a repository of lock objects
 ///   tenant:/acme/42, tenure://host/…      a path of the daemon (TENURE_URL)
+///   postgres://host/db/tenant:/acme/42    the same path in a PostgreSQL database
 /// Any other text is the name of a file, but text like tenant:acme is refused as a mistyped address.
 /// A leading ./ always means a file.
 ///
@@ -51,6 +56,17 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
     verbatim_doc_comment
 )]
 struct Arguments {
+    /// When to colour output; NO_COLOR turns it off, too.
+    #[arg(
+        long,
+        global = true,
+        value_enum,
+        value_name = "WHEN",
+        default_value_t,
+        hide_default_value = true,
+        hide_possible_values = false
+    )]
+    color: terminal::ColorChoice,
     #[command(subcommand)]
     command: commands::Command,
 }
@@ -63,7 +79,12 @@ fn main() -> ExitCode {
         .get(1)
         .is_some_and(|verb| verb == "run")
         .then(run::supervisor::fork);
-    Arguments::parse_from(arguments).command.run(supervisor)
+    let arguments = match Arguments::try_parse_from(arguments) {
+        Ok(arguments) => arguments,
+        Err(error) => return usage::end(&error),
+    };
+    terminal::choose(arguments.color);
+    arguments.command.run(supervisor)
 }
 
 /// Inserts the verb `serve` before flags of the daemon: `tenure --config FILE` means `tenure serve

@@ -49,10 +49,17 @@ impl CommandFailure {
     }
 
     fn json(&self) -> serde_json::Value {
+        let class = match self.code {
+            USAGE => "BadInput",
+            HELD => "Held",
+            TIMED_OUT => "Timeout",
+            LOST => "Compromised",
+            _ => "Io",
+        };
         let fields = self
             .json
             .clone()
-            .unwrap_or_else(|| serde_json::json!({ "message": self.text }));
+            .unwrap_or_else(|| serde_json::json!({ "class": class, "message": self.text }));
         serde_json::json!({ "error": fields, "code": self.code })
     }
 }
@@ -134,7 +141,7 @@ impl OutputFormat {
             Ok(code) => code,
             Err(failed) => {
                 match self {
-                    OutputFormat::Text => message::say(&failed.text),
+                    OutputFormat::Text => message::say(without_numbers(&failed.text)),
                     OutputFormat::Json => {
                         let _ = line(&failed.json().to_string());
                     }
@@ -148,6 +155,32 @@ impl OutputFormat {
         message::flush();
         ExitCode::from(code)
     }
+}
+
+/// Removes the numbers of errors of the operating system: ` (os error 2)`.
+fn without_numbers(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once(" (os error ") {
+        shown.push_str(before);
+        rest = after.split_once(')').map_or("", |(_, rest)| rest);
+    }
+    shown.push_str(rest);
+    shown
+}
+
+/// Returns an error with its causes in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        let more = error.to_string();
+        if !text.contains(&more) {
+            text = format!("{text}: {more}");
+        }
+        cause = error.source();
+    }
+    text
 }
 
 /// Returns the exit code of a command without JSON output.
@@ -188,6 +221,12 @@ pub(crate) fn is_terminal(stream: impl std::io::IsTerminal) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_of_the_operating_system_are_not_shown() {
+        let text = "f: no such file (os error 2); and g (os error 13)";
+        assert_eq!(without_numbers(text), "f: no such file; and g");
+    }
 
     /// K2 (error classes), C15: a lock that counts as held ends with 75, whatever its class.
     #[test]

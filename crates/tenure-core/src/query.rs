@@ -6,6 +6,7 @@
 
 use alloc::string::String;
 use alloc::vec::Vec;
+use core::num::NonZeroU32;
 
 use crate::deadlock::WaitPosition;
 use crate::event::{ChangeKind, Event};
@@ -87,6 +88,34 @@ pub struct DumpPage {
     /// The holds of this page. May be empty although more follow.
     pub locks: Vec<HeldLock>,
     /// The cursor of the next page; `None` after the last one.
+    pub next: Option<DumpCursor>,
+}
+
+/// A hold with what its readers want to know about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldView {
+    /// The hold.
+    pub lock: HeldLock,
+    /// The time held so far, in lease time; `None` if the leader is an older release.
+    pub held_ms: Option<u64>,
+    /// The remaining lease time, by the leader's clock.
+    pub left_ms: Option<u64>,
+    /// The owner's description for people.
+    pub holder: Option<Holder>,
+    /// The number of permits of the path, if the hold is one of them.
+    pub permits: Option<NonZeroU32>,
+}
+
+/// One page of all holds and waiters: first the holds, then the waiters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SurveyPage {
+    /// The holds of this page. May be empty although more follow.
+    pub holds: Vec<HoldView>,
+    /// The waiters of this page, one entry per path that a waiter wants, in no particular order.
+    /// `None` if the leader is an older release.
+    pub waiters: Option<Vec<WaiterView>>,
+    /// The cursor of the next page; `None` after the last one. A change of the leader between two
+    /// pages may hide or repeat a waiter, because only holds keep their numbers in snapshots.
     pub next: Option<DumpCursor>,
 }
 

@@ -317,7 +317,7 @@ impl<D: Driver> Engine<D> {
         let index = state.replica.index();
         let leases = state.replica.space().counts().leases;
         let every = TRIM_EVERY * (leases / (8 * TRIM_EVERY) + 1).next_power_of_two();
-        if index % every == 0 {
+        if index.is_multiple_of(every) {
             let snapshot = state.replica.snapshot();
             let engine = self.clone();
             tokio::spawn(async move {

@@ -9,7 +9,7 @@ use tenure_core::namespace_table::NamespaceTable;
 use tenure_core::outcome::{Outcome, Renewed};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
-use tenure_core::query::{DumpCursor, DumpPage, Explanation, FenceCheck, Inspection};
+use tenure_core::query::{DumpCursor, DumpPage, Explanation, FenceCheck, Inspection, SurveyPage};
 use tenure_core::system::{
     ChangeEnd, ChangeView, Edge, KeyClaim, KeyWork, RepeatedKey, SystemCommand, SystemOutcome,
 };
@@ -58,7 +58,7 @@ impl GroupOp {
                     .is_some_and(|until| until != ReleaseAll::EVERYTHING),
                 // A second one would mint another fence, or release what was acquired in between. With a
                 // key it is the client that repeats, and only if it wants to.
-                Command::Acquire(_) | Command::Release(_) => false,
+                Command::Acquire(_) | Command::AcquireWithin(_) | Command::Release(_) => false,
                 // A second one would answer that the hold is not there, or break the next one.
                 Command::Break(_) => false,
                 // A second one would mark a lease that was born in between.
@@ -155,6 +155,12 @@ pub(crate) enum GroupQuery {
     Ended { change: u64 },
     /// The access control table, if it has another version. Since rules 2.
     Auth { known: Option<u64> },
+    /// Holds and waiters with their details. Since rules 2.
+    Survey {
+        below: Option<Path>,
+        after: Option<DumpCursor>,
+        page: u32,
+    },
 }
 
 /// The result of a [`GroupQuery`].
@@ -196,6 +202,7 @@ pub(crate) enum QueryResult {
     Ended(Option<ChangeEnd>),
     /// `None` if the known version is still the newest.
     Auth(Option<AuthTable>),
+    Survey(SurveyPage),
     /// The path was resolved by a table older than a change that affects it. At least this version
     /// is needed.
     Outdated {
@@ -223,6 +230,8 @@ pub(crate) enum GroupOpResult {
     NotHere { leader: Option<ReplicaId> },
     /// It had no effect: too much work is pending (R151: backpressure per group).
     Busy,
+    /// It had no effect: this node has no room for more lock state.
+    StateFull,
     /// It may have taken effect, or may still do so.
     Unknown,
     /// It had no effect: it is longer than the maximum entry. Or it is a read on another node whose
@@ -253,6 +262,7 @@ record_enum! { GroupQuery as "query" {
     13(claim) => Claimed { claim },
     14(change) => Ended { change },
     20(known) => Auth { known },
+    30(below, after, page) => Survey { below, after, page },
 } }
 record_enum! { QueryResult as "finding" {
     1(failed) => Assert(failed),
@@ -271,6 +281,7 @@ record_enum! { QueryResult as "finding" {
     14(rules, before, work) => Claimed { rules, before, work },
     15(end) => Ended(end),
     20(table) => Auth(table),
+    30(page) => Survey(page),
 } }
 record_enum! { GroupOpResult as "answer" {
     1(outcome, lease_left_ms) => Applied { outcome, lease_left_ms },
@@ -282,4 +293,6 @@ record_enum! { GroupOpResult as "answer" {
     8 => Busy,
     9 => Unknown,
     10 => TooLong,
+    // Since rules 2.
+    11 => StateFull,
 } }

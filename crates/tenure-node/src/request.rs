@@ -7,11 +7,13 @@
 use tenure_core::auth::{AuthCommand, AuthTable};
 use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;
+use tenure_core::limits::LimitKind;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
 use tenure_core::query::{
-    ChildPage, Explanation, FenceCheck, HeldLock, HistoryPage, Inspection, OwnerLocks, WaitPage,
+    ChildPage, Explanation, FenceCheck, HeldLock, HistoryPage, HoldView, Inspection, OwnerLocks,
+    WaitPage, WaiterView,
 };
 use tenure_core::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 
@@ -129,6 +131,15 @@ pub enum ClientRequest {
     },
     /// DumpLocks (R143: DumpLocks pages through all holds).
     DumpLocks {
+        /// The cursor of the previous page; empty for the first page.
+        cursor: Vec<u8>,
+        /// The maximum number of entries; zero means 64.
+        page: u32,
+    },
+    /// DumpLocks with the details of holds, and with the waiters (E18: survey of holds and waiters).
+    Survey {
+        /// Only holds and waiters at or below this path.
+        below: Option<Path>,
         /// The cursor of the previous page; empty for the first page.
         cursor: Vec<u8>,
         /// The maximum number of entries; zero means 64.
@@ -280,6 +291,15 @@ pub enum Answer {
     Dump {
         /// Some holds.
         locks: Vec<HeldLock>,
+        /// The cursor of the next page; empty after the last page.
+        next: Vec<u8>,
+    },
+    /// To a survey.
+    Survey {
+        /// Some holds.
+        holds: Vec<HoldView>,
+        /// Some waiters; `None` if a node of the cluster is an older release.
+        waiters: Option<Vec<WaiterView>>,
         /// The cursor of the next page; empty after the last page.
         next: Vec<u8>,
     },
@@ -467,6 +487,14 @@ pub enum Failure {
     /// A limit is reached. Nothing has changed.
     #[error("{0}")]
     ResourceExhausted(String),
+    /// A quota of the principal or of the namespace is used up. Nothing has changed.
+    #[error("{text}")]
+    OverQuota {
+        /// Which one.
+        limit: LimitKind,
+        /// Whose, how much, and who raises it.
+        text: String,
+    },
     /// No leader, no quorum, overload, or a lost answer. The request may have taken effect, unless
     /// `nothing_happened` says otherwise.
     #[error("{why}")]

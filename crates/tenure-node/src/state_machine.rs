@@ -191,6 +191,7 @@ fn outdated(space: &Space, query: &GroupQuery) -> Option<u64> {
         | GroupQuery::Blocking { route, path, .. }
         | GroupQuery::Explain { route, path, .. } => space.route_outdated(route, path),
         GroupQuery::Dump { .. }
+        | GroupQuery::Survey { .. }
         | GroupQuery::Edge { .. }
         | GroupQuery::Table { .. }
         | GroupQuery::Change { .. }
@@ -241,6 +242,10 @@ fn query_space(space: &Space, query: &GroupQuery, now: u64) -> Option<QueryResul
         },
         GroupQuery::Dump { after, page } => {
             QueryResult::Dump(space.dump(*after, usize::try_from(*page).unwrap_or(512)))
+        }
+        GroupQuery::Survey { below, after, page } => {
+            let page = usize::try_from(*page).unwrap_or(512);
+            QueryResult::Survey(space.survey(below.as_ref(), *after, page, now))
         }
         GroupQuery::Born { namespace, owner } => {
             // A lease that a renewal would call lost is none that a repeat may call renewed.
@@ -298,6 +303,7 @@ fn query_system(system: &System, query: &GroupQuery, now: u64) -> Option<QueryRe
         | GroupQuery::Blocking { .. }
         | GroupQuery::Explain { .. }
         | GroupQuery::Born { .. }
+        | GroupQuery::Survey { .. }
         | GroupQuery::Dump { .. } => return None,
     })
 }

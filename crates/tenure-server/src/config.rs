@@ -58,6 +58,8 @@ pub struct Config {
     pub log: LogConfig,
     /// Accepted keys without effect, as written.
     pub ignored: Vec<String>,
+    /// Variables of the environment that look like settings and are none, with the nearest one.
+    pub unknown: Vec<String>,
     /// Every key with its value and origin, for `--print-config`.
     pub effective: Vec<Effective>,
 }
@@ -74,6 +76,8 @@ pub struct NodeConfig {
     pub fixed: FixedConfig,
     /// Maximum number of waiting commands per group (R151 backpressure per group).
     pub max_inflight_per_group: u64,
+    /// Memory that lock state may occupy on this node, in MiB; 0 for no limit.
+    pub max_state_mb: u64,
     /// Memory for the history of holds and waits, in MiB; 0 switches it off.
     pub history_mb: u64,
 }
@@ -215,6 +219,30 @@ pub struct TransportConfig {
     pub loopback: LoopbackAccess,
     /// What clients on other machines may do without credentials.
     pub remote_anonymous: RemoteAnonymous,
+    /// The identity provider whose tokens are accepted.
+    pub jwt: Option<JwtConfig>,
+    /// Maximum number of open connections of one address beyond loopback.
+    pub connections_per_address: u64,
+}
+
+/// An identity provider whose tokens prove principals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwtConfig {
+    /// The claim `iss` of its tokens.
+    pub issuer: String,
+    /// The claim `aud` of its tokens.
+    pub audience: String,
+    /// Where its public keys are.
+    pub keys: JwksSource,
+}
+
+/// Where the public keys of an identity provider are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwksSource {
+    /// A file with a key set.
+    File(PathBuf),
+    /// An https URL of a key set.
+    Url(String),
 }
 
 /// What a client on a loopback address may do without credentials.
@@ -369,9 +397,7 @@ impl LocalEndpoint {
         machine: &MachineDefaults,
     ) -> Result<LocalEndpoint, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
-        let bare = w.is_bare();
-        let address = SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), 50051);
-        let listen = w.address("listen", address);
+        let listen = w.address("listen", LISTEN);
         let client_token = w.secret("client_auth_token");
         let certificate = w.optional_text("tls_cert_path").map(PathBuf::from);
         let in_clear = listen.ip().is_loopback()
@@ -381,7 +407,7 @@ impl LocalEndpoint {
             listen,
             client_token,
             tls: (!in_clear).then_some(certificate),
-            data_dir: w.text("data_dir", &default_data_dir(bare, machine)).into(),
+            data_dir: w.text("data_dir", &default_data_dir(machine)).into(),
         };
         w.so_far()?;
         Ok(listen_endpoint)
@@ -395,12 +421,6 @@ impl Config {
         machine: &MachineDefaults,
     ) -> Result<Config, ConfigError> {
         let mut w = raw::SettingsReader::new(settings);
-        // R182: without a file and network settings the defaults stay on loopback; with them, ports
-        // listen on all addresses.
-        let bare = w.is_bare();
-        let bind = |port: u16| SocketAddr::new(unless(bare, Ipv4Addr::UNSPECIFIED), port);
-        let web_default = if bare { "127.0.0.1:8443" } else { "" };
-
         let name = w.text("node_id", "tenure-0");
         let id = node_number(&name);
         if id.is_none() {
@@ -428,9 +448,10 @@ impl Config {
             fixed,
             history_mb: w.number("history_mb", 32, 0..=65_536),
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
+            max_state_mb: w.number("max_state_mb", 0, 0..=1_048_576),
         };
 
-        let data_dir = w.text("data_dir", &default_data_dir(bare, machine));
+        let data_dir = w.text("data_dir", &default_data_dir(machine));
         let disk = DiskConfig {
             data_dir: PathBuf::from(data_dir),
             // Named after the wire-compatible daemon's storage engine (R180).
@@ -508,7 +529,7 @@ impl Config {
             seeds,
             expected_cluster,
             raft_addr: w.text("raft_addr", "http://localhost:50052"),
-            gossip_addr: w.address("gossip_addr", bind(7946)),
+            gossip_addr: w.address("gossip_addr", GOSSIP),
             gossip_advertise: w.optional_text("gossip_advertise_addr"),
             gossip_cluster_size: w.number("gossip_cluster_size", 32, 1..=65_536),
             gossip_max_packet_size: w.number("gossip_max_packet_size", 1400, 256..=65_507),
@@ -535,15 +556,17 @@ impl Config {
         };
         let client_token = w.secret("client_auth_token");
         let has_token = client_token.is_some();
-        let has_credentials = has_token || tls.client_authority.is_some();
+        let jwt = jwt(&mut w);
+        let has_credentials = has_token || tls.client_authority.is_some() || jwt.is_some();
         let loopback = loopback(&mut w, has_credentials);
         let anonymous = w.flag("allow_anonymous", false);
-        let web_listen = w.optional_address("web_listen", web_default);
+        let web_listen = w.optional_address("web_listen", WEB_LISTEN);
         // HTTP/3 serves what the web port serves, so it has no effect alone.
-        let h3_listen = w.optional_address("h3_listen", web_default);
+        let same = web_listen.map_or_else(String::new, |address| address.to_string());
+        let h3_listen = w.optional_address("h3_listen", &same);
         let h3_listen = h3_listen.filter(|_| web_listen.is_some());
         let transports = TransportConfig {
-            listen: w.address("listen", bind(50051)),
+            listen: w.address("listen", LISTEN),
             public_addr: w.text("public_addr", "http://localhost:50051"),
             web_listen,
             h3_listen,
@@ -576,16 +599,18 @@ impl Config {
             } else {
                 RemoteAnonymous::Granted
             },
+            jwt,
+            connections_per_address: w.number("max_connections_per_address", 1024, 1..=1_000_000),
         };
         check_exposure(&mut w, &transports);
         let log = LogConfig {
-            level: w.text("log_level", "info"),
+            level: log_level(&mut w),
             file: w.optional_text("log_file").map(PathBuf::from),
             format: log_format(&mut w),
         };
         // Every key must be read before this line: `finish` reports keys that were not.
         let read = w.finish(WITHOUT_MEANING)?;
-        let (ignored, effective) = (read.ignored, read.effective);
+        let (ignored, unknown, effective) = (read.ignored, read.unknown, read.effective);
         Ok(Config {
             node,
             disk,
@@ -593,6 +618,7 @@ impl Config {
             transports,
             log,
             ignored,
+            unknown,
             effective,
         })
     }
@@ -600,14 +626,17 @@ impl Config {
 
 const NO_NUMBER: &str = "the digits plus one are the number of the node in its cluster";
 
-fn unless(bare: bool, address: Ipv4Addr) -> IpAddr {
-    IpAddr::V4(if bare { Ipv4Addr::LOCALHOST } else { address })
-}
+// The defaults do not depend on other keys (R182 zero configuration): a port for clients is opened
+// beyond loopback only if its address says so.
+const LISTEN: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 50051);
+const WEB_LISTEN: &str = "127.0.0.1:8443";
+/// Peers authenticate each other, and the port is opened only for a node with a token.
+const GOSSIP: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 7946);
 
-fn default_data_dir(bare: bool, machine: &MachineDefaults) -> String {
+fn default_data_dir(machine: &MachineDefaults) -> String {
     let system = "/var/lib/tenure";
     match &machine.user_state {
-        Some(state) if bare && machine.system_directory == Writable::No => {
+        Some(state) if machine.system_directory == Writable::No => {
             state.join("tenure").display().to_string()
         }
         _ => system.to_owned(),
@@ -636,6 +665,19 @@ fn tls_files(w: &mut raw::SettingsReader) -> Option<TlsFiles> {
     let hint = "set both certificate and key, or neither";
     w.mistake(missing, "", "is missing", hint);
     None
+}
+
+/// A single word must be a level: the filter would take another word for the name of a module.
+fn log_level(w: &mut raw::SettingsReader) -> String {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let level = w.text("log_level", "info");
+    let is_word = level.bytes().all(|byte| byte.is_ascii_alphabetic());
+    if is_word && !LEVELS.contains(&level.to_lowercase().as_str()) {
+        let problem =
+            "must be off, error, warn, info, debug or trace, or a filter such as tenure=debug";
+        w.mistake("log_level", &level, problem, "");
+    }
+    level
 }
 
 fn tls_version(w: &mut raw::SettingsReader) -> TlsVersion {
@@ -788,6 +830,54 @@ fn loopback(w: &mut raw::SettingsReader, has_credentials: bool) -> LoopbackAcces
             LoopbackAccess::Authenticated
         }
     }
+}
+
+/// Reads the settings of the identity provider: all of them, or none.
+fn jwt(w: &mut raw::SettingsReader) -> Option<JwtConfig> {
+    let issuer = w.optional_text("jwt_issuer");
+    let audience = w.optional_text("jwt_audience");
+    let path = w.optional_text("jwt_jwks_path");
+    let url = w.optional_text("jwt_jwks_url");
+    if [&issuer, &audience, &path, &url]
+        .iter()
+        .all(|value| value.is_none())
+    {
+        return None;
+    }
+    let hint = "set jwt_issuer, jwt_audience, and one of jwt_jwks_path and jwt_jwks_url";
+    if issuer.is_none() {
+        w.mistake("jwt_issuer", "", "is missing", hint);
+    }
+    if audience.is_none() {
+        w.mistake("jwt_audience", "", "is missing", hint);
+    }
+    let keys = match (path, url) {
+        (Some(path), None) => Some(JwksSource::File(path.into())),
+        (None, Some(url)) if url.starts_with("https://") => Some(JwksSource::Url(url)),
+        (None, Some(url)) => {
+            let problem = "must start with https://";
+            w.mistake(
+                "jwt_jwks_url",
+                &url,
+                problem,
+                "the keys decide who is let in",
+            );
+            None
+        }
+        (Some(_), Some(url)) => {
+            w.mistake("jwt_jwks_url", &url, "excludes jwt_jwks_path", hint);
+            None
+        }
+        (None, None) => {
+            w.mistake("jwt_jwks_path", "", "is missing", hint);
+            None
+        }
+    };
+    Some(JwtConfig {
+        issuer: issuer?,
+        audience: audience?,
+        keys: keys?,
+    })
 }
 
 fn log_format(w: &mut raw::SettingsReader) -> LogFormat {

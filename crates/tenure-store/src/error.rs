@@ -130,6 +130,19 @@ impl Error {
             _ => None,
         }
     }
+
+    /// Returns the sentence of the originals for a refusal with a known blocker, without the
+    /// repository's name (P39 (fixed texts of the original)).
+    pub fn original_sentence(&self) -> Option<String> {
+        let Error::Refused { mode, refusal, .. } = self else {
+            return None;
+        };
+        let blocker = refusal.blocker()?;
+        Some(match **refusal {
+            AcquireRefusal::LostRace { .. } => messages::lost_race(*mode, blocker),
+            _ => messages::refused(*mode, blocker),
+        })
+    }
 }
 
 impl AcquireRefusal {

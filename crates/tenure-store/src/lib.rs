@@ -69,6 +69,8 @@ mod runtime;
 mod staleness;
 mod store;
 mod time;
+#[cfg(feature = "bucket")]
+mod trouble;
 
 pub use address::{AddressError, Bucket, RepositoryAddress, Scheme};
 pub use driver::{EventListener, LockEvent};

@@ -29,6 +29,7 @@ use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpResult, StoreOp};
 use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::{Object, ObjectContent, ProcessLiveness, Unreadable, Version};
 use crate::store::{BoxFuture, Store, liveness, own_block};
+use crate::trouble;
 
 /// Time limit of one request. A refresh that hangs must leave time for another within the lease
 /// (P32 (lease limit at 80 percent)).
@@ -337,7 +338,11 @@ fn refusal(error: &object_store::Error, seen: LastResponse) -> Result<OpResult, 
 
 /// Decides whether a retry may help, by the status and the store's code.
 fn failure(error: &object_store::Error, seen: LastResponse) -> OpFailure {
-    let text = chain(error);
+    let raw = chain(error);
+    let text = trouble::plain(&raw);
+    if trouble::lasts(&raw) {
+        return OpFailure::lasting(text);
+    }
     match (seen.status.map(|status| status.as_u16()), seen.code) {
         (None | Some(408 | 409 | 429 | 500..), _) => OpFailure::passing(text),
         // This request had no condition, so the 412 is a store anomaly; a retry may succeed.

@@ -11,6 +11,8 @@ use serde::Serialize;
 use tenure_base::printable;
 
 use crate::address::Address;
+#[cfg(feature = "files")]
+use crate::io_words;
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis};
 use tenure_base::HumanDuration;
 
@@ -114,7 +116,7 @@ impl Error {
     #[cfg(feature = "files")]
     pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
-            Some(os) => format!("{}: {os}", error.what()),
+            Some(os) => format!("{}: {}", error.what(), io_words::what(os)),
             None => error.what().to_owned(),
         };
         match (error.decision(), error.class()) {
@@ -133,8 +135,13 @@ impl Error {
                 place: place.clone(),
                 class,
                 what,
-                next: (class == Class::Stale)
-                    .then(|| format!("look at it; to remove it: tenure break {place}")),
+                next: match error.os_error() {
+                    _ if class == Class::Stale => {
+                        Some(format!("look at it; to remove it: tenure break {place}"))
+                    }
+                    Some(os) => io_words::next(os, error.path()),
+                    None => None,
+                },
                 source: error.os_error().map(|os| io::Error::from(os.kind())),
             })),
         }
@@ -199,6 +206,11 @@ impl Busy {
 impl fmt::Display for Busy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.blocker {
+            // Scripts look for the sentences of the originals: P39 (fixed texts of the original).
+            Some(blocker) if self.what.contains("repository ") => {
+                write!(f, "{}: {}", self.place, printable(&self.what))?;
+                write!(f, "; judged {}", blocker.verdict)?;
+            }
             Some(blocker) => write!(f, "{}: {blocker}", self.place)?,
             None => write!(f, "{}: {}", self.place, printable(&self.what))?,
         }
@@ -287,7 +299,7 @@ impl Blocker {
             (Address::Upload { .. } | Address::Daemon { .. } | Address::Memory(_), _) => {
                 format!("to ask for it: tenure ask {place}")
             }
-            _ => format!("to break it: tenure break --force {place}"),
+            _ => format!("to see what you can do: tenure why {place}"),
         }
     }
 }
@@ -447,6 +459,8 @@ pub struct Unavailable {
     pub place: Address,
     /// What happened.
     pub what: String,
+    /// What to do next, if it is known.
+    pub next: Option<String>,
     /// When a retry makes sense.
     pub retry_after: Duration,
 }
@@ -454,12 +468,11 @@ pub struct Unavailable {
 impl fmt::Display for Unavailable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let what = printable(&self.what);
-        write!(
-            f,
-            "{}: {what}; try again in {}",
-            self.place,
-            HumanDuration(self.retry_after)
-        )
+        write!(f, "{}: {what}; ", self.place)?;
+        match &self.next {
+            Some(next) => f.write_str(next),
+            None => write!(f, "try again in {}", HumanDuration(self.retry_after)),
+        }
     }
 }
 

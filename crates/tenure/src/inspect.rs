@@ -22,8 +22,11 @@ pub struct LockState {
     pub free: bool,
     /// The holds that block an exclusive request.
     pub holders: Vec<Blocker>,
-    /// The waiters in queue order, if the backend has a queue.
-    pub waiters: Vec<QueuedWaiter>,
+    /// The waiters in queue order; `None` if they are not known, because the backend has no queue or
+    /// cannot list it.
+    pub waiters: Option<Vec<QueuedWaiter>>,
+    /// The permits of a semaphore, if the lock is one and is held.
+    pub permits: Option<Permits>,
     /// The last assigned fence, if the backend stores it without a holder.
     pub fence: Option<Fence>,
     /// The conflict rule of the namespace, if the backend has namespaces.
@@ -40,13 +43,28 @@ pub struct LockState {
     pub not_a_record: bool,
 }
 
+/// The permits of a semaphore.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Permits {
+    /// How many are held.
+    pub held: u32,
+    /// How many there are.
+    pub of: u32,
+}
+
 impl LockState {
+    /// Returns the waiters in queue order, as far as they are known.
+    pub fn known_waiters(&self) -> &[QueuedWaiter] {
+        self.waiters.as_deref().unwrap_or_default()
+    }
+
     pub(crate) fn free(place: &Address) -> LockState {
         LockState {
             place: place.clone(),
             free: true,
             holders: Vec::new(),
-            waiters: Vec::new(),
+            waiters: None,
+            permits: None,
             fence: None,
             rule: None,
             deadlock: Vec::new(),
@@ -84,7 +102,7 @@ impl fmt::Display for LockState {
                 write!(f, " [{id}]")?;
             }
         }
-        for (number, waiter) in self.waiters.iter().enumerate() {
+        for (number, waiter) in self.known_waiters().iter().enumerate() {
             write!(f, "\n  {}. in line: {waiter}", number + 1)?;
         }
         if !self.deadlock.is_empty() {

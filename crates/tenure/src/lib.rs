@@ -46,6 +46,8 @@ mod error;
 mod guard;
 mod hold;
 mod inspect;
+#[cfg(feature = "files")]
+mod io_words;
 mod lock;
 mod policy;
 mod request;
@@ -69,11 +71,13 @@ pub use error::{
 };
 pub use guard::{Guard, Guards};
 pub use hold::Hold;
-pub use inspect::{Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream};
+pub use inspect::{
+    Broken, ChangeEvent, ChangeKind, Force, LockState, Permits, QueuedWaiter, WatchStream,
+};
 pub use lock::{Lock, LockAll};
 pub use policy::{Algorithm, Policy};
 pub use signals::{HoldEvent, ReleaseRequest};
-pub use tenure_base::{Lease, UploadId, UploadIdError};
+pub use tenure_base::{HumanDuration, Lease, UploadId, UploadIdError};
 pub use tenure_core::path::Path;
 pub use tenure_core::value::Invalid as PathError;
 #[cfg(feature = "files")]
@@ -127,6 +131,14 @@ pub async fn with<T, E: From<Error>>(
     body: impl AsyncFnOnce(&Guard) -> Result<T, E>,
 ) -> Result<T, E> {
     lock(place)?.with(body).await
+}
+
+/// Translates a message of the gRPC library into what happened and what to do next, for programs
+/// with connections of their own.
+#[cfg(feature = "daemon")]
+#[doc(hidden)]
+pub fn connection_trouble(raw: &str) -> (String, Option<&'static str>) {
+    backend::daemon::connection_trouble(raw)
 }
 
 /// Returns the process-wide instance, so that all callers share connections.

@@ -86,19 +86,17 @@ impl fmt::Display for Fence {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Holder {
     /// The name of the holder.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(serialize_with = "null_if_empty")]
     pub name: String,
     /// The host it runs on.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(serialize_with = "null_if_empty")]
     pub host: String,
     /// Its process id on that host.
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub pid: Option<u32>,
     /// What it holds the lock for.
-    #[serde(skip_serializing_if = "String::is_empty")]
+    #[serde(serialize_with = "null_if_empty")]
     pub purpose: String,
     /// Additional labels.
-    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
 
@@ -226,6 +224,14 @@ impl HoldId {
 impl fmt::Display for HoldId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&printable(&self.0))
+    }
+}
+
+/// Serializes a text that is not known as null.
+fn null_if_empty<S: Serializer>(text: &str, serializer: S) -> Result<S::Ok, S::Error> {
+    match text {
+        "" => serializer.serialize_none(),
+        text => serializer.serialize_some(text),
     }
 }
 

@@ -202,7 +202,7 @@ async fn every_call(tenure: Tenure, place: Address, hold: Hold) -> Outcome {
     tenure::lock("mem:c")?.acquire().await?.release().await?;
     tenure::with("mem:c", async |guard: &Guard| guard.check().await).await?;
     let state: LockState = tenure.inspect(&place).await?;
-    let _: Option<&QueuedWaiter> = state.waiters.first();
+    let _: Option<&QueuedWaiter> = state.known_waiters().first();
     let _: Vec<LockState> = tenure.list(&place).await?;
     let _: Vec<LockState> = tenure.list_all().await?;
     let _: Vec<Blocker> = tenure.ask(&place, Some("reason")).await?;

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
@@ -15,7 +16,8 @@ use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::output::{CommandFailure, OutputFormat};
+use crate::output::{self, CommandFailure, OutputFormat};
+use crate::progress::Ticker;
 
 mod backup;
 mod offline;
@@ -171,7 +173,8 @@ impl DrainCommand {
                 node: node.number,
                 undo: self.undo,
             };
-            client.inner.drain(request).await.map_err(said)?;
+            let drained = client.inner.drain(request).await;
+            drained.map_err(|status| client.named(&said(status)))?;
             if self.wait && !self.undo {
                 client.until_empty(&self.node).await?;
             }
@@ -196,7 +199,8 @@ impl RemoveCommand {
             let mut client = self.daemon.client().await?;
             let node = client.find(&self.node).await?.number;
             let request = RemoveRequest { node };
-            client.inner.remove(request).await.map_err(said)?;
+            let removed = client.inner.remove(request).await;
+            removed.map_err(|status| client.named(&said(status)))?;
             let text = format!("removed {}", self.node);
             Ok(ClusterReport::done(text, json!({ "removed": self.node })))
         })
@@ -212,12 +216,43 @@ pub(super) fn block_on<T>(future: impl Future<Output = Result<T, String>>) -> Re
 }
 
 pub(super) fn said(status: tonic::Status) -> String {
-    status.message().to_owned()
+    // What the transport library says itself is translated; a daemon's own words stay.
+    let (what, next) = tenure::connection_trouble(status.message());
+    match next {
+        Some(next) => format!("{what}; {next}"),
+        None => status.message().to_owned(),
+    }
+}
+
+/// Replaces numbers of nodes by their names: users know nodes by their names.
+fn with_names(text: &str, nodes: &[Node]) -> String {
+    let mut named = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some((before, after)) = rest.split_once("node ") {
+        named.push_str(before);
+        let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+        let number = after[..digits].parse::<u32>().ok();
+        let node = nodes
+            .iter()
+            .find(|node| Some(node.number) == number && !node.name.is_empty());
+        match node {
+            Some(node) => named.push_str(&node.name),
+            None => {
+                named.push_str("node ");
+                named.push_str(&after[..digits]);
+            }
+        }
+        rest = &after[digits..];
+    }
+    named.push_str(rest);
+    named
 }
 
 /// A connected client of the admin service.
 struct AdminClient {
     inner: ClusterClient<InterceptedService<Channel, Credentials>>,
+    /// The nodes of the last status.
+    nodes: Vec<Node>,
 }
 
 #[derive(Clone)]
@@ -246,7 +281,8 @@ impl DaemonAddress {
     async fn client_at(&self, url: &str) -> Result<AdminClient, String> {
         let (channel, credentials) = self.connect(url).await?;
         let inner = ClusterClient::with_interceptor(channel, credentials);
-        Ok(AdminClient { inner })
+        let nodes = Vec::new();
+        Ok(AdminClient { inner, nodes })
     }
 
     /// Connects to the daemon for its permissions.
@@ -258,10 +294,10 @@ impl DaemonAddress {
     }
 
     async fn connect(&self, url: &str) -> Result<(Channel, Credentials), String> {
-        let unreachable = |_| {
-            format!(
-                "cannot connect to {url}: check that a daemon runs there, or set --url or TENURE_URL"
-            )
+        let unreachable = |error: tonic::transport::Error| {
+            let (what, next) = tenure::connection_trouble(&output::with_causes(&error));
+            let next = next.unwrap_or("check that a daemon runs there, or set TENURE_URL");
+            format!("cannot connect to {url}: {what}; {next}")
         };
         // The kernel identifies the user of a Unix socket: it needs neither TLS nor a token.
         if url.starts_with("unix://") {
@@ -331,16 +367,36 @@ impl DaemonAddress {
 impl AdminClient {
     async fn status(&mut self) -> Result<StatusResponse, String> {
         let answer = self.inner.status(StatusRequest {}).await.map_err(said)?;
-        Ok(answer.into_inner())
+        let status = answer.into_inner();
+        self.nodes.clone_from(&status.nodes);
+        Ok(status)
+    }
+
+    fn named(&self, text: &str) -> String {
+        with_names(text, &self.nodes)
     }
 
     /// Waits until a draining node has no replica.
     async fn until_empty(&mut self, name: &str) -> Result<(), String> {
+        let line = Arc::new(Mutex::new(format!("draining {name}")));
+        let shown = Arc::clone(&line);
+        let _ticker = Ticker::start(move |spent| {
+            let line = shown.lock().unwrap_or_else(PoisonError::into_inner);
+            format!("tenure: {line}, {} s", spent.as_secs())
+        });
         loop {
             let node = self.find(name).await?;
             if node.draining && node.reported && node.replicas == 0 {
                 return Ok(());
             }
+            let down = self.nodes.iter().filter(|node| !node.up);
+            let down: Vec<&str> = down.map(|node| node.name.as_str()).collect();
+            let reason = match down.as_slice() {
+                [] => String::new(),
+                down => format!("; waits for {}, which are down", down.join(", ")),
+            };
+            *line.lock().unwrap_or_else(PoisonError::into_inner) =
+                format!("draining {name}: {} replicas left{reason}", node.replicas);
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
     }
@@ -351,5 +407,22 @@ impl AdminClient {
         let known: Vec<String> = status.nodes.iter().map(|node| node.name.clone()).collect();
         let found = status.nodes.into_iter().find(|node| node.name == name);
         found.ok_or_else(|| format!("unknown node {name}; known nodes: {}", known.join(", ")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nodes_are_called_by_their_names() {
+        let node = |number: u32, name: &str| Node {
+            number,
+            name: name.to_owned(),
+            ..Node::default()
+        };
+        let nodes = [node(2, "tenure-1"), node(12, "tenure-11")];
+        let named = with_names("node 12 is up, node 2 is not, node 7 is unknown", &nodes);
+        assert_eq!(named, "tenure-11 is up, tenure-1 is not, node 7 is unknown");
     }
 }

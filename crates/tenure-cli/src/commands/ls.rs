@@ -7,9 +7,11 @@ use tenure::{Address, LockState, Tenure};
 use tenure_files::internal::block_on;
 
 use crate::lock_table;
+use crate::lock_tree;
 use crate::message;
 use crate::options::InspectOptions;
 use crate::output::{self, CommandFailure, OutputFormat};
+use crate::terminal;
 
 /// List the locks that are held at or below an address.
 ///
@@ -19,7 +21,7 @@ use crate::output::{self, CommandFailure, OutputFormat};
 /// Examples:
 ///   tenure ls
 ///   tenure ls /var/lib/jobs
-///   tenure ls tenant:/acme
+///   tenure ls --tree tenant:/acme
 ///   tenure ls --json | jq -r '.[].place'
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
@@ -27,6 +29,9 @@ pub(crate) struct Ls {
     /// Also list files named *.lock that are not lock records, such as Cargo.lock.
     #[arg(long)]
     all: bool,
+    /// Show paths as a tree.
+    #[arg(long, conflicts_with = "json")]
+    tree: bool,
     /// Print JSON: a list of addresses with holders and waiters.
     #[arg(long)]
     json: bool,
@@ -56,7 +61,16 @@ impl Ls {
                 message::say("no lock is held here");
                 Ok(())
             }
-            OutputFormat::Text => output::line(&lock_table::layout(&lock_table::rows(&states))),
+            OutputFormat::Text => {
+                let rows = lock_table::rows(&states);
+                let rows = match self.tree {
+                    true => lock_tree::rows(&states, rows),
+                    false => rows,
+                };
+                let width = terminal::width(std::io::stdout());
+                let colored = terminal::has_color(std::io::stdout());
+                output::line(&lock_table::layout(&rows, width, colored))
+            }
         }
     }
 }
@@ -88,6 +102,12 @@ impl ListScope {
     }
 
     fn list_everything(&self) -> Result<Vec<LockState>, CommandFailure> {
+        let mut states = self.read()?;
+        lock_table::sort(&mut states);
+        Ok(states)
+    }
+
+    fn read(&self) -> Result<Vec<LockState>, CommandFailure> {
         if let Some(place) = &self.place {
             return Ok(block_on(self.tenure.list(place))?);
         }

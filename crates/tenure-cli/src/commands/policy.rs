@@ -161,8 +161,6 @@ struct NamespaceUsers {
 
 /// The most holds that are named in a question.
 const SHOWN: usize = 5;
-/// The most paths whose queues are counted.
-const COUNTED: usize = 100;
 
 impl NamespaceUsers {
     fn of(tenure: &Tenure, namespace: &str) -> Result<NamespaceUsers, CommandFailure> {
@@ -173,9 +171,8 @@ impl NamespaceUsers {
         let root: Address = format!("tenure:///{root}").parse()?;
         let states = block_on(tenure.list(&root))?;
         let mut waiting = BTreeSet::new();
-        for state in states.iter().take(COUNTED) {
-            let state = block_on(tenure.inspect(&state.place))?;
-            waiting.extend(state.waiters.into_iter().map(|waiter| waiter.owner));
+        for state in &states {
+            waiting.extend(state.known_waiters().iter().map(|waiter| &waiter.owner));
         }
         let holders = states.iter().flat_map(|state| &state.holders);
         Ok(NamespaceUsers {

@@ -168,6 +168,16 @@ impl RunCommand {
         let mut rest = (places.len() == 1).then(files::rest);
         let waiting = Arc::new(WaitProgress::new());
         let wanted = self.wanted(&tenure, &places, &waiting)?;
+        // Not for lock files: C7 (fast start).
+        if !self.quiet && !self.json && !places.iter().all(Address::is_file) {
+            waiting.tick(
+                texts
+                    .iter()
+                    .map(|text| text.as_str())
+                    .collect::<Vec<_>>()
+                    .join(" "),
+            );
+        }
         let taken = take(wanted, &places, &signals)?;
         waiting.over();
         let guards = match taken {

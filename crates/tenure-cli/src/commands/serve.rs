@@ -6,11 +6,15 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tenure_server::config::{Config, LocalEndpoint, MachineDefaults, RawSettings, Writable};
-use tenure_server::daemon::{self, Daemon};
+use tenure_server::daemon::{self, Daemon, DaemonError};
 use tenure_server::health_probe;
 use tenure_server::secret_file;
 use tenure_server::telemetry::logs;
 use tenure_server::telemetry::otlp::{Environment, Signals};
+
+use crate::message;
+use crate::output::{self, CommandFailure, FAILED};
+use crate::resource_user;
 
 /// Run the daemon.
 ///
@@ -19,15 +23,24 @@ use tenure_server::telemetry::otlp::{Environment, Signals};
 ///
 /// Examples:
 ///   tenure serve
+///   tenure serve --data-dir /tmp/demo --listen 127.0.0.1:6000
 ///   tenure serve --config /etc/tenure.toml
 ///   tenure --health-check
-///   TENURE_DATA_DIR=/tmp/demo tenure serve --print-config
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct Serve {
     /// A TOML file. Environment variables (`TENURE_…`) override its keys.
     #[arg(long, env = "TENURE_CONFIG", value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Address of the gRPC port (key `listen`) [default: 127.0.0.1:50051].
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<String>,
+    /// Address for JSON, SSE and HTTP/3 (keys `web_listen` and `h3_listen`), or `off` [default: 127.0.0.1:8443].
+    #[arg(long, value_name = "ADDRESS")]
+    web_listen: Option<String>,
+    /// Directory of the data (key `data_dir`) [default: /var/lib/tenure or the user's state directory].
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
     /// Print every key, its value and its source, and exit.
     #[arg(long)]
     print_config: bool,
@@ -41,25 +54,36 @@ impl Serve {
         let (result, failed) = if self.health_check {
             (self.check_health(), 1)
         } else {
-            (self.serve(), 125)
+            (self.serve(), FAILED)
         };
-        match result {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("error: {error}");
-                let mut cause = error.source();
-                while let Some(why) = cause {
-                    eprintln!("  why: {why}");
-                    cause = why.source();
-                }
-                ExitCode::from(failed)
-            }
+        let result = result.map_err(|error| CommandFailure::new(failed, words(&*error)));
+        output::OutputFormat::Text.end(result.map(|()| 0))
+    }
+
+    /// The flags win over the environment, which wins over the file.
+    fn flags(&self) -> Vec<(String, String)> {
+        let mut flags = Vec::new();
+        let mut set =
+            |key: &str, value: &str| flags.push((format!("TENURE_{key}"), value.to_owned()));
+        if let Some(listen) = &self.listen {
+            set("LISTEN", listen);
         }
+        if let Some(listen) = &self.web_listen {
+            set("WEB_LISTEN", listen);
+            set("H3_LISTEN", listen);
+        }
+        if let Some(dir) = &self.data_dir {
+            set("DATA_DIR", &dir.to_string_lossy());
+        }
+        flags
     }
 
     fn settings(&self) -> Result<RawSettings, Box<dyn std::error::Error>> {
-        let text = match &self.config {
+        // The variable that pathlockd has for the same file.
+        let other = || std::env::var_os("PATHLOCKD_CONFIG").map(PathBuf::from);
+        let text = match self.config.clone().or_else(other) {
             Some(path) => {
+                let path = path.as_path();
                 secret_file::check("the configuration", path)?;
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| format!("cannot read {}: {error}", path.display()))?;
@@ -67,7 +91,13 @@ impl Serve {
             }
             None => None,
         };
-        Ok(RawSettings::new(text.as_deref(), std::env::vars())?)
+        let environment = std::env::vars_os().filter_map(|(name, value)| {
+            Some((name.into_string().ok()?, value.into_string().ok()?))
+        });
+        Ok(RawSettings::new(
+            text.as_deref(),
+            environment.chain(self.flags()),
+        )?)
     }
 
     fn check_health(self) -> Result<(), Box<dyn std::error::Error>> {
@@ -94,6 +124,9 @@ impl Serve {
                 "ignored: these keys of the configuration have no effect in Tenure"
             );
         }
+        for unknown in &config.unknown {
+            message::say(format_args!("ignored: {unknown}"));
+        }
         raise_file_limit();
         let variable = |name: &str| std::env::var(name).ok();
         let signals = Signals::asked_for(&Environment(&variable), &config.node.name)?;
@@ -112,8 +145,10 @@ impl Serve {
             });
             eprintln!("tenure: certificate {certificate}");
             eprintln!(
-                "tenure: ready, grpc {}, web {web}, h3 {h3}{internal}",
-                daemon.grpc
+                "tenure: ready, grpc {}, web {web}, h3 {h3}{internal}, data {}; try: {}",
+                daemon.grpc,
+                config.disk.data_dir.display(),
+                first_command(daemon.grpc)
             );
             let mut term =
                 tokio::signal::unix::signal(tokio::signal::unix::SignalKind::terminate())?;
@@ -126,6 +161,84 @@ impl Serve {
             daemon.serve(shutdown).await?;
             Ok(())
         })
+    }
+}
+
+/// Returns a command that a new user can try against this daemon.
+fn first_command(grpc: SocketAddr) -> String {
+    let url = match grpc.to_string().as_str() {
+        // The default of the command.
+        "127.0.0.1:50051" => String::new(),
+        address => format!("TENURE_URL=tenure://{address} "),
+    };
+    format!("{url}tenure run demo:/hello -- sleep 10")
+}
+
+/// Returns what happened, why, and what to do next.
+fn words(error: &(dyn std::error::Error + 'static)) -> String {
+    use std::io::ErrorKind;
+    let text = output::with_causes(error);
+    match error.downcast_ref::<DaemonError>() {
+        Some(DaemonError::Listen {
+            key,
+            address,
+            source,
+        }) => {
+            let flag = key.replace('_', "-");
+            let (why, next) = match source.kind() {
+                ErrorKind::AddrInUse => {
+                    let user = resource_user::of_port(*address);
+                    let user = user.unwrap_or_else(|| "another process".to_owned());
+                    (
+                        format!("{user} uses the port"),
+                        format!(
+                            "stop it, or choose another port: tenure serve --{flag} {}:0",
+                            address.ip()
+                        ),
+                    )
+                }
+                ErrorKind::PermissionDenied => (
+                    "permission denied".to_owned(),
+                    "ports below 1024 need root or CAP_NET_BIND_SERVICE: choose a higher port"
+                        .to_owned(),
+                ),
+                ErrorKind::AddrNotAvailable => (
+                    format!(
+                        "no interface of this machine has the address {}",
+                        address.ip()
+                    ),
+                    format!(
+                        "choose an address that `ip address` lists: tenure serve --{flag} ADDRESS"
+                    ),
+                ),
+                _ => (source.to_string(), "check the address".to_owned()),
+            };
+            format!("cannot listen on {address} ({key}): {why}; {next}")
+        }
+        Some(DaemonError::Node(tenure_server::daemon::StartError::Log { path, .. }))
+            if text.contains("another process uses") =>
+        {
+            let user = resource_user::of_directory(path);
+            let user = user.unwrap_or_else(|| "another process".to_owned());
+            format!(
+                "{user} uses the data directory {}; stop it, or choose another: tenure serve --data-dir DIR",
+                path.display()
+            )
+        }
+        Some(DaemonError::Node(tenure_server::daemon::StartError::Directory { path, source })) => {
+            let next = match source.kind() {
+                ErrorKind::PermissionDenied => {
+                    "choose a directory that this user may write: tenure serve --data-dir DIR"
+                }
+                ErrorKind::StorageFull => "free space on its disk",
+                _ => "choose another directory: tenure serve --data-dir DIR",
+            };
+            format!(
+                "cannot use the data directory {}: {source}; {next}",
+                path.display()
+            )
+        }
+        _ => text,
     }
 }
 

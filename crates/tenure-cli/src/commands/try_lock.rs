@@ -61,6 +61,6 @@ impl Try {
             || self.shared
                 && !state.holders.is_empty()
                 && state.holders.iter().all(|holder| shares(holder.mode))
-                && state.waiters.is_empty()
+                && state.known_waiters().is_empty()
     }
 }

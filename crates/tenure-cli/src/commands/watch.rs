@@ -1,6 +1,7 @@
 //! `tenure watch`: prints lock changes as they happen.
 
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::Args;
 use tenure::{Address, ChangeEvent, ChangeKind, Holder};
@@ -63,12 +64,28 @@ fn sentence(change: &ChangeEvent) -> String {
         fence,
     } = change;
     if *kind == ChangeKind::PresentEnd {
-        return "—".to_owned();
+        return format!("{}  now", clock());
     }
     let who = match *holder == Holder::default() {
         true => owner.clone(),
         false => holder.to_string(),
     };
     let fence = fence.map_or_else(String::new, |fence| format!(", fence {fence}"));
-    format!("{:<9} {place}  {who} ({mode}{fence})", kind.name())
+    format!(
+        "{}  {:<9} {place}  {who} ({mode}{fence})",
+        clock(),
+        kind.name()
+    )
+}
+
+/// Returns the time of day in UTC: `10:04:05Z`.
+fn clock() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let seconds = now.map_or(0, |now| now.as_secs()) % 86_400;
+    format!(
+        "{:02}:{:02}:{:02}Z",
+        seconds / 3600,
+        seconds / 60 % 60,
+        seconds % 60
+    )
 }

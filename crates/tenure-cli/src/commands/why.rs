@@ -3,12 +3,16 @@
 use std::process::ExitCode;
 
 use clap::Args;
-use tenure::{Address, Blocker, Capabilities, HolderLiveness, LockState, Mode};
+use tenure::{
+    Address, Blocker, Capabilities, HolderLiveness, HumanDuration, LockState, Mode, QueuedWaiter,
+    Tenure,
+};
 use tenure_files::internal::block_on;
 
 use crate::nesting;
 use crate::options::InspectOptions;
 use crate::output::{CommandFailure, OutputFormat};
+use crate::terminal::{self, Tone};
 
 /// Explain who holds a lock and why a request has to wait.
 ///
@@ -41,42 +45,188 @@ impl WhyCommand {
         let place: Address = self.place.parse()?;
         let tenure = self.inspect_options.tenure(std::slice::from_ref(&place))?;
         let state = block_on(tenure.inspect(&place))?;
-        OutputFormat::of(self.json).answer(sentences(&state), &state)
+        let view = WhyView::new(&tenure, state);
+        let colored = terminal::has_color(std::io::stdout());
+        OutputFormat::of(self.json).answer(view.text(colored), &view.state)
+    }
+}
+
+/// The answer of `why`, for the command and for `top`.
+pub(crate) struct WhyView {
+    state: LockState,
+    /// The owners of a deadlock, each with what it holds and what it waits for.
+    circle: Vec<CircleMember>,
+}
+
+/// An owner in a deadlock.
+struct CircleMember {
+    owner: String,
+    who: String,
+    /// The hold that the owner before it in the circle waits for.
+    holds: Option<Blocker>,
+    waits_for: Option<QueuedWaiter>,
+}
+
+impl WhyView {
+    pub(crate) fn new(tenure: &Tenure, state: LockState) -> WhyView {
+        let circle = match state.deadlock.is_empty() {
+            true => Vec::new(),
+            // Only a deadlock needs the locks of other paths.
+            false => circle(
+                &state.deadlock,
+                &block_on(tenure.list_all()).unwrap_or_default(),
+            ),
+        };
+        WhyView { state, circle }
+    }
+
+    /// Formats the answer, the details and the next steps: C8 (message when busy).
+    pub(crate) fn text(&self, colored: bool) -> String {
+        let state = &self.state;
+        let mut lines = Vec::new();
+        let outer = nesting::outer_holds();
+        if let Some(own) = outer
+            .iter()
+            .find(|hold| hold.blocks(&state.place, Mode::Exclusive))
+        {
+            lines.push(format!(
+                "you hold {} already: this command runs under tenure run (pid {})",
+                state.place, own.pid
+            ));
+        }
+        if !self.circle.is_empty() {
+            let headline = format!(
+                "DEADLOCK at {}: {} owners wait for each other, and none of them can go on",
+                state.place,
+                self.circle.len()
+            );
+            lines.push(Tone::Bad.paint(headline, colored));
+            lines.extend(self.drawing());
+        }
+        lines.push(shortened(state).to_string());
+        if let Some(permits) = state.permits {
+            lines.push(format!(
+                "  {} of {} permits are held",
+                permits.held, permits.of
+            ));
+        }
+        if let Some(rule) = state.rule.as_deref().and_then(rule_sentence) {
+            lines.push(format!("  {rule}"));
+        }
+        for step in self.next_steps() {
+            let (what, command) = step.split_once(": ").unwrap_or((step.as_str(), ""));
+            let command = Tone::Strong.paint(command, colored && !command.is_empty());
+            let colon = if command.is_empty() { "" } else { ": " };
+            lines.push(format!("  next: {what}{colon}{command}"));
+        }
+        lines.join("\n")
+    }
+
+    /// Draws the circle: each owner with its hold and its wait.
+    fn drawing(&self) -> Vec<String> {
+        let last = self.circle.len().saturating_sub(1);
+        let members = self.circle.iter().enumerate();
+        let lines = members.map(|(at, member)| {
+            let edge = match at {
+                0 => "┌─▶",
+                at if at == last => "└──",
+                _ => "│  ",
+            };
+            let holds = member.holds.as_ref().map_or_else(
+                || "holds a lock that the one above waits for".to_owned(),
+                |hold| format!("holds {}", hold.place),
+            );
+            let waits = member.waits_for.as_ref().map_or_else(
+                || "and waits".to_owned(),
+                |wait| match wait.waited {
+                    Some(time) => format!("and waits {} for {}", HumanDuration(time), wait.place),
+                    None => format!("and waits for {}", wait.place),
+                },
+            );
+            format!("  {edge} {} {holds} {waits}", member.who)
+        });
+        lines.collect()
+    }
+
+    fn next_steps(&self) -> Vec<String> {
+        if self.circle.is_empty() {
+            return next_steps(&self.state);
+        }
+        // No wait ends by itself, so each way out ends one of the holds.
+        let place = &self.state.place;
+        let mut steps = vec![format!(
+            "stop one of these programs, or ask the holder to give up: tenure ask {place}"
+        )];
+        for member in &self.circle {
+            let Some(hold) = &member.holds else { continue };
+            let id = hold
+                .id
+                .as_ref()
+                .map_or(member.owner.as_str(), tenure::HoldId::as_str);
+            steps.push(format!(
+                "or end the hold of {}: tenure break --force --id {id} {}",
+                member.who, hold.place
+            ));
+        }
+        steps
+    }
+}
+
+/// Finds what each owner of a deadlock holds and waits for. The last owner is the first one again.
+fn circle(owners: &[String], states: &[LockState]) -> Vec<CircleMember> {
+    let count = owners.len().saturating_sub(1);
+    let owners = &owners[..count];
+    let waits: Vec<Option<QueuedWaiter>> = owners
+        .iter()
+        .map(|owner| {
+            let mut waiters = states.iter().flat_map(LockState::known_waiters);
+            waiters.find(|waiter| waiter.owner == *owner).cloned()
+        })
+        .collect();
+    let members = owners.iter().enumerate().map(|(at, owner)| {
+        let is_own = |hold: &&Blocker| {
+            let id = hold.id.as_ref().map(tenure::HoldId::as_str);
+            id.and_then(|id| id.rsplit_once('@'))
+                .is_some_and(|(holder, _)| holder == owner)
+        };
+        let own: Vec<&Blocker> = states
+            .iter()
+            .flat_map(|state| &state.holders)
+            .filter(is_own)
+            .collect();
+        // Of several holds the one that the owner before it waits for.
+        let before = waits[(at + count - 1) % count].as_ref();
+        let wanted = own
+            .iter()
+            .find(|hold| before.is_some_and(|wait| overlaps(&hold.place, &wait.place)));
+        let holds = wanted.or(own.first()).map(|hold| (*hold).clone());
+        let who = match (&holds, &waits[at]) {
+            (Some(hold), _) => hold.holder.to_string(),
+            (None, Some(wait)) => wait.holder.to_string(),
+            (None, None) => owner.clone(),
+        };
+        CircleMember {
+            owner: owner.clone(),
+            who,
+            holds,
+            waits_for: waits[at].clone(),
+        }
+    });
+    members.collect()
+}
+
+/// Whether one of two daemon paths is the other, or above it.
+fn overlaps(one: &Address, two: &Address) -> bool {
+    match (one, two) {
+        (Address::Daemon { path: one, .. }, Address::Daemon { path: two, .. }) => {
+            one == two || one.is_ancestor_of(two) || two.is_ancestor_of(one)
+        }
+        (one, two) => one == two,
     }
 }
 
 /// The most holders and waiters that are shown.
 const SHOWN: usize = 5;
-
-/// Formats the answer, the details and the next steps: C8 (message when busy).
-fn sentences(state: &LockState) -> String {
-    let mut lines = Vec::new();
-    let outer = nesting::outer_holds();
-    if let Some(own) = outer
-        .iter()
-        .find(|hold| hold.blocks(&state.place, Mode::Exclusive))
-    {
-        lines.push(format!(
-            "you hold {} already: this command runs under tenure run (pid {})",
-            state.place, own.pid
-        ));
-    }
-    if !state.deadlock.is_empty() {
-        lines.push(format!(
-            "DEADLOCK at {}: these owners wait for each other, so none of them goes on",
-            state.place
-        ));
-        lines.push(format!("  {}", state.deadlock.join(" ──waits for──▶ ")));
-    }
-    lines.push(shortened(state).to_string());
-    if let Some(rule) = state.rule.as_deref().and_then(rule_sentence) {
-        lines.push(format!("  {rule}"));
-    }
-    for step in next_steps(state) {
-        lines.push(format!("  next: {step}"));
-    }
-    lines.join("\n")
-}
 
 /// Returns the state with at most [`SHOWN`] holders and waiters, without what is said elsewhere.
 fn shortened(state: &LockState) -> LockState {
@@ -84,14 +234,17 @@ fn shortened(state: &LockState) -> LockState {
     let mut cut = Vec::new();
     for (count, what) in [
         (state.holders.len(), "holders"),
-        (state.waiters.len(), "waiters"),
+        (state.known_waiters().len(), "waiters"),
     ] {
         if count > SHOWN {
             cut.push(format!("and {} more {what}", count - SHOWN));
         }
     }
     short.holders.truncate(SHOWN);
-    short.waiters.truncate(SHOWN);
+    short
+        .waiters
+        .iter_mut()
+        .for_each(|waiters| waiters.truncate(SHOWN));
     short.deadlock.clear();
     short.rule = None;
     short.notes.extend(cut);
@@ -120,37 +273,26 @@ fn next_steps(state: &LockState) -> Vec<String> {
     if state.not_a_record {
         return Vec::new();
     }
+    let is_semaphore = state
+        .rule
+        .as_ref()
+        .is_some_and(|rule| rule.contains("semaphore"));
+    let permits = match state.permits {
+        Some(permits) => format!("--permits {} ", permits.of),
+        None if is_semaphore => "--permits N ".to_owned(),
+        None => String::new(),
+    };
     if state.free {
-        return vec![format!("acquire it: tenure run {place} -- COMMAND")];
+        return vec![format!(
+            "acquire it: tenure run {permits}{place} -- COMMAND"
+        )];
     }
     let can_ask = Capabilities::of(place).ask && !state.holders.is_empty();
-    if !state.deadlock.is_empty() {
-        // No wait ends by itself, so each way out ends one of the holds.
-        let mut steps = vec![format!(
-            "stop one of these programs, or make it give up: tenure ask {place}"
-        )];
-        let in_cycle = |hold: &&Blocker| {
-            let id = hold.id.as_ref().map(tenure::HoldId::as_str);
-            id.is_some_and(|id| {
-                state
-                    .deadlock
-                    .iter()
-                    .any(|owner| id.contains(owner.as_str()))
-            })
-        };
-        for hold in state.holders.iter().filter(in_cycle) {
-            if let Some(id) = &hold.id {
-                steps.push(format!(
-                    "take it from {}: tenure break --force --id {id} {}",
-                    hold.holder, hold.place
-                ));
-            }
-        }
-        return steps;
-    }
     let is_dead = |hold: &Blocker| hold.verdict.life == HolderLiveness::Dead;
     let dead = state.holders.iter().any(is_dead);
-    let mut steps = vec![format!("wait for it: tenure run -w 10m {place} -- COMMAND")];
+    let mut steps = vec![format!(
+        "wait for it: tenure run -w 10m {permits}{place} -- COMMAND"
+    )];
     if can_ask {
         steps.push(format!("ask the holder to release it: tenure ask {place}"));
     }

@@ -4,7 +4,8 @@ use crate::deadlock::WaitPosition;
 use crate::namespace_table::AffectedGroups;
 use crate::query::{
     Child, ChildPage, DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, HistoryEvent,
-    HistoryPage, Inspection, PresentHold, WaitPage, WaiterView, WaitingOwner, WaitsFor,
+    HistoryPage, HoldView, Inspection, PresentHold, SurveyPage, WaitPage, WaiterView, WaitingOwner,
+    WaitsFor,
 };
 use crate::{record, record_enum};
 
@@ -19,6 +20,8 @@ record! { WaiterView { waiter, owner, path, mode, waited_ms, holder } }
 record! { HeldLock { owner, namespace, path, mode, fence } }
 record! { DumpPage { locks, next } }
 record! { DumpCursor(claim) }
+record! { HoldView { lock, held_ms, left_ms, holder, permits } }
+record! { SurveyPage { holds, waiters, next } }
 record! { WaitPosition { namespace, waiter } }
 record! { WaitsFor { place, owners } }
 record! { PresentHold { namespace, hold, lease_left_ms } }

@@ -15,6 +15,7 @@ use core::ops::Bound;
 
 use hashbrown::HashTable;
 
+use super::usage::Tally;
 use crate::hash::Hasher;
 use crate::path::Namespace;
 use crate::slab::{Id, Slab};
@@ -38,6 +39,10 @@ pub(crate) struct NamespaceState {
     pub(super) waiting_paths: u32,
     /// The sum of the levels of these paths (R85).
     pub(super) waiting_levels: u64,
+    /// What all owners have here.
+    pub(super) tally: Tally,
+    /// What the owners have that name a principal.
+    pub(super) named: Tally,
     older: Option<Id<NamespaceState>>,
     newer: Option<Id<NamespaceState>>,
     pub(super) idle: bool,
@@ -106,7 +111,10 @@ impl Namespaces {
     }
 
     /// Iterates over the namespaces from a key on, in order. Empty unless they are sorted.
-    pub(super) fn from_key(&self, key: &str) -> impl Iterator<Item = (&str, Id<NamespaceState>)> {
+    pub(super) fn starting_at(
+        &self,
+        key: &str,
+    ) -> impl Iterator<Item = (&str, Id<NamespaceState>)> {
         let range = (Bound::Included(key), Bound::Unbounded);
         let ordered = self.ordered.iter();
         let names = ordered.flat_map(move |ordered| ordered.names.range::<str, _>(range));
@@ -177,6 +185,8 @@ impl Namespaces {
             capacities: 0,
             waiting_paths: 0,
             waiting_levels: 0,
+            tally: Tally::default(),
+            named: Tally::default(),
             older: None,
             newer: None,
             idle: false,

@@ -18,11 +18,11 @@ use crate::path::{Namespace, Path};
 use crate::policy::{BlockReason, Missing, Mode};
 use crate::query::{
     Counts, DumpCursor, DumpPage, EdgeDetail, EventsAfter, Explanation, FenceCheck, HeldLock,
-    Inspection, LeaseView, OwnerLocks, WaiterView, WaitsFor,
+    HoldView, Inspection, LeaseView, OwnerLocks, SurveyPage, WaiterView, WaitsFor,
 };
 use crate::slab::Id;
 use crate::tree::{PathNode, PathQueue};
-use crate::value::{Fence, OwnerId, QueueTtl, Ttl};
+use crate::value::{Fence, Holder, OwnerId, QueueTtl, Ttl};
 
 /// Maximum number of blockers and waiters in an explanation, and of edges per waiter.
 const LISTED: usize = 256;
@@ -33,6 +33,24 @@ const VISITED: usize = 4 * LISTED;
 
 /// Maximum number of claim slots that one page of a dump visits.
 const DUMP_LOOKS: u32 = 4096;
+
+/// The cursor of the first waiter in a survey. Claims have 32-bit numbers.
+const SURVEY_WAITERS: u64 = 1 << 32;
+
+/// A page of a survey ends when its entries are so long: descriptions of holders can be long, and
+/// clients limit the length of a message.
+const SURVEY_BYTES: usize = 1 << 20;
+
+fn size(path: &Path, owner: &OwnerId, holder: Option<&Holder>) -> usize {
+    let holder = holder.map_or(0, |holder| {
+        let labels = holder
+            .labels
+            .iter()
+            .map(|(name, text)| name.len() + text.len());
+        holder.name.len() + holder.host.len() + holder.purpose.len() + labels.sum::<usize>()
+    });
+    path.as_str().len() + owner.as_str().len() + holder
+}
 
 impl Space {
     /// Returns the largest lease time applied.
@@ -170,6 +188,92 @@ impl Space {
         }
         found.next = (at < end).then_some(DumpCursor(at));
         found
+    }
+
+    /// Returns the next page of all holds and waiters at or below a path, at most `page` of them.
+    /// The remaining lease times are left to the leader.
+    pub fn survey(
+        &self,
+        below: Option<&Path>,
+        after: Option<DumpCursor>,
+        page: usize,
+        now: u64,
+    ) -> SurveyPage {
+        let is_below =
+            |path: &Path| below.is_none_or(|below| path == below || below.is_ancestor_of(path));
+        let since_entry = now.saturating_sub(self.time);
+        let start = after.map_or(0, |cursor| cursor.0);
+        let claims = u64::from(self.claims.slots());
+        let end = SURVEY_WAITERS + u64::from(self.waiters.slots());
+        let (mut holds, mut waiters) = (Vec::new(), Vec::new());
+        let (mut at, mut looks) = (start, 0);
+        let mut bytes = 0;
+        while at < end
+            && holds.len() + waiters.len() < page
+            && looks < DUMP_LOOKS
+            && bytes < SURVEY_BYTES
+        {
+            if (claims..SURVEY_WAITERS).contains(&at) {
+                at = SURVEY_WAITERS;
+                continue;
+            }
+            // The casts are lossless: slots are 32-bit numbers.
+            if at < SURVEY_WAITERS {
+                let claim = Id::new(at as u32).filter(|claim| self.claims.get(*claim).is_some());
+                let hold = claim.map(|claim| self.hold_view(claim, since_entry));
+                if let Some(hold) = hold.filter(|hold| is_below(&hold.lock.path)) {
+                    bytes += size(&hold.lock.path, &hold.lock.owner, hold.holder.as_ref());
+                    holds.push(hold);
+                }
+            } else {
+                let waiter =
+                    Id::new((at - SURVEY_WAITERS) as u32).and_then(|id| self.waiters.get(id));
+                let waiter = waiter.filter(|waiter| waiter.end > now);
+                if let Some(waiter) = waiter {
+                    let wanted = new_requests(&waiter.request);
+                    for request in wanted.filter(|request| is_below(&request.path)) {
+                        let wanted = self.waiter_at(waiter, request, now);
+                        bytes += size(&wanted.path, &wanted.owner, wanted.holder.as_ref());
+                        waiters.push(wanted);
+                    }
+                }
+            }
+            at += 1;
+            looks += 1;
+        }
+        SurveyPage {
+            holds,
+            waiters: Some(waiters),
+            next: (at < end).then_some(DumpCursor(at)),
+        }
+    }
+
+    fn hold_view(&self, claim: Id<Claim>, since_entry: u64) -> HoldView {
+        let lock = self.held_lock(claim);
+        let claim = &self.claims[claim];
+        let session = &self.sessions[claim.session];
+        let permits = match claim.is_permit() {
+            true => self.capacity(session.namespace, &lock.path),
+            false => None,
+        };
+        HoldView {
+            held_ms: Some(self.time.saturating_sub(claim.since) + since_entry),
+            left_ms: None,
+            holder: session.holder().cloned(),
+            permits,
+            lock,
+        }
+    }
+
+    fn waiter_at(&self, waiter: &Waiter, wanted: &Request, now: u64) -> WaiterView {
+        WaiterView {
+            waiter: waiter.number,
+            owner: self.sessions[waiter.session].owner.clone(),
+            path: wanted.path.clone(),
+            mode: wanted.mode,
+            waited_ms: now.saturating_sub(waiter.since),
+            holder: waiter.request.holder.as_deref().cloned(),
+        }
     }
 
     /// Checks whether an owner's fence on a path is in force (R73: AssertFencing checks owner and
@@ -560,6 +664,21 @@ impl Space {
         }
     }
 
+    /// Estimates the memory of the state, in bytes. The weights are measured averages: a held lock
+    /// with a node and an owner of its own is about 300 bytes, a level of a waiting path 200.
+    pub fn footprint(&self) -> u64 {
+        let counts = self.counts();
+        let nodes = u64::from(self.tree.nodes.len());
+        counts.claims * 48
+            + nodes * 112
+            + counts.leases * 144
+            + counts.waiters * 512
+            + self.waiting_levels * 200
+            + counts.namespaces * 320
+            + counts.marks * 160
+            + counts.answers * 128
+    }
+
     fn lease_view<'a>(
         &'a self,
         number: Id<Session>,
@@ -598,14 +717,7 @@ impl Space {
 
     fn waiter_view(&self, waiter: &Waiter, acquire: &Acquire, now: u64) -> Option<WaiterView> {
         let theirs = super::blockers::first_excluding(&waiter.request, acquire)?;
-        Some(WaiterView {
-            waiter: waiter.number,
-            owner: self.sessions[waiter.session].owner.clone(),
-            path: theirs.path.clone(),
-            mode: theirs.mode,
-            waited_ms: now.saturating_sub(waiter.since),
-            holder: waiter.request.holder.as_deref().cloned(),
-        })
+        Some(self.waiter_at(waiter, theirs, now))
     }
 }
 

@@ -55,7 +55,10 @@ pub(super) fn run<D: Driver>(
 
 async fn answer<D: Driver>(service: &Service<D>, op: Option<Op>) -> Answer {
     let answered = match op {
-        Some(Op::Acquire(request)) => service.acquire_one(request).await.map(Answer::Acquire),
+        Some(Op::Acquire(request)) => {
+            let answer = service.acquire_one(*request).await;
+            answer.map(|answer| Answer::Acquire(answer.into()))
+        }
         Some(Op::Release(request)) => service.release_holds(request).await.map(Answer::Release),
         Some(Op::ReleaseAll(request)) => {
             service.release_owner(request).await.map(Answer::ReleaseAll)

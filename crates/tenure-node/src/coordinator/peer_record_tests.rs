@@ -1,5 +1,7 @@
 //! Round-trip tests of the messages between nodes; no input makes a decoder panic.
 
+use std::num::NonZeroU32;
+
 use tenure_core::command::{Command, Expire, Hold, ReleaseCause, RenewLease, Route};
 use tenure_core::deadlock::WaitPosition;
 use tenure_core::event::{ChangeKind, Event, EventKind, LockChange};
@@ -8,7 +10,8 @@ use tenure_core::outcome::{AcquireOutcome, Blocker, Conflict, Outcome, Renewed};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode, Reason};
 use tenure_core::query::{
-    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, Inspection, WaiterView, WaitsFor,
+    DumpCursor, DumpPage, Explanation, FenceCheck, HeldLock, HoldView, Inspection, SurveyPage,
+    WaiterView, WaitsFor,
 };
 use tenure_core::system::{
     AfterChange, ChangeEnd, ChangeView, Edge, KeyClaim, KeyWork, RepeatedKey, SystemCall,
@@ -100,6 +103,11 @@ fn queries() -> Vec<GroupQuery> {
         },
         GroupQuery::Ended { change: 12 },
         GroupQuery::Auth { known: Some(4) },
+        GroupQuery::Survey {
+            below: Some(path()),
+            after: Some(DumpCursor(7)),
+            page: 9,
+        },
     ]
 }
 
@@ -183,6 +191,17 @@ fn findings() -> Vec<QueryResult> {
             },
             left: vec![None, Some(8)],
         },
+        QueryResult::Survey(SurveyPage {
+            holds: vec![HoldView {
+                lock: lock.clone(),
+                held_ms: Some(3),
+                left_ms: Some(4),
+                holder: None,
+                permits: NonZeroU32::new(3),
+            }],
+            waiters: Some(Vec::new()),
+            next: None,
+        }),
         QueryResult::Dump(DumpPage {
             locks: vec![lock],
             next: Some(DumpCursor(1)),
@@ -249,6 +268,7 @@ fn answers() -> Vec<GroupOpResult> {
         GroupOpResult::Busy,
         GroupOpResult::Unknown,
         GroupOpResult::TooLong,
+        GroupOpResult::StateFull,
     ]);
     answers
 }
@@ -266,6 +286,7 @@ fn fanout_result() -> FanoutResult {
         renewed: vec![(ns(), 8)],
         asked: true,
         alive: true,
+        browsed: None,
         locks: Vec::new(),
         edges: vec![(
             owner("amy"),

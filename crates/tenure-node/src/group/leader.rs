@@ -5,6 +5,7 @@ use tenure_core::command::{Command, Expire, RenewLease};
 use tenure_core::lease;
 use tenure_core::outcome::{AcquireOutcome, LeaseChange, LeaseNumber, Outcome, Renewed};
 use tenure_core::path::Namespace;
+use tenure_core::query::HeldLock;
 use tenure_core::value::OwnerId;
 
 use super::{LeadershipCheck, StepContext};
@@ -439,6 +440,15 @@ impl LeaderState {
                     .map(|blocker| self.left(machine, namespace, &blocker.owner, now_ms))
                     .collect();
                 QueryResult::Explain { explanation, left }
+            }
+            QueryResult::Survey(mut page) => {
+                for hold in &mut page.holds {
+                    let HeldLock {
+                        namespace, owner, ..
+                    } = &hold.lock;
+                    hold.left_ms = self.left(machine, namespace, owner, now_ms);
+                }
+                QueryResult::Survey(page)
             }
             other => other,
         }

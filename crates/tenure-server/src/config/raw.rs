@@ -13,20 +13,30 @@ use toml::Value;
 
 use super::Secret;
 
-/// Keys that make the daemon leave the loopback defaults when set in the environment (R182 zero
-/// configuration).
-const NETWORK_KEYS: &[&str] = &[
-    "listen",
-    "web_listen",
-    "h3_listen",
-    "public_addr",
-    "raft_addr",
-    "gossip_addr",
-    "seed_nodes",
-    "node_id",
-    "bootstrap",
-    "force_bootstrap",
-    "expected_cluster_id",
+/// Variables that are no settings of the daemon: those of clients, and of commands that run under a
+/// lock. Numbered ones (`TENURE_FENCE_2`) belong to the second lock of a command.
+const VARIABLES_OF_CLIENTS: &[&str] = &[
+    "allow_plaintext",
+    "ca_file",
+    "client_auth_token",
+    "client_auth_token_file",
+    "client_cert_file",
+    "client_key_file",
+    "config",
+    "fd",
+    "fence",
+    "held",
+    "holds",
+    "key_file",
+    "lock_path",
+    "mode",
+    "name",
+    "notice_fd",
+    "owner",
+    "pin",
+    "token",
+    "url",
+    "where",
 ];
 
 /// Origin of a value.
@@ -166,6 +176,7 @@ impl RawSettings {
 /// Result of [`SettingsReader::finish`] without mistakes.
 pub(super) struct ReadSettings {
     pub(super) ignored: Vec<String>,
+    pub(super) unknown: Vec<String>,
     pub(super) effective: Vec<Effective>,
 }
 
@@ -205,15 +216,6 @@ impl SettingsReader {
             mistakes: Vec::new(),
             effective: Vec::new(),
         }
-    }
-
-    /// Returns whether there is no file and no variable of `NETWORK_KEYS`: the daemon then stays on
-    /// loopback (R182).
-    pub(super) fn is_bare(&self) -> bool {
-        self.settings.file.is_none()
-            && NETWORK_KEYS
-                .iter()
-                .all(|key| self.settings.variable(key).is_none())
     }
 
     /// Returns whether a key that was read is set in the file or the environment.
@@ -305,7 +307,7 @@ impl SettingsReader {
         default: &str,
     ) -> Option<SocketAddr> {
         let address = self.text(key, default);
-        if address.is_empty() {
+        if address.is_empty() || address == "off" {
             return None;
         }
         let parsed = address.parse().ok();
@@ -313,7 +315,7 @@ impl SettingsReader {
             self.mistake(
                 key,
                 &address,
-                "must be an address such as 127.0.0.1:8443, or empty",
+                "must be an address such as 127.0.0.1:8443, or off",
                 "",
             );
         }
@@ -406,8 +408,42 @@ impl SettingsReader {
         }
     }
 
+    /// Returns a sentence for each variable that looks like a setting and is none.
+    fn unknown_variables(&self, without_meaning: &[&str]) -> Vec<String> {
+        let keys = || self.effective.iter().map(|entry| entry.key);
+        let mut unknown = Vec::new();
+        for name in self.settings.environment.keys() {
+            let key = ["TENURE_", "PATHLOCKD_"]
+                .iter()
+                .find_map(|prefix| name.strip_prefix(prefix))
+                .map(str::to_ascii_lowercase);
+            let Some(key) = key else {
+                continue;
+            };
+            let base = key.trim_end_matches(|c: char| c.is_ascii_digit());
+            let base = if base.len() < key.len() {
+                base.trim_end_matches('_')
+            } else {
+                &key
+            };
+            let is_known = keys().any(|one| one == key)
+                || without_meaning.contains(&key.as_str())
+                || VARIABLES_OF_CLIENTS.contains(&base);
+            if !is_known {
+                let near = nearest(&key, keys());
+                let near = near.map_or_else(String::new, |near| {
+                    format!("; did you mean TENURE_{}?", near.to_ascii_uppercase())
+                });
+                unknown.push(format!("{name} is not a setting{near}"));
+            }
+        }
+        unknown.sort();
+        unknown
+    }
+
     /// Ends reading. A key of the file that was not read must be in `without_meaning`; otherwise it
-    /// is a mistake. Variables with unknown names are not reported.
+    /// is a mistake. Variables with unknown names are reported, but are no mistakes: the environment
+    /// may have variables of newer releases.
     pub(super) fn finish(mut self, without_meaning: &[&str]) -> Result<ReadSettings, ConfigError> {
         let mut ignored = Vec::new();
         for key in self.settings.file.iter().flat_map(|file| file.keys()) {
@@ -430,6 +466,7 @@ impl SettingsReader {
         }
         if self.mistakes.is_empty() {
             Ok(ReadSettings {
+                unknown: self.unknown_variables(without_meaning),
                 ignored,
                 effective: self.effective,
             })

@@ -44,6 +44,47 @@ fn nothing_configured_is_loopback() {
     assert_eq!(config.node.id, 1);
 }
 
+/// R182: a default does not depend on which other keys are set.
+#[test]
+fn defaults_stay_where_they_are() {
+    let bare = read(None, &[]).unwrap().transports;
+    for (key, value) in [
+        ("TENURE_NODE_ID", "tenure-3"),
+        ("TENURE_DATA_DIR", "/x"),
+        ("TENURE_PUBLIC_ADDR", "http://a:1"),
+        ("TENURE_LISTEN", "127.0.0.1:7"),
+    ] {
+        let config = read(Some("event_buffer = 7"), &[(key, value)]).unwrap();
+        assert_eq!(config.transports.web_listen, bare.web_listen, "{key}");
+        assert_eq!(config.transports.h3_listen, bare.h3_listen, "{key}");
+        let is_default = key == "TENURE_LISTEN" || config.transports.listen == bare.listen;
+        assert!(is_default, "{key}");
+    }
+    let off = read(None, &[("TENURE_WEB_LISTEN", "off")])
+        .unwrap()
+        .transports;
+    assert_eq!((off.web_listen, off.h3_listen), (None, None));
+}
+
+/// A misspelled variable has no effect, so it is reported; variables of clients are not.
+#[test]
+fn unknown_variables_are_named() {
+    let environment = [
+        ("TENURE_LISTENN", "1"),
+        ("TENURE_URL", "x"),
+        ("TENURE_FENCE_2", "7"),
+        ("TENURE_CLIENT_AUTH_TOKEN_FILE", "x"),
+        ("OTHER", "x"),
+    ];
+    let unknown = read(None, &environment).unwrap().unknown;
+    assert_eq!(
+        unknown,
+        ["TENURE_LISTENN is not a setting; did you mean TENURE_LISTEN?"]
+    );
+    assert_eq!(mistakes(Some("log_level = 'loud'"), &[]), ["log_level"]);
+    assert!(read(Some("log_level = 'tenure=debug,info'"), &[]).is_ok());
+}
+
 /// R182: without permission for `/var/lib`, data goes to the user's state directory.
 #[test]
 fn a_user_without_rights_gets_the_state_directory() {
@@ -81,7 +122,8 @@ fn the_environment_wins_over_the_file() {
 /// R182: listening beyond loopback needs a client token or `allow_anonymous`.
 #[test]
 fn exposure_needs_a_word() {
-    assert_eq!(mistakes(Some(""), &[]), ["listen"]);
+    assert!(read(Some(""), &[]).is_ok(), "the default is loopback");
+    assert_eq!(mistakes(Some("listen = '0.0.0.0:1'"), &[]), ["listen"]);
     let error = read(
         Some("web_listen = '0.0.0.0:8443'\nlisten = '127.0.0.1:5'"),
         &[],
@@ -257,6 +299,9 @@ fn keys_without_meaning_are_accepted() {
             "rocksdb_write_buffer_mb"
         ]
     );
+    let unknown = [("PATHLOCKD_BOGUS", "1"), ("PATHLOCKD_CONFIG", "/x")];
+    let unknown = read(None, &unknown).unwrap().unknown;
+    assert_eq!(unknown, ["PATHLOCKD_BOGUS is not a setting"]);
 }
 
 /// Secrets appear neither in `Debug` output nor in errors. (R181 OpenTelemetry variables: telemetry

@@ -53,7 +53,7 @@ fn of_list(outcome: &Outcome<'_>) -> (String, bool) {
     list.cloned().unwrap_or_default()
 }
 
-fn opened(outcome: Outcome<'_>) -> Result<(BrowseAnswer, Caller), Failure> {
+fn opened(outcome: Outcome<'_>) -> Result<(BrowseAnswer, &Caller), Failure> {
     match outcome.open()? {
         (Answer::Browse(answer), caller) => Ok((*answer, caller)),
         (other, _) => Err(mismatch(&other)),
@@ -86,7 +86,7 @@ pub(crate) fn children_listed(outcome: Outcome<'_>) -> Result<v1::ListChildrenRe
     let children = found.children.iter();
     Ok(v1::ListChildrenResponse {
         children: children
-            .filter_map(|child| child_out(&caller, &prefix, child))
+            .filter_map(|child| child_out(caller, &prefix, child))
             .collect(),
         done: found.until.is_none(),
         next: found.until.unwrap_or_default(),
@@ -149,7 +149,7 @@ pub(crate) fn waits_listed(outcome: Outcome<'_>) -> Result<v1::ListWaitsResponse
                 mode: convert::mode_number(wait.waiter.mode),
                 waited_ms: wait.waiter.waited_ms,
                 paths: wait.paths,
-                blockers: names(&caller, &wait.blockers),
+                blockers: names(caller, &wait.blockers),
             })
             .collect(),
         count: match caller.may(Verb::Observe, Target::Everything) {
@@ -182,13 +182,13 @@ pub(crate) fn history_listed(outcome: Outcome<'_>) -> Result<v1::HistoryResponse
         return Err(internal(&"another list than asked for"));
     };
     let is_wanted = |event: &&HistoryEvent| {
-        exact.as_ref().is_none_or(|exact| *exact == event.path) && sees(&caller, event)
+        exact.as_ref().is_none_or(|exact| *exact == event.path) && sees(caller, event)
     };
     let events: Vec<v1::HistoryEvent> = found
         .events
         .iter()
         .filter(is_wanted)
-        .map(|event| event_out(&caller, event))
+        .map(|event| event_out(caller, event))
         .collect();
     Ok(v1::HistoryResponse {
         spans: spans(&events),

@@ -1,7 +1,9 @@
 //! Inspection: InspectPath, ListOwnerLocks, DumpLocks and Health (R141–R145).
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
+use tenure_core::query::HeldLock;
 use tenure_node::{Answer, ClientRequest};
 use tenure_wire::v1;
 
@@ -76,9 +78,17 @@ pub(crate) fn listed(outcome: Outcome<'_>) -> Result<v1::ListOwnerLocksResponse,
 
 /// Parses a query for one page of all holds.
 pub(crate) fn dump_locks(_: &Caller, request: v1::DumpLocksRequest) -> Result<ValidCall, Failure> {
-    let dump = ClientRequest::DumpLocks {
-        cursor: request.cursor,
-        page: request.owner_page,
+    let (cursor, page) = (request.cursor, request.owner_page);
+    let dump = match request.details {
+        true => ClientRequest::Survey {
+            below: match request.prefix.as_str() {
+                "" => None,
+                prefix => Some(convert::path(prefix)?),
+            },
+            cursor,
+            page,
+        },
+        false => ClientRequest::DumpLocks { cursor, page },
     };
     Ok(with_modes(dump, request.read_tree))
 }
@@ -91,18 +101,57 @@ pub(crate) fn dumped(outcome: Outcome<'_>) -> Result<v1::DumpLocksResponse, Fail
             entries: locks
                 .iter()
                 .filter(|lock| caller.observes(&lock.path))
-                .map(|lock| v1::LockEntry {
-                    owner: caller.shown(&lock.owner).into_owned(),
-                    path: lock.path.as_str().to_owned(),
-                    mode: convert::mode_number_for(lock.mode, read_tree),
-                    has_fence: lock.fence.is_some(),
-                    fence: convert::fence_number(lock.fence),
+                .map(|lock| entry(caller, lock, read_tree))
+                .collect(),
+            done: next.is_empty(),
+            next_cursor: next,
+            ..Default::default()
+        }),
+        Answer::Survey {
+            holds,
+            waiters,
+            next,
+        } => Ok(v1::DumpLocksResponse {
+            detailed: waiters.is_some(),
+            entries: holds
+                .iter()
+                .filter(|hold| caller.observes(&hold.lock.path))
+                .map(|hold| v1::LockEntry {
+                    holder: hold.holder.as_ref().map(convert::holder_out),
+                    held_ms: hold.held_ms.unwrap_or(0),
+                    lease_left_ms: hold.left_ms.unwrap_or(0),
+                    permits: hold.permits.map_or(0, NonZeroU32::get),
+                    ..entry(caller, &hold.lock, read_tree)
+                })
+                .collect(),
+            waiters: waiters
+                .unwrap_or_default()
+                .iter()
+                .filter(|waiter| caller.observes(&waiter.path))
+                .map(|waiter| v1::WaitEntry {
+                    owner: caller.shown(&waiter.owner).into_owned(),
+                    path: waiter.path.as_str().to_owned(),
+                    mode: convert::mode_number_for(waiter.mode, read_tree),
+                    holder: waiter.holder.as_ref().map(convert::holder_out),
+                    waited_ms: waiter.waited_ms,
+                    number: waiter.waiter,
                 })
                 .collect(),
             done: next.is_empty(),
             next_cursor: next,
         }),
         other => Err(mismatch(&other)),
+    }
+}
+
+fn entry(caller: &Caller, lock: &HeldLock, read_tree: bool) -> v1::LockEntry {
+    v1::LockEntry {
+        owner: caller.shown(&lock.owner).into_owned(),
+        path: lock.path.as_str().to_owned(),
+        mode: convert::mode_number_for(lock.mode, read_tree),
+        has_fence: lock.fence.is_some(),
+        fence: convert::fence_number(lock.fence),
+        ..Default::default()
     }
 }
 

@@ -170,7 +170,7 @@ fn timeout() {
             assert!(matches!(error, Error::TimedOut(_)));
             assert!(error.to_string().contains("for long"), "{error}");
             guard.release().unwrap();
-            assert!(backend_address.inspect().waiters.is_empty());
+            assert!(backend_address.inspect().known_waiters().is_empty());
             backend_address
                 .lock()
                 .no_wait()

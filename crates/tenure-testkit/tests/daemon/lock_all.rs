@@ -61,7 +61,10 @@ fn who_waits_for_one_has_none() {
         assert!(matches!(error, Error::TimedOut(_)), "{error}");
     });
     assert!(
-        wait(amy.inspect("t:/x/a")).unwrap().waiters.is_empty(),
+        wait(amy.inspect("t:/x/a"))
+            .unwrap()
+            .known_waiters()
+            .is_empty(),
         "a place in line was left behind"
     );
     let error = wait(all(&bob, &["t:/x/a", "t:/x/b"]).no_wait().acquire()).unwrap_err();
@@ -240,7 +243,12 @@ fn permits_are_refused_where_there_are_none() {
     let held = bob.lock("t:/x/a").unwrap().blocking().acquire().unwrap();
     let error = wait(permit(&amy).acquire()).unwrap_err();
     assert!(error.to_string().contains("no semaphore"), "{error}");
-    assert!(wait(amy.inspect("t:/x/a")).unwrap().waiters.is_empty());
+    assert!(
+        wait(amy.inspect("t:/x/a"))
+            .unwrap()
+            .known_waiters()
+            .is_empty()
+    );
     held.release().unwrap();
 
     wait(amy.set_policy("t:/x", Algorithm::Semaphore)).unwrap();

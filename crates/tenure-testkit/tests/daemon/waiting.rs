@@ -45,7 +45,7 @@ fn the_line_is_fair_and_its_places_are_known() {
             assert!(busy.to_string().contains(said), "{busy}");
         }
         let state: LockState = wait(daemon.client().inspect("t:/a")).unwrap();
-        assert_eq!(state.waiters.len(), 3, "{state}");
+        assert_eq!(state.known_waiters().len(), 3, "{state}");
         assert!(state.rule.unwrap().contains("recursive_rw"));
         guard.release().unwrap();
     });
@@ -75,7 +75,11 @@ fn a_dropped_acquire_leaves_nothing_behind() {
             queued = told.recv() => queued.unwrap(),
         }
     });
-    while !wait(tenure.inspect("t:/a")).unwrap().waiters.is_empty() {
+    while !wait(tenure.inspect("t:/a"))
+        .unwrap()
+        .known_waiters()
+        .is_empty()
+    {
         thread::yield_now();
     }
     guard.release().unwrap();

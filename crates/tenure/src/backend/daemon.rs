@@ -19,6 +19,7 @@ mod inspect;
 mod owner;
 mod policies;
 pub(crate) mod rpc_table;
+mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -268,7 +269,11 @@ fn failed(place: &Address, trouble: CallFailure) -> Error {
     match trouble {
         CallFailure::Unreachable(what) => Error::Unavailable(Box::new(Unavailable {
             place: place.clone(),
-            what: format!("the daemon cannot be reached: {what}"),
+            next: trouble::next_step(&what).map(str::to_owned),
+            what: match what.contains(trouble::NO_MAJORITY) {
+                true => what,
+                false => format!("the daemon cannot be reached: {what}"),
+            },
             retry_after: Duration::from_secs(1),
         })),
         CallFailure::Refused(Code::InvalidArgument | Code::OutOfRange, what) => {
@@ -288,6 +293,13 @@ fn failed(place: &Address, trouble: CallFailure) -> Error {
             Error::refused(place, Class::Io, what)
         }
     }
+}
+
+/// Translates a message of the transport library into what happened and what to do next.
+pub(crate) fn connection_trouble(raw: &str) -> (String, Option<&'static str>) {
+    let what = trouble::plain(raw);
+    let next = trouble::next_step(&what);
+    (what, next)
 }
 
 fn runtime_gone(place: &Address) -> Error {

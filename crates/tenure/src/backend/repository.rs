@@ -16,6 +16,8 @@ use tokio::sync::Notify;
 use tokio::task::JoinHandle;
 
 use super::{BreakRequest, files};
+use tenure_base::HumanDuration;
+
 use crate::address::Address;
 use crate::error::{Blocker, BlockerKind, Busy, Error, LostCause, LostLock};
 use crate::guard::Guard;
@@ -33,6 +35,8 @@ use tenure_files::Lease;
 
 /// Default ttl: C1 (options of `run`).
 const TTL: Duration = Duration::from_secs(60);
+/// A record that lives longer than ten leases is suspicious.
+const SUSPICIOUS: Duration = Duration::from_secs(600);
 /// Poll interval of a watch.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 
@@ -221,7 +225,19 @@ pub(super) async fn inspect(tenure: &Tenure, place: &Address) -> Result<LockStat
 fn state(place: &Address, view: &LockListing) -> LockState {
     let holders: Vec<Blocker> = view.locks.iter().map(|lock| blocker(place, lock)).collect();
     let fence = holders.iter().filter_map(|holder| holder.fence).max();
+    // P20 (unexpired is not stale): such a record blocks until its date, so it must be pointed out.
+    let notes = holders.iter().filter_map(|holder| {
+        let left = holder.lease_left.filter(|left| *left > SUSPICIOUS)?;
+        Some(format!(
+            "suspicious: the record of {} expires in {}, and a lease is about {} long; the clock of its writer may \
+             be wrong",
+            holder.holder,
+            HumanDuration(left),
+            HumanDuration(TTL)
+        ))
+    });
     LockState {
+        notes: notes.collect(),
         free: view.blocking().next().is_none(),
         holders,
         fence,
@@ -395,9 +411,18 @@ fn loss_words(loss: &Loss) -> (LostCause, String) {
 }
 
 fn translated(place: &Address, error: &tenure_store::Error) -> Error {
+    // The errors of this crate begin with the address themselves.
+    let text = || {
+        let text = error.to_string();
+        match text.strip_prefix(&format!("{place}: ")) {
+            Some(rest) => rest.to_owned(),
+            None => text,
+        }
+    };
     let busy = |class| {
         let found = error.blocker().map(|found| blocker(place, found));
-        let mut busy = Busy::new(place, found, error.to_string());
+        let sentence = error.original_sentence();
+        let mut busy = Busy::new(place, found, sentence.unwrap_or_else(text));
         busy.class = class;
         Box::new(busy)
     };
@@ -408,7 +433,7 @@ fn translated(place: &Address, error: &tenure_store::Error) -> Error {
         }
         (_, Class::Timeout) => Error::TimedOut(busy(Class::Timeout)),
         (_, class) if error.is_busy() => Error::Busy(busy(class)),
-        (_, Class::BadInput) => Error::input(place.to_string(), error.to_string()),
-        (_, class) => Error::refused(place, class, error.to_string()),
+        (_, Class::BadInput) => Error::input(place.to_string(), text()),
+        (_, class) => Error::refused(place, class, text()),
     }
 }

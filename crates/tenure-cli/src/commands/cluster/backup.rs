@@ -5,6 +5,8 @@ use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
@@ -15,6 +17,7 @@ use tenure_server::offline::{ArchiveWriter, cluster_of, facts};
 use tenure_wire::cluster::{BackupRequest, StatusResponse};
 
 use super::{AdminClient, ClusterReport, DaemonAddress, block_on, said};
+use crate::progress::Ticker;
 
 /// How long groups without a leader are retried.
 const BACKUP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -68,6 +71,14 @@ impl Backup {
         let mut missing: BTreeSet<u32> = (0..=facts.group_count).collect();
         let count = missing.len();
         let end = Instant::now() + BACKUP_TIMEOUT;
+        let saved = Arc::new(AtomicUsize::new(0));
+        let shown = Arc::clone(&saved);
+        let _ticker = Ticker::start(move |_| {
+            format!(
+                "tenure: saved {} of {count} groups",
+                shown.load(Ordering::Relaxed)
+            )
+        });
         while !missing.is_empty() {
             let status = asked.status().await?;
             for (node, groups) in leaders(&status, &missing) {
@@ -80,6 +91,7 @@ impl Backup {
                 for (group, index, state) in take(&mut client, groups).await? {
                     archive.group(group, index, &state).map_err(failed)?;
                     missing.remove(&group);
+                    saved.store(count - missing.len(), Ordering::Relaxed);
                 }
             }
             if !missing.is_empty() && Instant::now() > end {

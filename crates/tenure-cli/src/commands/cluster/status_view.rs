@@ -50,6 +50,15 @@ pub(super) fn words(status: &StatusResponse, all_groups: bool) -> String {
         status.nodes.len(),
         status.group_count
     );
+    if !status.nodes.is_empty() && up * 2 <= status.nodes.len() {
+        let down = status.nodes.iter().filter(|node| !node.up);
+        let down: Vec<u32> = down.map(|node| node.number).collect();
+        let _ = writeln!(
+            out,
+            "  NO MAJORITY: no lock can be granted. Start {}; if they are lost for good, see tenure cluster recover --help",
+            names(status, &down)
+        );
+    }
     for other in status.other_clusters.iter().chain(&status.problems) {
         let _ = writeln!(out, "  ERROR: {other}");
     }
@@ -174,13 +183,7 @@ fn names(status: &StatusResponse, numbers: &[u32]) -> String {
 }
 
 fn for_how_long(millis: u64) -> String {
-    let seconds = millis / 1000;
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3_600 => format!("{} min", seconds / 60),
-        3_600..172_800 => format!("{} h", seconds / 3600),
-        _ => format!("{} d", seconds / 86_400),
-    }
+    tenure::HumanDuration(std::time::Duration::from_millis(millis)).to_string()
 }
 
 #[cfg(test)]
@@ -193,7 +196,7 @@ mod tests {
             number,
             up,
             name: format!("tenure-{}", number - 1),
-            for_ms: 61_000,
+            for_ms: 180_000,
             reported: up,
             leads: 1,
             replicas: 2,
@@ -226,18 +229,20 @@ mod tests {
         };
         let words = words(&status, false);
         assert!(
-            words.starts_with("degraded: 1 of 2 nodes up, 256 groups\n"),
-            "{words}"
-        );
-        assert!(
-            words.contains(
-                "tenure-0         up          1 min      1         2 1.2.3            2  10.0.0.1"
+            words.starts_with(
+                "degraded: 1 of 2 nodes up, 256 groups\n  NO MAJORITY: no lock can be granted. Start tenure-1; "
             ),
             "{words}"
         );
         assert!(
             words.contains(
-                "tenure-1         down        1 min      ?         ? ?                ?  10.0.0.1"
+                "tenure-0         up          3 min      1         2 1.2.3            2  10.0.0.1"
+            ),
+            "{words}"
+        );
+        assert!(
+            words.contains(
+                "tenure-1         down        3 min      ?         ? ?                ?  10.0.0.1"
             ),
             "{words}"
         );

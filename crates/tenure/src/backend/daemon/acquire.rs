@@ -297,7 +297,21 @@ impl AcquireAttempt {
             (_, None) => now + CONTACT,
         };
         let op = Op::Acquire(acquire.into());
-        let (sent, answer) = self.client.ask_and_date(op, give_up, EACH_TRY).await;
+        let asked = self.client.ask_and_date(op, give_up, EACH_TRY);
+        let (sent, answer) = match wait {
+            // It outlives an outage.
+            Wait::Forever => asked.await,
+            Wait::No | Wait::For(_) => {
+                let asked = async {
+                    let (sent, answer) = asked.await;
+                    answer.map(|answer| (sent, answer))
+                };
+                match self.client.unless_hopeless(asked, CONTACT_NO_WAIT).await {
+                    Ok((sent, answer)) => (sent, Ok(answer)),
+                    Err(trouble) => (now, Err(trouble)),
+                }
+            }
+        };
         let answer = answer.and_then(|answer| match answer {
             Answer::Acquire(answer) => Ok(*answer),
             other => Err(CallFailure::Unreachable(format!(

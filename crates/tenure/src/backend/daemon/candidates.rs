@@ -166,7 +166,10 @@ pub(super) async fn resolve((names, limit): (Vec<Endpoint>, Duration)) -> Resolv
         while let Some(found) = lookups.join_next().await {
             match found {
                 Ok((name, Ok(addresses))) => resolved.addresses.push((name, addresses)),
-                Ok((name, Err(error))) => resolved.troubles.push(format!("{name}: {error}")),
+                Ok((name, Err(error))) => resolved.troubles.push(format!(
+                    "{name}: {}",
+                    super::trouble::plain(&error.to_string())
+                )),
                 Err(_) => {}
             }
         }

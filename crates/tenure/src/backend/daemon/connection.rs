@@ -25,6 +25,7 @@ pub(super) use v1::session_response::Result as Answer;
 use super::candidates::Candidate;
 use super::credentials::Credentials;
 use super::engine;
+use super::trouble;
 use crate::endpoint::Endpoint;
 
 /// Time limit for a TCP connection.
@@ -96,7 +97,7 @@ impl Connection {
                 None => credentials
                     .connect(candidate)
                     .await
-                    .map_err(|error| broken(words(&error)))?,
+                    .map_err(|error| broken(trouble::plain(&words(&error))))?,
             };
             let mut calls =
                 PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
@@ -207,6 +208,22 @@ impl Connection {
         answer.await.ok()
     }
 
+    /// Returns the addresses of the cluster's nodes, and whether each is up.
+    pub(super) async fn member_states(&self) -> Option<Vec<(String, bool)>> {
+        let mut cluster = ClusterClient::new(self.channel.clone());
+        let request = self.sign(MembersRequest {});
+        let members = cluster.members(request).await.ok()?.into_inner();
+        let nodes = members.nodes.into_iter().map(|node| {
+            let name = match node.public_address.split_once("://") {
+                Some((_, address)) => address.to_owned(),
+                // The digits of a node's name are its number minus one.
+                None => format!("node {}", node.number.saturating_sub(1)),
+            };
+            (name, node.up)
+        });
+        Some(nodes.collect())
+    }
+
     /// Returns the id of the cluster and its members. `None`: the daemon does not report them.
     pub(super) async fn members(&self) -> Option<(String, Vec<Endpoint>)> {
         let mut cluster = ClusterClient::new(self.channel.clone());
@@ -290,7 +307,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn refused(status: &Status) -> NoAnswer {
     match status.code() {
         Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
-            NoAnswer::Broken(status.message().to_owned())
+            NoAnswer::Broken(trouble::plain(status.message()))
+        }
+        // The transport library reports what is no gRPC as an internal error.
+        Code::Internal
+            if std::error::Error::source(status).is_some()
+                || trouble::is_foreign(status.message()) =>
+        {
+            NoAnswer::Broken(trouble::plain(status.message()))
         }
         code => NoAnswer::Refused(code, status.message().to_owned()),
     }

@@ -1,6 +1,7 @@
 //! Conversion between wire types and the types of this crate. Generated types stay within the
 //! `daemon` backend.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use tenure_core::path::Path;
@@ -24,6 +25,11 @@ pub(super) fn mode_out(mode: v1::Mode) -> Mode {
         v1::Mode::Read => Mode::Shared,
         v1::Mode::ReadTree => Mode::SharedTree,
     }
+}
+
+/// Returns the mode of a hold. A permit is written as an exclusive hold with a number of permits.
+pub(super) fn hold_mode(mode: v1::Mode, permits: u32) -> Mode {
+    NonZeroU32::new(permits).map_or_else(|| mode_out(mode), Mode::Permit)
 }
 
 /// Zero means no fence on the wire.

@@ -1,6 +1,7 @@
 //! Inspection and administration of daemon locks: Explain, DumpLocks, RequestRevoke, Break, Watch.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,10 +16,10 @@ use crate::backend::BreakRequest;
 use crate::endpoint::Endpoint;
 use crate::error::{Blocker, BlockerKind, Busy, Error};
 use crate::inspect::{
-    Broken, ChangeEvent, ChangeKind, Force, LockState, QueuedWaiter, WatchStream,
+    Broken, ChangeEvent, ChangeKind, Force, LockState, Permits, QueuedWaiter, WatchStream,
 };
 use crate::runtime;
-use crate::values::{Class, HoldId, Holder, HolderLiveness, Verdict};
+use crate::values::{Class, HoldId, Holder, HolderLiveness, Mode, Verdict};
 use tenure_base::Lease;
 
 /// Returns the owners of a deadlock, the first one again at the end: the cycle that the daemon
@@ -35,6 +36,37 @@ fn cycle(found: &v1::ExplainResponse) -> Vec<String> {
     });
     pairs.into_iter().next().unwrap_or_default()
 }
+
+/// Searches a deadlock of several owners. Each owner of a cycle that runs through this lock waits, and one
+/// of them waits here, so the waiters of the lock are asked about. A failure means that none is known.
+async fn longer_cycle(
+    client: &DaemonClient,
+    path: &Path,
+    found: &v1::ExplainResponse,
+) -> Vec<String> {
+    for waiter in found.waiters_ahead.iter().take(ASKED_WAITERS) {
+        let request = v1::ExplainRequest {
+            path: path.as_str().to_owned(),
+            mode: waiter.mode,
+            owner_id: waiter.owner.clone(),
+        };
+        let explained = client.call_from_anywhere(request).await;
+        if let Some(first) = explained.as_ref().ok().and_then(|one| one.cycle.first()) {
+            let mut cycle = explained
+                .as_ref()
+                .map_or_else(|_| Vec::new(), |one| one.cycle.clone());
+            // The first one again at the end, as in a cycle of two.
+            if cycle.len() == 1 || cycle.last() != Some(first) {
+                cycle.push(first.clone());
+            }
+            return cycle;
+        }
+    }
+    Vec::new()
+}
+
+/// Of how many waiters of a lock a deadlock is searched.
+const ASKED_WAITERS: usize = 8;
 
 pub(crate) async fn inspect(
     client: &DaemonClient,
@@ -55,14 +87,30 @@ pub(crate) async fn inspect(
         .blockers
         .iter()
         .filter_map(|found| found.blocker.as_ref());
-    let holders: Vec<Blocker> = holders
+    let mut holders: Vec<Blocker> = holders
         .map(|found| convert::blocker(at(&found.path), found))
         .collect();
+    let mut permits = None;
+    if found.algorithm() == v1::LockAlgorithm::Semaphore {
+        // Explain does not know how many permits there are.
+        let nodes = match place {
+            Address::Daemon { nodes, .. } => nodes.as_slice(),
+            _ => &[],
+        };
+        let here = list(client, nodes, Some(path)).await?.into_iter().next();
+        permits = here
+            .filter(|here| here.place == *place)
+            .and_then(|here| here.permits);
+        let of = permits.and_then(|permits| NonZeroU32::new(permits.of));
+        for holder in &mut holders {
+            holder.mode = of.map_or(holder.mode, Mode::Permit);
+        }
+    }
     let waiters = found.waiters_ahead.iter().map(|waiter| QueuedWaiter {
         place: at(&waiter.path),
         holder: convert::holder_or_owner(waiter.holder.as_ref(), &waiter.owner),
         owner: waiter.owner.clone(),
-        mode: convert::mode_out(waiter.mode()),
+        mode: convert::hold_mode(waiter.mode(), permits.map_or(0, |permits| permits.of)),
         waited: Some(Duration::from_millis(waiter.held_ms)),
     });
     let algorithm = found
@@ -78,10 +126,16 @@ pub(crate) async fn inspect(
         let owner = &found.blocker.as_ref()?.owner;
         Some(format!("{owner} waits for {}", found.waits_for.join(", ")))
     });
+    let mut deadlock = cycle(&found);
+    let is_chain = found.blockers.iter().any(|one| !one.waits_for.is_empty());
+    if deadlock.is_empty() && is_chain {
+        deadlock = longer_cycle(client, path, &found).await;
+    }
     Ok(LockState {
         free: found.free,
         fence: holders.iter().filter_map(|holder| holder.fence).max(),
-        waiters: waiters.collect(),
+        waiters: Some(waiters.collect()),
+        permits,
         rule: Some(format!(
             "namespace {}, {}, {}",
             found.namespace,
@@ -95,14 +149,14 @@ pub(crate) async fn inspect(
             }
             .to_lowercase()
         )),
-        deadlock: cycle(&found),
+        deadlock,
         notes: notes.collect(),
         holders,
         ..LockState::free(place)
     })
 }
 
-/// Returns all holds at or below a path, ordered by path; without a path, all holds.
+/// Returns all holds and waiters at or below a path, ordered by path; without a path, all of them.
 pub(crate) async fn list(
     client: &DaemonClient,
     nodes: &[Endpoint],
@@ -113,39 +167,61 @@ pub(crate) async fn list(
         path: path.clone(),
     };
     let anywhere = || below.map_or_else(|| everything(nodes), place);
-    let entries = client
-        .dump()
+    let survey = client
+        .survey(below)
         .await
         .map_err(|trouble| failed(&anywhere(), trouble))?;
+    let is_below =
+        |path: &Path| below.is_none_or(|below| path == below || below.is_ancestor_of(path));
+    // A path that this version cannot parse is skipped, so that it does not hide the others. A release
+    // without surveys lists all paths.
+    let parsed = |text: &str| Path::parse(text).ok().filter(is_below);
+    let empty = |path: &Path| LockState {
+        free: false,
+        waiters: survey.detailed.then(Vec::new),
+        ..LockState::free(&place(path))
+    };
     let mut states: BTreeMap<Path, LockState> = BTreeMap::new();
-    for entry in &entries {
-        // A path that this version cannot parse is skipped, so that it does not hide the others.
-        let Ok(path) = Path::parse(&entry.path) else {
+    for hold in &survey.holds {
+        let Some(path) = parsed(&hold.path) else {
             continue;
         };
-        if below.is_some_and(|below| path != *below && !below.is_ancestor_of(&path)) {
-            continue;
-        }
-        let at = place(&path);
-        let state = states.entry(path).or_insert_with(|| LockState {
-            free: false,
-            ..LockState::free(&at)
-        });
-        let fence = entry
-            .has_fence
-            .then(|| convert::fence(entry.fence))
-            .flatten();
+        let state = states.entry(path.clone()).or_insert_with(|| empty(&path));
+        let fence = hold.has_fence.then(|| convert::fence(hold.fence)).flatten();
         state.fence = state.fence.max(fence);
+        if hold.permits > 0 {
+            let held = state.permits.map_or(0, |permits| permits.held) + 1;
+            let of = hold.permits;
+            state.permits = Some(Permits { held, of });
+        }
+        let known = |millis| survey.detailed.then(|| Duration::from_millis(millis));
         state.holders.push(Blocker {
-            place: at,
-            holder: convert::holder_or_owner(None, &entry.owner),
+            place: place(&path),
+            holder: convert::holder_or_owner(hold.holder.as_ref(), &hold.owner),
             standing: BlockerKind::Holds,
-            mode: convert::mode_out(entry.mode()),
-            held_for: None,
-            lease_left: None,
+            mode: convert::hold_mode(hold.mode(), hold.permits),
+            held_for: known(hold.held_ms),
+            // Zero is sent when the leader does not know it, in the first moment of its term.
+            lease_left: known(hold.lease_left_ms).filter(|left| !left.is_zero()),
             fence,
             verdict: Verdict::new(HolderLiveness::Alive, "its lease has not run out"),
-            id: Some(HoldId::of(&entry.owner, fence)),
+            id: Some(HoldId::of(&hold.owner, fence)),
+        });
+    }
+    for waiter in &survey.waiters {
+        let Some(path) = parsed(&waiter.path) else {
+            continue;
+        };
+        let state = states.entry(path.clone()).or_insert_with(|| empty(&path));
+        // A waiter in a semaphore wants a permit.
+        let permits = state.permits.map_or(0, |permits| permits.of);
+        let waiters = state.waiters.get_or_insert_default();
+        waiters.push(QueuedWaiter {
+            place: place(&path),
+            holder: convert::holder_or_owner(waiter.holder.as_ref(), &waiter.owner),
+            owner: waiter.owner.clone(),
+            mode: convert::hold_mode(waiter.mode(), permits),
+            waited: Some(Duration::from_millis(waiter.waited_ms)),
         });
     }
     Ok(states.into_values().collect())
@@ -160,19 +236,37 @@ pub(super) fn everything(nodes: &[Endpoint]) -> Address {
     }
 }
 
+/// All pages of DumpLocks with details: E18 (survey of holds and waiters).
+struct Survey {
+    holds: Vec<v1::LockEntry>,
+    waiters: Vec<v1::WaitEntry>,
+    /// Whether holds have details, and all waiters are listed.
+    detailed: bool,
+}
+
 impl DaemonClient {
-    async fn dump(&self) -> Result<Vec<v1::LockEntry>, CallFailure> {
-        let (mut entries, mut cursor) = (Vec::new(), Vec::new());
+    async fn survey(&self, below: Option<&Path>) -> Result<Survey, CallFailure> {
+        let mut survey = Survey {
+            holds: Vec::new(),
+            waiters: Vec::new(),
+            detailed: true,
+        };
+        let mut cursor = Vec::new();
         loop {
             let request = v1::DumpLocksRequest {
                 cursor: std::mem::take(&mut cursor),
                 owner_page: 512,
                 read_tree: true,
+                details: true,
+                prefix: below.map_or_else(String::new, |below| below.as_str().to_owned()),
             };
             let page = self.call_from_anywhere(request).await?;
-            entries.extend(page.entries);
+            survey.holds.extend(page.entries);
+            survey.waiters.extend(page.waiters);
+            survey.detailed &= page.detailed;
             if page.done {
-                return Ok(entries);
+                survey.waiters.sort_by_key(|waiter| waiter.number);
+                return Ok(survey);
             }
             cursor = page.next_cursor;
         }

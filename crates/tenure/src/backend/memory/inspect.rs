@@ -36,17 +36,19 @@ pub(crate) fn inspect(place: &Address, path: &Path) -> LockState {
     LockState {
         free: explained.conflict.is_none(),
         holders: explained.blockers.iter().map(blocker).collect(),
-        waiters: explained
-            .ahead
-            .iter()
-            .map(|waiter| QueuedWaiter {
-                place: place_of(&waiter.path),
-                holder: waiter.holder.as_ref().map(holder_out).unwrap_or_default(),
-                owner: waiter.owner.as_str().to_owned(),
-                mode: mode_out(waiter.mode, None),
-                waited: Some(Duration::from_millis(waiter.waited_ms)),
-            })
-            .collect(),
+        waiters: Some(
+            explained
+                .ahead
+                .iter()
+                .map(|waiter| QueuedWaiter {
+                    place: place_of(&waiter.path),
+                    holder: waiter.holder.as_ref().map(holder_out).unwrap_or_default(),
+                    owner: waiter.owner.as_str().to_owned(),
+                    mode: mode_out(waiter.mode, None),
+                    waited: Some(Duration::from_millis(waiter.waited_ms)),
+                })
+                .collect(),
+        ),
         fence: fence.and_then(|fence| Fence::new(fence.number())),
         ..LockState::free(place)
     }
