@@ -65,6 +65,22 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "processes",
+        shows: "three real nodes under twenty minutes of faults, with histories that are linearizable",
+        environment: &[("TENURE_TRIAL_SECONDS", "1200")],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-cli",
+            "--test",
+            "fault_injection",
+            "--",
+            "--nocapture",
+            "three_nodes",
+        ],
+    },
+    Part {
         name: "failover",
         shows: "no lock is lost when one node is silent, killed, slow or refuses",
         environment: &[],
