@@ -399,7 +399,13 @@ fn the_page_of_variables_has_every_variable() {
             );
             continue;
         }
-        for piece in fs::read_to_string(&path).unwrap().split('"') {
+        // Tests have variables of their own.
+        if path.file_stem().is_some_and(|stem| stem == "tests") {
+            continue;
+        }
+        let text = fs::read_to_string(&path).unwrap();
+        let product = text.split("\n#[cfg(test)]").next().unwrap();
+        for piece in product.split('"') {
             let is_name = ["TENURE_", "OTEL_"].iter().any(|prefix| {
                 piece.strip_prefix(prefix).is_some_and(|rest| {
                     !rest.is_empty()
