@@ -201,6 +201,7 @@ impl<D: Driver> Engine<D> {
         let until = Lease::now() + CALL_LIMIT;
         let mut attempt = Attempt::new(new_id());
         let mut pause = FIRST_PAUSE;
+        let mut trouble = "the engine accepts no entry".to_owned();
         loop {
             let stamp = Stamp {
                 time: state.now(),
@@ -221,11 +222,7 @@ impl<D: Driver> Engine<D> {
                     return Err(Status::aborted("the lease was renewed meanwhile"));
                 }
                 Err(DriverError::Unanswered(what)) => {
-                    if Lease::now() + pause > until {
-                        return Err(unanswered(&what));
-                    }
-                    tokio::time::sleep(tenure_base::jittered(pause)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    trouble = what;
                     let next = state.replica.index() + 1;
                     self.0.driver.read(next, &[]).await
                 }
@@ -234,15 +231,24 @@ impl<D: Driver> Engine<D> {
             let tail = match tail {
                 Ok(tail) => tail,
                 // The next append is the same one, and its answer tells.
-                Err(DriverError::Unanswered(what)) if Lease::now() < until => {
-                    let _ = what;
+                Err(DriverError::Unanswered(what)) => {
+                    trouble = what;
                     Tail::default()
                 }
                 Err(error) => return Err(failed(&error)),
             };
-            match self.learn(state, &attempt, &tail)?.fate {
+            let learned = self.learn(state, &attempt, &tail)?;
+            match learned.fate {
                 Fate::Applied(outcome) => return Ok(outcome),
-                Fate::Open => {}
+                Fate::Open if !learned.done.is_empty() || learned.has_gap => {}
+                // Nothing is new, and the entry is not there: the engine is in trouble.
+                Fate::Open => {
+                    if Lease::now() + pause > until {
+                        return Err(unanswered(&trouble));
+                    }
+                    tokio::time::sleep(tenure_base::jittered(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
                 Fate::Unknown => {
                     return Err(unanswered("the log was trimmed before the entry was seen"));
                 }

@@ -133,7 +133,8 @@ impl Postgres {
             loop {
                 let message = std::future::poll_fn(|cx| connection.poll_message(cx)).await;
                 match message {
-                    Some(Ok(AsyncMessage::Notification(_))) => hint.notify_waiters(),
+                    // Kept for a follower that is reading just now.
+                    Some(Ok(AsyncMessage::Notification(_))) => hint.notify_one(),
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => return,
                 }

@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod backends;
+mod postgres;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -18,7 +19,7 @@ use std::time::Duration;
 use backends::{BackendAddress, Case, everywhere, exception};
 use tenure::{ChangeKind, Class, Error, Force, HoldId, LostCause};
 
-const SOON: Duration = Duration::from_secs(20);
+pub(crate) const SOON: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(60);
 
 /// Runs a case on every backend that supports it, each on its own thread. Other backends must
