@@ -56,7 +56,9 @@ fn waiters_are_served_in_order() {
             scope.spawn(move || {
                 let lock = client().lock(&path).unwrap().blocking().wait(SOON);
                 let guard = lock
-                    .on_wait(move |_| drop(waits.send(())))
+                    .on_wait(move |_| {
+                        let _ = waits.send(());
+                    })
                     .acquire()
                     .unwrap();
                 granted.send((number, guard.fence().unwrap())).unwrap();
@@ -90,7 +92,9 @@ fn a_deadlock_is_refused() {
             // The owner of `a` waits for `b`.
             let lock = one.session(&owner).lock(format!("{tree}/b")).unwrap();
             let lock = lock.blocking().wait(SOON);
-            let lock = lock.on_wait(move |_| drop(waits.send(())));
+            let lock = lock.on_wait(move |_| {
+                let _ = waits.send(());
+            });
             lock.acquire().unwrap().release().unwrap();
         });
         waiting.recv_timeout(SOON).unwrap();
