@@ -117,7 +117,7 @@ const PARTS: &[Part] = &[
     Part {
         name: "engines",
         shows: "one lock in PostgreSQL, 32 processes that are killed and stopped: no overlap, order by fence",
-        environment: &[],
+        environment: &[("TENURE_TURNS", "60")],
         command: &[
             "cargo",
             "test",
