@@ -199,6 +199,23 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "engines",
+        shows: "one lock in PostgreSQL, 32 processes that are killed and stopped: no overlap, order by fence",
+        environment: &[("TENURE_TURNS", "60")],
+        command: &[
+            "cargo",
+            "test",
+            "-p",
+            "tenure-testkit",
+            "--test",
+            "conformance",
+            "--",
+            "--ignored",
+            "--nocapture",
+            "torture",
+        ],
+    },
+    Part {
         name: "packages",
         shows: "every crate compiles from the archive that would be published",
         environment: &[],
