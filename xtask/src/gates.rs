@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{cargo, cargo_with, root, target, tidy};
+use crate::{cargo, cargo_with, clients, root, target, tidy};
 
 /// One gate: its name in the table of durations, and the function that runs it.
 type Part = (&'static str, fn() -> Result<(), String>);
@@ -86,11 +86,13 @@ const TESTS: Part = ("tests", || {
     ])
 });
 
+const CLIENTS: Part = ("clients", clients::run);
+
 /// The gates of `cargo xtask check`.
 pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
-    FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS,
+    FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, CLIENTS,
 ];
 
 /// Runs gates in order and prints the duration of each, also if one fails.

@@ -4,6 +4,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod clients;
 mod compare;
 mod gates;
 mod mutants;
@@ -18,6 +19,7 @@ usage: cargo xtask <command>
   check    the same without the tests
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
+  clients  the Go and PHP clients and all examples, with real daemons; part of `test`
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
   fix      format and apply lint suggestions; the only command that writes source files
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
+        ["clients"] => clients::run(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
