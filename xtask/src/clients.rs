@@ -24,8 +24,11 @@ pub(crate) fn run() -> Result<(), String> {
     }
     php()?;
     program(Path::new("php"), &["test.php"], &root.join("clients/php"))?;
+    let openapi = root.join("clients/openapi");
+    let generator = python("openapi", &openapi.join("requirements.txt"))?;
+    program(&generator, &["check.py"], &openapi)?;
     let examples = root.join("examples");
-    let python = python(&examples)?;
+    let python = python("examples", &examples.join("python/requirements.txt"))?;
     for language in ["python", "php", "go"] {
         let mut command = Command::new(&python);
         command
@@ -89,11 +92,10 @@ fn php() -> Result<(), String> {
     program(Path::new("apt-get"), &[&install, PHP].concat(), &directory)
 }
 
-/// Returns a Python with the packages of the examples.
-fn python(examples: &Path) -> Result<PathBuf, String> {
-    let requirements = examples.join("python/requirements.txt");
+/// Returns a Python with the packages of a requirements file.
+fn python(name: &str, requirements: &Path) -> Result<PathBuf, String> {
     let requirements = requirements.display().to_string();
-    let home = virtual_environment("examples", &["--requirement", &requirements])?;
+    let home = virtual_environment(name, &["--requirement", &requirements])?;
     Ok(home.join("bin/python"))
 }
 
