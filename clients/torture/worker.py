@@ -8,7 +8,7 @@ import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parents[1] / "examples/python"))
-from tenure_client import Busy, Lost, TenureClient, TenureError  # noqa: E402
+from tenure_client import Busy, Lost, TenureClient, TenureError
 
 while True:
     # The helper knows one node; a new one for each lock is its failover.
