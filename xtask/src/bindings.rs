@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::{cargo, root, target};
+use crate::{build_command, root, target};
 
 /// The tools of the Python suite. Pinned: a newer one may report other things.
 const PYTHON_TOOLS: &[&str] = &[
@@ -21,7 +21,7 @@ const PYTHON_TOOLS: &[&str] = &[
 /// Runs the suites of all languages.
 pub(crate) fn run() -> Result<(), String> {
     // The daemon that the suites start.
-    cargo(&["build", "--locked", "--package", "tenure-cli"])?;
+    build_command()?;
     lints()?;
     python()?;
     node()

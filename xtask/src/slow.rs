@@ -234,6 +234,26 @@ const PARTS: &[Part] = &[
         command: &["cargo", "xtask", "book"],
     },
     Part {
+        name: "torture",
+        shows: "twelve processes in several languages on one counter, with kills and node restarts",
+        environment: &[],
+        command: &["python3", "clients/torture/torture.py", "--seconds", "120"],
+    },
+    Part {
+        name: "tusd",
+        shows: "200 half-open uploads resume on the other of two tusd servers",
+        environment: &[("TENURE_ROUNDS", "200")],
+        command: &[
+            "go",
+            "test",
+            "-C",
+            "clients/go/tusdlocker",
+            "-count=1",
+            "-v",
+            ".",
+        ],
+    },
+    Part {
         name: "speed",
         shows: "the daemon beside etcd, Redis and ZooKeeper",
         environment: &[],
