@@ -72,6 +72,30 @@ fn node() -> Result<(), String> {
     execute(in_directory("npm", &at).args(["test", "--silent"]))
 }
 
+/// Clients of several languages on one counter while clients and daemon are killed, with what `run` has built.
+pub(crate) fn torture() -> Result<(), String> {
+    let python = target().join("tools/python/bin/python");
+    let clients = [
+        format!(
+            "{} bindings/python/tests/conformance_client.py",
+            python.display()
+        ),
+        "node bindings/node/test/conformance-client.mjs".to_owned(),
+    ];
+    for place in [
+        ["--seconds", "120"].as_slice(),
+        &["--seconds", "60", "--file"],
+    ] {
+        let mut command = in_directory(&python, &root());
+        command.arg("conformance/torture.py").args(place);
+        for client in &clients {
+            command.args(["--client", client]);
+        }
+        execute(command.args(["--of-each", "4"]))?;
+    }
+    Ok(())
+}
+
 /// A command in the directory `at` that finds the daemon and builds into the directory of the workspace.
 fn in_directory(program: impl AsRef<OsStr>, at: &Path) -> Command {
     let mut command = Command::new(program);
