@@ -35,7 +35,7 @@ fn lints() -> Result<(), String> {
     execute(clippy.args(["clippy", "--workspace", "--locked", "--", "-D", "warnings"]))
 }
 
-/// Builds the Python package into an environment of its own and runs pytest.
+/// Builds the wheel, installs it into an environment of its own and runs pytest.
 fn python() -> Result<(), String> {
     let at = root().join("bindings/python");
     let home = target().join("tools/python");
@@ -55,12 +55,24 @@ fn python() -> Result<(), String> {
         execute(install.args(PYTHON_TOOLS))?;
         std::fs::write(&tools, wanted).map_err(|error| format!("{}: {error}", tools.display()))?;
     }
+    // The suite runs with what a user installs, not with the files of the repository.
+    let wheels = target().join("wheels");
+    let _ = std::fs::remove_dir_all(&wheels);
     let mut build = in_directory(home.join("bin/maturin"), &at);
-    execute(
-        build
-            .args(["develop", "--quiet", "--locked"])
-            .env("VIRTUAL_ENV", &home),
-    )?;
+    let build = build
+        .args(["build", "--quiet", "--locked", "--out"])
+        .arg(&wheels);
+    execute(build.arg("--interpreter").arg(&python))?;
+    let mut install = Command::new(&python);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--force-reinstall",
+    ]);
+    execute(install.arg("--find-links").arg(&wheels).arg("tenure"))?;
     execute(in_directory(&python, &at).args(["-m", "pytest", "--quiet"]))
 }
 
