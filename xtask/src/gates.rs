@@ -14,6 +14,8 @@ type Part = (&'static str, fn() -> Result<(), String>);
 
 const FORMAT: Part = ("format", || cargo(&["fmt", "--all", "--check"]));
 const TIDY: Part = ("tidy", || tidy::run(&root()));
+/// The committed assets of the web console are those of its source.
+const CONSOLE: Part = ("console", crate::console::check);
 const LICENCES: Part = ("licences", licences);
 const LINTS: Part = ("lints", || {
     cargo(&[
@@ -90,10 +92,12 @@ const TESTS: Part = ("tests", || {
 const BINDINGS: Part = ("bindings", bindings::run);
 
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
+pub(crate) const CHECK: &[Part] = &[
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES,
+];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
-    FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, BINDINGS,
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, BINDINGS,
 ];
 
 /// Runs gates in order and prints the duration of each, also if one fails.

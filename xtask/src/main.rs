@@ -5,9 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 mod bindings;
+mod book;
 mod compare;
+mod console;
+mod dist;
 mod gates;
 mod mutants;
+mod release;
 mod slow;
 mod tidy;
 
@@ -23,6 +27,10 @@ usage: cargo xtask <command>
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
+  book     builds docs/ with mdBook into target/book (builds mdBook once)
+  dist     [--target T] [--check] the files of a release in target/dist; --check installs and tries them
+  release  VERSION [--dry-run] checks version, changelog and work tree, builds, tries and tags
+  console  build the assets of the web console from console/ (needs npm)
   fix      format and apply lint suggestions; the only command that writes source files
 
 examples:
@@ -44,6 +52,11 @@ fn main() -> ExitCode {
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
+        ["book"] => book::run(&root()),
+        ["dist", options @ ..] => dist::run(&root(), options),
+        ["release", version] => release::run(&root(), version, false),
+        ["release", version, "--dry-run"] => release::run(&root(), version, true),
+        ["console"] => console::build(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");
