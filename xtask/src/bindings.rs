@@ -20,8 +20,11 @@ const PYTHON_TOOLS: &[&str] = &[
 
 /// Runs the suites of all languages.
 pub(crate) fn run() -> Result<(), String> {
-    // The daemon that the suites start.
-    cargo(&["build", "--locked", "--package", "tenure-cli"])?;
+    // The daemon that the suites start. Another build would compile its dependencies with other features than
+    // the tests of the workspace, which have built it before.
+    if !daemon().exists() {
+        cargo(&["build", "--locked", "--package", "tenure-cli"])?;
+    }
     lints()?;
     python()?;
     node()

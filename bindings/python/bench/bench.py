@@ -25,7 +25,7 @@ from tenure.filelock import FileLock
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from conftest import Daemon  # noqa: E402
+from conftest import Daemon
 
 
 def rate(once: Callable[[], object], seconds: float) -> float:
