@@ -81,6 +81,12 @@ const PARTS: &[Part] = &[
         ],
     },
     Part {
+        name: "languages",
+        shows: "12 processes of several languages lose no update while clients and daemon are killed",
+        environment: &[],
+        command: &["cargo", "xtask", "torture"],
+    },
+    Part {
         name: "failover",
         shows: "no lock is lost when one node is silent, killed, slow or refuses",
         environment: &[],
