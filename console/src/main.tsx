@@ -225,7 +225,9 @@ function SignIn({ why }: { why: string }) {
       >
         <img src="/console/icon.svg" alt="" width="40" height="40" />
         <h1>Sign in to Tenure</h1>
-        {why && !error ? <p class="dim">{shown(why.split(":")[0]!, 160)}.</p> : null}
+        {why && !error ? (
+          <p class="dim">{why.includes("session") || why.includes("revoked") || why.includes("expired") ? "Your session has ended." : "This daemon needs a key."}</p>
+        ) : null}
         <label class="field">
           API key
           <input ref={field} type="password" autocomplete="current-password" value={key} onInput={(event) => setKey(event.currentTarget.value)} placeholder="tnr_…" />

@@ -89,7 +89,9 @@ const TESTS: Part = ("tests", || {
 });
 
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
+pub(crate) const CHECK: &[Part] = &[
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES,
+];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
     FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS,

@@ -854,7 +854,9 @@ fn lists_cover_all_groups_and_a_new_leader_has_the_history() {
     for number in 0..20 {
         granted(&cluster.write(0, "amy", &format!("t:/{number:02}/x")));
     }
-    cluster.call(0, release_all("amy", &["t:/03"], None)).unwrap();
+    cluster
+        .call(0, release_all("amy", &["t:/03"], None))
+        .unwrap();
     for at in 0..3 {
         let query = BrowseQuery::Children {
             prefix: Some(ns("t")),

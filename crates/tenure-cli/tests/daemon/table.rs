@@ -199,10 +199,18 @@ pub(crate) fn steps() -> Vec<Step> {
             json!({}),
         ),
         ok("DumpLocks", json!({"ownerPage": 512}), json!({})),
-        ok("ListChildren", json!({"prefix": "t"}), json!({"done": true})),
+        ok(
+            "ListChildren",
+            json!({"prefix": "t"}),
+            json!({"done": true}),
+        ),
         fails("ListChildren", json!({"prefix": ":"}), "INVALID_ARGUMENT"),
         ok("ListWaits", json!({"page": 5}), json!({"missingGroups": 0})),
-        ok("History", json!({"prefix": "t:/a/b"}), json!({"cut": false})),
+        ok(
+            "History",
+            json!({"prefix": "t:/a/b"}),
+            json!({"cut": false}),
+        ),
         fails(
             "DumpLocks",
             json!({"cursor": [1, 2, 3]}),

@@ -84,12 +84,17 @@ fn child_of(prefix: Option<&Namespace>, path: &Path) -> Option<String> {
     child.filter(|_| is_below).map(str::to_owned)
 }
 
-fn all_pages(space: &mut Space, prefix: Option<&Namespace>, page: usize) -> Vec<(String, u64, u64)> {
+fn all_pages(
+    space: &mut Space,
+    prefix: Option<&Namespace>,
+    page: usize,
+) -> Vec<(String, u64, u64)> {
     let mut found = Vec::new();
     let mut after: Option<String> = None;
     loop {
         let now = space.time();
-        let ChildPage { children, until } = space.children(prefix, after.as_deref(), page, now);
+        let ChildPage { children, until } =
+            space.children(prefix, after.as_deref(), None, page, now);
         assert!(children.len() <= page);
         found.extend(
             children
@@ -144,8 +149,15 @@ fn pages_of_children_equal_a_naive_listing() {
             }
             let waits = space.waits(usize::MAX, space.time());
             assert_eq!(waits.count, waits.waits.len() as u64);
-            paths.extend(waits.waits.into_iter().map(|wait| (wait.waiter.path, false)));
-            for prefix in ["", "m", "n", "o:/", "n:/a", "n:/a/b", "m:/a", "m:/a/ab", "q"] {
+            paths.extend(
+                waits
+                    .waits
+                    .into_iter()
+                    .map(|wait| (wait.waiter.path, false)),
+            );
+            for prefix in [
+                "", "m", "n", "o:/", "n:/a", "n:/a/b", "m:/a", "m:/a/ab", "q",
+            ] {
                 let prefix = Namespace::parse(prefix).ok();
                 let prefix = prefix.as_ref();
                 let mut expected: BTreeMap<String, (u64, u64)> = BTreeMap::new();
@@ -185,9 +197,14 @@ fn counting_is_limited_and_says_so() {
             acquire(&amy, &path, Mode::Write),
         );
     }
-    let root = space.children(None, None, 10, 0);
+    let root = space.children(None, None, None, 10, 0);
     assert!(root.children[0].is_minimum && root.children[0].holds >= 1000);
     let n = Namespace::parse("n").unwrap();
+    let some = space.children(Some(&n), None, Some("x0003"), 10, 0);
+    assert_eq!(
+        (some.children.len(), some.until.as_deref()),
+        (4, Some("x0003"))
+    );
     assert_eq!(all_pages(&mut space, Some(&n), 500).len(), 3000);
 }
 
@@ -204,7 +221,10 @@ fn waits_name_their_blockers() {
     let waits = space.waits(1, 10);
     assert_eq!((waits.count, waits.waits.len()), (2, 1));
     let first = &waits.waits[0];
-    assert_eq!((&first.waiter.owner, first.waiter.waited_ms), (&owners[1], 8));
+    assert_eq!(
+        (&first.waiter.owner, first.waiter.waited_ms),
+        (&owners[1], 8)
+    );
     assert_eq!(first.blockers, owners[..1]);
     assert_eq!(space.waits(9, 10).waits[1].blockers, owners[..2]);
 }
@@ -236,7 +256,13 @@ fn replicas_have_the_same_history() {
     let seen: Vec<_> = history
         .events
         .iter()
-        .map(|event| (event.wall, event.owner.as_ref().unwrap().as_str(), event.kind))
+        .map(|event| {
+            (
+                event.wall,
+                event.owner.as_ref().unwrap().as_str(),
+                event.kind,
+            )
+        })
         .collect();
     assert_eq!(
         seen,
@@ -265,7 +291,13 @@ fn replicas_have_the_same_history() {
     restored.keep_history(1 << 20, 500);
     assert_eq!(restored.history(None, 0, 100).complete_since, 500);
     // An old entry that is applied again moves the beginning back.
-    restored.apply(Stamp { time: 120, wall: 120 }, acquire(&amy, &path, Mode::Write));
+    restored.apply(
+        Stamp {
+            time: 120,
+            wall: 120,
+        },
+        acquire(&amy, &path, Mode::Write),
+    );
     let history = restored.history(None, 0, 100);
     assert_eq!((history.events.len(), history.complete_since), (1, 120));
 }
