@@ -81,6 +81,8 @@ fn with_advice(error: &clap::Error, text: &str) -> String {
         .position(|line| line.starts_with("Usage:"))
         .unwrap_or(lines.len());
     lines.insert(at, format!("  next: {advice}\n"));
+    // The removed line leaves two empty ones.
+    lines.dedup_by(|one, two| one.is_empty() && two.is_empty());
     lines.join("\n")
 }
 

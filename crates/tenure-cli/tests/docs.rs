@@ -1,4 +1,4 @@
-//! Runs the commands of the guides in order, and checks that the reference names every option.
+//! Runs the commands of the README in order, and checks that the reference names every option.
 
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,6 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -25,14 +24,6 @@ fn scripts(page: &str) -> Vec<String> {
     blocks
         .map(|block| block.split("\n```").next().unwrap().to_owned())
         .collect()
-}
-
-/// Runs the blocks of a page in one shell, in a directory of their own.
-fn paste(page: &str, url: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let scripts = scripts(page);
-    assert!(scripts.len() > 2, "{page} has no commands");
-    run(page, &scripts, dir.path(), url);
 }
 
 fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
@@ -61,57 +52,49 @@ fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
     );
 }
 
-#[test]
-fn the_first_lock() {
-    paste("guides/first-lock.md", "");
-}
-
-#[test]
-fn the_cron_singleton() {
-    paste("guides/cron-singleton.md", "");
-}
-
-#[test]
-fn the_deploy_lock() {
-    let data = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(data.path());
-    paste(
-        "guides/deploy-lock.md",
-        &format!("tenure://{}", daemon.grpc),
-    );
-}
-
-/// Runs the commands of the README in order, except those that build this program: the reader's own
-/// programs are in the directory, and the daemon runs.
+/// Runs the commands of the README in order, as pasted, in an empty directory, with nothing but the
+/// system's programs and `tenure` on the path. The daemon runs.
 #[test]
 fn the_readme() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
     let dir = tempfile::tempdir().unwrap();
-    for name in [
-        "compact", "job", "migrate", "backup", "prune", "resize", "train",
-    ] {
-        let path = dir.path().join(name);
-        fs::write(&path, "#!/bin/sh\necho done\n").unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-    }
-    fs::write(dir.path().join("state.json"), "{}").unwrap();
-    fs::create_dir(dir.path().join("database")).unwrap();
+    let programs = tempfile::tempdir().unwrap();
+    let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
+    std::os::unix::fs::symlink(binary, programs.path().join("tenure")).unwrap();
     let scripts: Vec<String> = scripts("../README.md")
         .into_iter()
-        .map(|block| {
-            let own = block.lines().filter(|line| !line.starts_with("cargo "));
-            let text = own.collect::<Vec<_>>().join("\n");
-            text.replace("127.0.0.1:8443", &daemon.web.to_string())
-        })
+        .map(|block| block.replace("127.0.0.1:8443", &daemon.web.to_string()))
         .collect();
-    assert!(scripts.len() > 6, "the README has no commands");
-    run(
-        "README.md",
-        &scripts,
-        dir.path(),
-        &format!("tenure://{}", daemon.grpc),
-    );
+    assert!(scripts.len() >= 4, "the README has no commands");
+    let output = Command::new("sh")
+        .args(["-e", "-c", &scripts.join("\n")])
+        .current_dir(dir.path())
+        .env_clear()
+        .env(
+            "PATH",
+            format!("{}:/usr/bin:/bin", programs.path().display()),
+        )
+        .env("HOME", dir.path())
+        .env("TENURE_URL", format!("tenure://{}", daemon.grpc))
+        .stdin(Stdio::null())
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (out, errors) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}{errors}", output.status);
+    // The answers that the page promises.
+    for promised in ["for nightly report", "permit 1/3", "\"fencingToken\""] {
+        assert!(
+            out.contains(promised),
+            "{promised} is missing:\n{out}{errors}"
+        );
+    }
+    let lines = fs::read_to_string(docs().join("../README.md"))
+        .unwrap()
+        .lines()
+        .count();
+    assert!(lines <= 150, "three screens: {lines} lines");
 }
 
 /// Every option of `run` is in the reference.

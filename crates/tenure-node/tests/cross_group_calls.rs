@@ -452,6 +452,26 @@ fn a_dump_sees_everything_once() {
     ));
 }
 
+/// R143: a page goes on with the next group while it has room: a few holds are one page.
+#[test]
+fn a_dump_fills_its_pages_across_groups() {
+    let mut cluster = trio();
+    for number in 0..10 {
+        granted(&cluster.write(0, "amy", &format!("t:/{number}/x")));
+    }
+    let dump = |cluster: &mut Cluster, cursor, page| match cluster
+        .call(1, ClientRequest::DumpLocks { cursor, page })
+    {
+        Ok(Answer::Dump { locks, next }) => (locks.len(), next),
+        other => panic!("odd answer {other:?}"),
+    };
+    assert_eq!(dump(&mut cluster, Vec::new(), 64), (10, Vec::new()));
+    let (first, next) = dump(&mut cluster, Vec::new(), 7);
+    assert_eq!(first, 7);
+    let (second, next) = dump(&mut cluster, next, 7);
+    assert_eq!((second, next), (3, Vec::new()));
+}
+
 /// R75: the global counter exceeds everything minted, and a key gives the same number again.
 #[test]
 fn the_global_counter_grows_above_all_fences() {

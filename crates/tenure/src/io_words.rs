@@ -14,9 +14,7 @@ pub(crate) fn what(error: &io::Error) -> String {
         Kind::NotFound => "no such file or directory",
         Kind::NotADirectory => "a part of the path is not a directory",
         Kind::IsADirectory => "a directory has this name",
-        Kind::InvalidFilename => {
-            "the name is too long, or has characters that the file system refuses"
-        }
+        Kind::InvalidFilename => "the name is too long",
         _ => {
             let text = error.to_string();
             return match text.split_once(" (os error") {

@@ -306,7 +306,7 @@ impl AcquireAttempt {
                     let (sent, answer) = asked.await;
                     answer.map(|answer| (sent, answer))
                 };
-                match self.client.while_there_is_a_majority(asked).await {
+                match self.client.unless_hopeless(asked, CONTACT_NO_WAIT).await {
                     Ok((sent, answer)) => (sent, Ok(answer)),
                     Err(trouble) => (now, Err(trouble)),
                 }

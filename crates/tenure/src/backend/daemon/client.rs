@@ -29,7 +29,7 @@ use super::connection::{Connection, ConnectionEvent, EventHandler, NoAnswer, ref
 use super::credentials::Credentials;
 use super::owner::{Owner, OwnerKind};
 use super::rpc_table::RpcCall;
-use super::trouble::NO_MAJORITY;
+use super::trouble::{self, NO_MAJORITY};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::runtime;
@@ -58,6 +58,11 @@ const SHORTEST_BEAT: Duration = Duration::from_millis(250);
 const LONGEST_BEAT: Duration = Duration::from_secs(5);
 /// Time limit for a node's answer about its health or the members, and the pause between two checks.
 const CHECK: Duration = Duration::from_secs(1);
+
+/// How long a single call waits for a daemon that may be restarting.
+const RESTART: Duration = Duration::from_secs(2);
+/// How often a call checks whether it is hopeless.
+const HOPE: Duration = Duration::from_millis(100);
 
 /// Exponential backoff with jitter.
 pub(super) struct Backoff {
@@ -123,6 +128,8 @@ struct LinkState {
     credentials: Credentials,
     /// The id of the cluster, if the daemon reports it.
     cluster: Option<String>,
+    /// Why the last search found no node.
+    trouble: Option<String>,
 }
 
 /// `None` while the search runs.
@@ -165,6 +172,7 @@ impl DaemonClient {
             backoff: Backoff::new(FIRST_PAUSE, LONGEST_PAUSE),
             is_unsteady: false,
             cluster: None,
+            trouble: None,
         };
         Ok(DaemonClient(Arc::new(ClientInner {
             access: access.clone(),
@@ -309,7 +317,7 @@ impl DaemonClient {
         let client = self.clone();
         let asked = runtime::run(async move {
             let asked = client.ask(op, Lease::now() + CALL_TIMEOUT, EACH_TRY);
-            client.while_there_is_a_majority(asked).await
+            client.unless_hopeless(asked, RESTART).await
         });
         asked
             .await
@@ -402,26 +410,47 @@ impl DaemonClient {
         let client = self.clone();
         let called = runtime::run(async move {
             let called = client.call(message, Lease::now() + CALL_TIMEOUT, EACH_TRY);
-            client.while_there_is_a_majority(called).await
+            client.unless_hopeless(called, RESTART).await
         });
         called
             .await
             .unwrap_or_else(|| Err(CallFailure::Unreachable("the runtime has ended".into())))
     }
 
-    /// Runs a call, and gives up early if the cluster has no majority: then no node can answer, and
-    /// a person waits for nothing.
-    pub(super) async fn while_there_is_a_majority<T>(
+    /// Runs a call, and gives up early if it is hopeless: the address cannot be right, or the cluster
+    /// has no majority. A person waits for nothing otherwise.
+    ///
+    /// A port where no daemon listens may be that of a daemon that restarts, so it counts as hopeless
+    /// only after `patience`.
+    pub(super) async fn unless_hopeless<T>(
         &self,
         call: impl Future<Output = Result<T, CallFailure>>,
+        patience: Duration,
     ) -> Result<T, CallFailure> {
+        let began = Instant::now();
         let mut call = std::pin::pin!(call);
+        let mut next_check = CHECK;
         loop {
-            if let Ok(answer) = timeout(CHECK, &mut call).await {
-                return answer;
+            if let Ok(answer) = timeout(HOPE, &mut call).await {
+                return answer.map_err(|failure| match (failure, self.links().trouble.clone()) {
+                    // The last try had no time; the last search knows why there is no connection.
+                    (CallFailure::Unreachable(_), Some(trouble)) => {
+                        CallFailure::Unreachable(trouble)
+                    }
+                    (failure, _) => failure,
+                });
             }
-            if let Some(what) = self.lost_majority().await {
+            let trouble = self.links().trouble.clone();
+            if let Some(what) = trouble
+                && (trouble::is_lasting(&what) || began.elapsed() > patience)
+            {
                 return Err(CallFailure::Unreachable(what));
+            }
+            if began.elapsed() >= next_check {
+                next_check += CHECK;
+                if let Some(what) = self.lost_majority().await {
+                    return Err(CallFailure::Unreachable(what));
+                }
             }
         }
     }
@@ -485,6 +514,10 @@ impl DaemonClient {
             let mut links = self.links();
             links.search = None;
             links.link = found.as_ref().ok().cloned();
+            links.trouble = match &found {
+                Err(CallFailure::Unreachable(what)) => Some(what.clone()),
+                _ => None,
+            };
             links.is_unsteady = true;
         }
         if let Ok(link) = &found {

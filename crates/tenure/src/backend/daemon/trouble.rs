@@ -11,6 +11,8 @@ struct Trouble {
     what: &'static str,
     /// What to do next.
     next: &'static str,
+    /// Whether a retry is of no use: the address or the credentials are wrong.
+    lasts: bool,
 }
 
 /// How the message begins if too few nodes of the cluster are up.
@@ -26,6 +28,7 @@ const TROUBLES: &[Trouble] = &[
         what: NO_MAJORITY,
         next: "start the nodes that are down (`tenure cluster status` names them); if they are lost for \
                good, see `tenure cluster recover --help`",
+        lasts: false,
     },
     Trouble {
         signs: &[
@@ -36,22 +39,26 @@ const TROUBLES: &[Trouble] = &[
         what: "the port does not speak TLS",
         next: "use tenure:// instead of tenure+tls://, or give the daemon a certificate \
                (tls_cert_path, tls_key_path)",
+        lasts: true,
     },
     Trouble {
         signs: &["UnknownIssuer", "unknown issuer", "CaUsedAsEndEntity"],
         what: "its certificate is signed by no authority that is trusted here",
         next: "set TENURE_CA_FILE to the authority's certificate, or TENURE_PIN to the fingerprint that \
                `tenure serve` prints",
+        lasts: true,
     },
     Trouble {
         signs: &["NotValidForName", "not valid for name"],
         what: "its certificate is for another host name",
         next: "use a name of the certificate in TENURE_URL",
+        lasts: true,
     },
     Trouble {
         signs: &["Expired", "NotValidYet"],
         what: "its certificate is not valid now",
         next: "renew the daemon's certificate, and check the clocks of both machines",
+        lasts: true,
     },
     Trouble {
         signs: &[
@@ -61,11 +68,13 @@ const TROUBLES: &[Trouble] = &[
         ],
         what: "it demands a client certificate",
         next: "set TENURE_CLIENT_CERT_FILE and TENURE_CLIENT_KEY_FILE",
+        lasts: true,
     },
     Trouble {
         signs: &["invalid peer certificate", "BadSignature", "pinned"],
         what: "its certificate is not the expected one",
         next: "compare TENURE_PIN or TENURE_CA_FILE with what `tenure serve` prints",
+        lasts: true,
     },
     Trouble {
         signs: &[
@@ -80,11 +89,13 @@ const TROUBLES: &[Trouble] = &[
         ],
         what: "the port answers, but not with gRPC",
         next: "TENURE_URL needs the gRPC port (50051 by default), not the web port",
+        lasts: true,
     },
     Trouble {
         signs: &["onnection refused"],
         what: "no daemon listens there",
         next: START,
+        lasts: false,
     },
     Trouble {
         signs: &[
@@ -95,6 +106,7 @@ const TROUBLES: &[Trouble] = &[
         ],
         what: "the host name is unknown",
         next: "check the name in TENURE_URL",
+        lasts: true,
     },
     Trouble {
         signs: &[
@@ -104,11 +116,13 @@ const TROUBLES: &[Trouble] = &[
         ],
         what: "there is no route to it",
         next: "check the address in TENURE_URL and the network",
+        lasts: false,
     },
     Trouble {
         signs: &["no answer in time", "deadline has elapsed", "timed out"],
         what: "no answer in time",
         next: "check that the address in TENURE_URL is the daemon's and that no firewall is in the way",
+        lasts: false,
     },
     Trouble {
         signs: &[
@@ -123,6 +137,7 @@ const TROUBLES: &[Trouble] = &[
         ],
         what: "the connection was closed",
         next: "try again; if it happens each time, the port may need TLS: tenure+tls://",
+        lasts: true,
     },
 ];
 
@@ -134,6 +149,19 @@ fn row(text: &str) -> Option<&'static Trouble> {
 /// Translates the message of the transport library. A message that is not known stays as it is.
 pub(super) fn plain(raw: &str) -> String {
     row(raw).map_or_else(|| raw.to_owned(), |trouble| trouble.what.to_owned())
+}
+
+/// Whether a retry is of no use after a message that [`plain`] has made. With several nodes the
+/// message has one part for each, and one of them may be of use.
+pub(super) fn is_lasting(what: &str) -> bool {
+    let lasts = |part: &str| {
+        let is_said = |trouble: &&Trouble| part.contains(trouble.what);
+        TROUBLES
+            .iter()
+            .find(is_said)
+            .is_some_and(|trouble| trouble.lasts)
+    };
+    what.split("; ").all(lasts)
 }
 
 /// Whether the message shows that the other side does not speak gRPC.
@@ -159,6 +187,8 @@ mod tests {
         assert_eq!(next_step(&format!("127.0.0.1:1: {what}")), Some(START));
         let tls = plain("transport error: received corrupt message of type InvalidContentType");
         assert!(tls.contains("does not speak TLS"), "{tls}");
+        assert!(is_lasting(&format!("a:1: {tls}")));
+        assert!(!is_lasting(&format!("a:1: {tls}; b:1: {what}")));
         assert_eq!(plain("something new"), "something new");
         assert_eq!(next_step("something new"), None);
     }
