@@ -26,32 +26,6 @@ fn scripts(page: &str) -> Vec<String> {
         .collect()
 }
 
-fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
-    let path = format!(
-        "{}:{}",
-        binary.parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
-    // `set -e`: the first command that fails ends the page.
-    let script = format!("set -e\n{}", scripts.join("\n"));
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(dir)
-        .env("PATH", path)
-        .env("TENURE_URL", url)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{page}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
 /// Runs the commands of the README in order, as pasted, in an empty directory, with nothing but the
 /// system's programs and `tenure` on the path. The daemon runs.
 #[test]

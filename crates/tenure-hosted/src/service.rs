@@ -71,7 +71,9 @@ pub async fn connect<D: Driver>(engine: Engine<D>) -> Result<Channel, Status> {
 
 /// A call of the console, which a daemon serves.
 fn only_daemon(call: &str) -> Status {
-    Status::unimplemented(format!("{call} needs a daemon: an engine does not answer it"))
+    Status::unimplemented(format!(
+        "{call} needs a daemon: an engine does not answer it"
+    ))
 }
 
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -128,28 +130,6 @@ impl<D: Driver> PathLock for Service<D> {
             delete_row;
         list_namespace_policies(ListNamespacePoliciesRequest) -> ListNamespacePoliciesResponse =
             list_rows;
-    }
-
-    async fn list_children(
-        &self,
-        _: Request<v1::ListChildrenRequest>,
-    ) -> Answered<v1::ListChildrenResponse> {
-        Err(Status::unimplemented(
-            "an engine does not list a tree level by level: use DumpLocks",
-        ))
-    }
-
-    async fn list_waits(
-        &self,
-        _: Request<v1::ListWaitsRequest>,
-    ) -> Answered<v1::ListWaitsResponse> {
-        Err(Status::unimplemented(
-            "an engine does not list all waits: use Explain for a path",
-        ))
-    }
-
-    async fn history(&self, _: Request<v1::HistoryRequest>) -> Answered<v1::HistoryResponse> {
-        Err(Status::unimplemented("an engine keeps no history of locks"))
     }
 
     async fn list_children(

@@ -131,7 +131,7 @@ impl Sequential for Lock {
                 Some(state.clone())
             }
             LockCall::Released { owner } => {
-                (state.holder.as_ref() == Some(owner)).then(|| LockState {
+                (state.holder.as_ref() == Some(owner)).then_some(LockState {
                     holder: None,
                     fence: state.fence,
                 })

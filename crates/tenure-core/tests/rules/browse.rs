@@ -119,9 +119,7 @@ fn pages_of_children_equal_a_naive_listing() {
     for seed in 0..12 {
         let mut random = Rng::new(seed);
         let mut space = space();
-        let mut time = 0;
-        for round in 0..240 {
-            time += 1;
+        for (time, round) in (1..).zip(0..240) {
             let depth = 1 + random.below(4);
             let parts: Vec<&str> = (0..depth).map(|_| random.pick(&segments)).collect();
             let text = format!("{}:/{}", random.pick(&["m", "n", "o"]), parts.join("/"));

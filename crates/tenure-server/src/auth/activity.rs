@@ -453,6 +453,7 @@ mod tests {
         let all = ClientRequest::ReleaseAll {
             owner,
             domains: Vec::new(),
+            edge: tenure_node::WaitEdge::Keep,
             key: None,
         };
         assert!(limits.take(&ClientRequest::Health, true).is_ok());
