@@ -115,7 +115,9 @@ function Bar() {
   const who = useStore(session);
   const [text, setText] = useState("");
   const status = usePoll(() => get<Status>("/v1/cluster/status?groups=0"), 5000, "bar");
-  const state = status.data ? health(status.data) : null;
+  // What was true before the node stopped answering is not shown as true now.
+  const connected = useStore(connection) === "connected";
+  const state = status.data && connected ? health(status.data) : null;
   return (
     <div class="bar">
       <form
