@@ -28,6 +28,8 @@ use super::engine;
 use super::trouble;
 use crate::endpoint::Endpoint;
 
+/// When a session that is not open yet is doubted.
+const PROBE: Duration = Duration::from_millis(300);
 /// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer in bytes: a list of locks may be larger than the default of 4 MiB, but
@@ -119,8 +121,19 @@ impl Connection {
             })?;
             Ok((channel, calls, requests, answers.into_inner()))
         };
-        // The node may accept the connection and then not answer.
-        let opened = tokio::time::timeout(2 * CONNECT, opening).await;
+        // The node may accept the connection and then not answer: a web server waits for the end of
+        // the stream.
+        let probe = async {
+            tokio::time::sleep(PROBE).await;
+            match not_grpc(&credentials, candidate).await {
+                Some(what) => what,
+                None => std::future::pending().await,
+            }
+        };
+        let opened = tokio::select! {
+            opened = tokio::time::timeout(2 * CONNECT, opening) => opened,
+            what = probe => return Err(broken(what)),
+        };
         let (channel, calls, requests, answers) =
             opened.unwrap_or_else(|_| Err(broken("no answer in time".into())))?;
         let open: PendingReplies = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -236,6 +249,14 @@ impl Connection {
         let nodes = addresses.filter_map(|node| Endpoint::list(&node.public_address).ok());
         Some((members.cluster_id, nodes.flatten().collect()))
     }
+}
+
+/// Asks with a short call whether the port speaks gRPC. Returns what is wrong if it does not.
+async fn not_grpc(credentials: &Credentials, candidate: &Candidate) -> Option<String> {
+    let channel = credentials.connect(candidate).await.ok()?;
+    let request = credentials.sign(candidate, v1::HealthRequest {});
+    let status = PathLockClient::new(channel).health(request).await.err()?;
+    trouble::is_foreign(status.message()).then(|| trouble::plain(status.message()))
 }
 
 /// Removes a call that is no longer waited for.
