@@ -28,8 +28,6 @@ use super::engine;
 use super::trouble;
 use crate::endpoint::Endpoint;
 
-/// When a session that is not open yet is doubted.
-const PROBE: Duration = Duration::from_millis(300);
 /// Time limit for a TCP connection.
 const CONNECT: Duration = Duration::from_secs(2);
 /// Maximum size of an answer in bytes: a list of locks may be larger than the default of 4 MiB, but
@@ -119,21 +117,16 @@ impl Connection {
                     NoAnswer::RefusedKey(what) => NoAnswer::RefusedKey(named(what)),
                 }
             })?;
+            // A web server answers with a document, which would fail at the first message only.
+            let kind = answers.metadata().get("content-type");
+            let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+            if !is_grpc {
+                return Err(broken(trouble::NOT_GRPC.to_owned()));
+            }
             Ok((channel, calls, requests, answers.into_inner()))
         };
-        // The node may accept the connection and then not answer: a web server waits for the end of
-        // the stream.
-        let probe = async {
-            tokio::time::sleep(PROBE).await;
-            match not_grpc(&credentials, candidate).await {
-                Some(what) => what,
-                None => std::future::pending().await,
-            }
-        };
-        let opened = tokio::select! {
-            opened = tokio::time::timeout(2 * CONNECT, opening) => opened,
-            what = probe => return Err(broken(what)),
-        };
+        // The node may accept the connection and then not answer.
+        let opened = tokio::time::timeout(2 * CONNECT, opening).await;
         let (channel, calls, requests, answers) =
             opened.unwrap_or_else(|_| Err(broken("no answer in time".into())))?;
         let open: PendingReplies = Arc::new(Mutex::new(Some(HashMap::new())));
@@ -249,14 +242,6 @@ impl Connection {
         let nodes = addresses.filter_map(|node| Endpoint::list(&node.public_address).ok());
         Some((members.cluster_id, nodes.flatten().collect()))
     }
-}
-
-/// Asks with a short call whether the port speaks gRPC. Returns what is wrong if it does not.
-async fn not_grpc(credentials: &Credentials, candidate: &Candidate) -> Option<String> {
-    let channel = credentials.connect(candidate).await.ok()?;
-    let request = credentials.sign(candidate, v1::HealthRequest {});
-    let status = PathLockClient::new(channel).health(request).await.err()?;
-    trouble::is_foreign(status.message()).then(|| trouble::plain(status.message()))
 }
 
 /// Removes a call that is no longer waited for.
