@@ -30,7 +30,7 @@ ENV PATH=/usr/bin \
     TENURE_H3_LISTEN=0.0.0.0:8443
 USER 65532:65532
 VOLUME /data
-EXPOSE 50051/tcp 8443/tcp 8443/udp 50052/tcp 7946/tcp 7946/udp
+EXPOSE 50051/tcp 8443/tcp 8443/udp 50052/tcp 7946/udp
 HEALTHCHECK --interval=10s --timeout=5s --start-period=30s CMD ["tenure", "--health-check"]
 STOPSIGNAL SIGTERM
 ENTRYPOINT ["tenure"]

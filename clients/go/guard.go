@@ -31,6 +31,7 @@ type Guard struct {
 	asked1  sync.Once
 
 	mu      sync.Mutex
+	fence   int64
 	claims  []*claim
 	leases  map[string]lease // by namespace
 	granted map[string]bool  // GRANT events by namespace, not taken yet
@@ -91,15 +92,12 @@ func (g *Guard) Owner() string { return g.owner }
 // ReleaseRequested is closed when another client has asked this guard to release.
 func (g *Guard) ReleaseRequested() <-chan struct{} { return g.asked }
 
-// Fence returns the fence of the first path, or 0 for shared locks and permits. A store that refuses older
-// fences is safe from a holder that was paused.
+// Fence returns the fence of Lock, or 0 for shared locks and permits. A store that refuses older fences is
+// safe from a holder that was paused. It stays what it was when the lock is lost.
 func (g *Guard) Fence() int64 {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if len(g.claims) == 0 {
-		return 0
-	}
-	return g.claims[0].fence
+	return g.fence
 }
 
 // FenceOf returns the fence of one path, or 0 if it has none or is not held.
@@ -384,6 +382,9 @@ func (g *Guard) hold(paths []string, mode pb.Mode, answer *pb.AcquireResponse, h
 	}
 	for _, key := range claimsOf(paths, mode) {
 		g.claims = append(g.claims, &claim{claimKey: key, namespace: answer.Namespace, fence: answer.FencingToken, acquired: held.sent})
+	}
+	if g.fence == 0 {
+		g.fence = answer.FencingToken
 	}
 	if held.sent > g.leases[answer.Namespace].sent {
 		g.leases[answer.Namespace] = held

@@ -72,8 +72,10 @@ function App() {
       </a>
       <Side page={route.page} onHelp={() => setHelp(true)} />
       <div class="stage">
-        <Bar />
-        <Reconnecting />
+        <header class="top">
+          <Bar />
+          <Reconnecting />
+        </header>
         {page}
       </div>
       <Toast />
@@ -86,7 +88,7 @@ function Side({ page, onHelp }: { page: string; onHelp: () => void }) {
   const active = page === "lock" ? "locks" : page === "owner" ? "owners" : page;
   return (
     <nav class="side" aria-label="Pages">
-      <a class="brand" href={link("overview")}>
+      <a class="brand" href={link("overview")} aria-label="Tenure, overview">
         <img src="/console/icon.svg" alt="" width="24" height="24" />
         <span>Tenure</span>
       </a>

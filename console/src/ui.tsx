@@ -56,10 +56,16 @@ export function OwnerLink({ owner, holder }: { owner: string; holder?: Holder | 
           <bdi>{shown(name || owner, 48)}</bdi>
         </a>
       )}
+      {name && !hidden ? (
+        <span class="dim">
+          {" "}
+          <bdi>{shown(owner, 24)}</bdi>
+        </span>
+      ) : null}
       {holder?.host ? (
         <span class="dim">
           {" "}
-          <bdi>{shown(holder.host, 32)}</bdi>
+          <bdi>{shown(holder.host, 24)}</bdi>
           {holder.pid ? `:${holder.pid}` : ""}
         </span>
       ) : null}
@@ -263,7 +269,7 @@ export function Spark({ values, label, unit }: { values: number[]; label: string
   const from = 60 - values.length;
   const points = values.map((v, i) => `${((from + i) * step).toFixed(1)},${y(v).toFixed(1)}`);
   const last = values.at(-1);
-  const text = (v: number) => (v >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(v < 10 ? 2 : 1));
+  const text = (v: number) => (v === 0 ? "0" : v >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(v < 10 ? 2 : 1));
   return (
     <figure class="spark">
       <figcaption>

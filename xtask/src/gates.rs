@@ -1,4 +1,4 @@
-//! CI gates: format, tidy, licences, lints, features, docs, packages, tests, each with its duration in minutes.
+//! CI gates: format, tidy, licences, lints, features, docs, packages, tests, bindings, each with its duration in minutes.
 //!
 //! The fast gates run first, so that a small mistake is reported within seconds. The first failure
 //! ends the run.
@@ -7,13 +7,15 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{cargo, cargo_with, root, target, tidy};
+use crate::{bindings, cargo, cargo_with, root, target, tidy};
 
 /// One gate: its name in the table of durations, and the function that runs it.
 type Part = (&'static str, fn() -> Result<(), String>);
 
 const FORMAT: Part = ("format", || cargo(&["fmt", "--all", "--check"]));
 const TIDY: Part = ("tidy", || tidy::run(&root()));
+/// The committed assets of the web console are those of its source.
+const CONSOLE: Part = ("console", crate::console::check);
 const LICENCES: Part = ("licences", licences);
 const LINTS: Part = ("lints", || {
     cargo(&[
@@ -86,11 +88,16 @@ const TESTS: Part = ("tests", || {
     ])
 });
 
+/// The packages for other languages, whose workspaces `cargo test` does not see.
+const BINDINGS: Part = ("bindings", bindings::run);
+
 /// The gates of `cargo xtask check`.
-pub(crate) const CHECK: &[Part] = &[FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES];
+pub(crate) const CHECK: &[Part] = &[
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES,
+];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
-    FORMAT, TIDY, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS,
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, BINDINGS,
 ];
 
 /// Runs gates in order and prints the duration of each, also if one fails.

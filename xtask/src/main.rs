@@ -4,9 +4,14 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
+mod bindings;
+mod book;
 mod compare;
+mod console;
+mod dist;
 mod gates;
 mod mutants;
+mod release;
 mod slow;
 mod tidy;
 
@@ -16,10 +21,15 @@ usage: cargo xtask <command>
   test     everything that CI requires: format, tidy, licences, lints, features, docs, packages,
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
+  bindings the suites of the packages for other languages, a part of `test`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
+  book     builds docs/ with mdBook into target/book (builds mdBook once)
+  dist     [--target T] [--check] the files of a release in target/dist; --check installs and tries them
+  release  VERSION [--dry-run] checks version, changelog and work tree, builds, tries and tags
+  console  build the assets of the web console from console/ (needs npm)
   fix      format and apply lint suggestions; the only command that writes source files
 
 examples:
@@ -33,12 +43,18 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["test"] => gates::run(gates::TEST),
         ["check"] => gates::run(gates::CHECK),
+        ["bindings"] => bindings::run(),
         ["tidy"] => tidy::run(&root()),
         ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
+        ["book"] => book::run(&root()),
+        ["dist", options @ ..] => dist::run(&root(), options),
+        ["release", version] => release::run(&root(), version, false),
+        ["release", version, "--dry-run"] => release::run(&root(), version, true),
+        ["console"] => console::build(),
         ["fix"] => fix(),
         _ => {
             eprintln!("{USAGE}");

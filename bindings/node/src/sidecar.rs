@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, UNIX_EPOCH};
 
 use napi_derive::napi;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use tenure_files::sidecar::{
     Manager, Options, Retry, SidecarGuard, StaleCandidate, StalePolicy, peer_code,
 };
-use tenure_files::{Durability, Error};
+use tenure_files::{Cancel, Durability, Error};
 
 use crate::binding::{Binding, Shared, millis};
 
@@ -159,13 +159,21 @@ impl Binding {
         given: NativeSidecarOptions,
     ) -> napi::Result<(Options, Arc<Mutex<Option<Value>>>)> {
         let failure: Arc<Mutex<Option<Value>>> = Arc::default();
+        let cancel = Cancel::new().map_err(|error| napi::Error::from_reason(error.to_string()))?;
+        let ask = CallerFunctions {
+            shared: Arc::clone(&self.shared),
+            call,
+            failure: Arc::clone(&failure),
+            cancel: cancel.clone(),
+        };
         let limit = |name: &str, value: Option<f64>| match value {
             Some(value) if value == f64::INFINITY => Ok(None),
             Some(value) => millis(name, value).map(Some),
             None => Ok(None),
         };
-        let mut options =
-            Options::new(&given.target_path).timeout(limit("timeoutMs", given.timeout_ms)?);
+        let mut options = Options::new(&given.target_path)
+            .timeout(limit("timeoutMs", given.timeout_ms)?)
+            .cancel(cancel);
         if let Some(path) = given.lock_path {
             options = options.lock_path(path);
         }
@@ -206,28 +214,28 @@ impl Binding {
             options = options.durability(Durability::Fast);
         }
         if given.has_payload {
-            let (shared, failure) = (Arc::clone(&self.shared), Arc::clone(&failure));
+            let ask = ask.clone();
             options = options.payload(move || {
-                answer(&shared, call, "payload", json!({}), &failure)
+                ask.ask("payload", json!({}))
                     .and_then(|value| match value {
                         Value::Object(payload) => Some(payload),
                         _ => None,
                     })
-                    .unwrap_or_else(Map::new)
+                    .unwrap_or_default()
             });
         }
         if given.remove_stale {
             options = options.recovery(StalePolicy::RemoveIfUnchanged);
         }
         if given.has_should_reclaim {
-            let (shared, failure) = (Arc::clone(&self.shared), Arc::clone(&failure));
+            let ask = ask.clone();
             options = options.should_reclaim(move |candidate| {
-                let asked = answer(&shared, call, "shouldReclaim", question(candidate), &failure);
+                let asked = ask.ask("shouldReclaim", question(candidate));
                 asked == Some(Value::Bool(true))
             });
         }
         if given.has_should_remove {
-            let (shared, failure) = (Arc::clone(&self.shared), Arc::clone(&failure));
+            let ask = ask.clone();
             options = options.approve(move |candidate| {
                 let snapshot = json!({
                     "lockPath": candidate.lock_path,
@@ -235,12 +243,14 @@ impl Binding {
                     "raw": String::from_utf8_lossy(candidate.bytes),
                     "payload": candidate.payload,
                 });
-                let asked = answer(&shared, call, "shouldRemoveStaleLock", snapshot, &failure);
+                let asked = ask.ask("shouldRemoveStaleLock", snapshot);
                 asked == Some(Value::Bool(true))
             });
         } else if given.has_should_reclaim {
             // Without an approval of its own, the caller's judgement is the approval.
-            options = options.recovery(StalePolicy::RemoveIfUnchanged).approve(|_| true);
+            options = options
+                .recovery(StalePolicy::RemoveIfUnchanged)
+                .approve(|_| true);
         }
         Ok((options, failure))
     }
@@ -267,21 +277,28 @@ impl Shared {
     }
 }
 
-/// Asks a function of JavaScript. An exception is kept in `failure`, and the acquire ends with it.
-fn answer(
-    shared: &Shared,
+/// The functions of the caller, for one acquire.
+#[derive(Clone)]
+struct CallerFunctions {
+    shared: Arc<Shared>,
     call: u32,
-    kind: &'static str,
-    value: Value,
-    failure: &Mutex<Option<Value>>,
-) -> Option<Value> {
-    let mut answered = shared.question(call, kind, value)?;
-    if answered.get("error").is_some() {
-        let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-        failure.get_or_insert(answered);
-        return None;
+    /// The exception of a function. The acquire ends with it.
+    failure: Arc<Mutex<Option<Value>>>,
+    cancel: Cancel,
+}
+
+impl CallerFunctions {
+    /// Calls a function and waits for its value. `None` if it threw an exception.
+    fn ask(&self, kind: &'static str, value: Value) -> Option<Value> {
+        let mut answered = self.shared.question(self.call, kind, value)?;
+        if answered.get("error").is_some() {
+            let mut failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner);
+            failure.get_or_insert(answered);
+            self.cancel.cancel();
+            return None;
+        }
+        Some(answered["value"].take())
     }
-    Some(answered["value"].take())
 }
 
 fn question(candidate: &StaleCandidate<'_>) -> Value {

@@ -1,7 +1,7 @@
 // The package on files, in memory, on a repository and on a real daemon.
 
 import assert from 'node:assert/strict';
-import { execFileSync, spawn } from 'node:child_process';
+import { execFileSync, spawn, spawnSync } from 'node:child_process';
 import { once } from 'node:events';
 import { existsSync, readFileSync, readdirSync, rmSync, writeFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
@@ -357,7 +357,13 @@ test('a guard without references is released', async () => {
 test('a strict type checker accepts a program with `await using`, and the program runs', async () => {
   const tsc = path.join(import.meta.dirname, '../node_modules/.bin/tsc');
   const output = temporary();
-  execFileSync(tsc, ['-p', path.join(import.meta.dirname, 'types/tsconfig.json'), '--outDir', output], { stdio: 'pipe' });
+  const check = (file, ...more) => {
+    const checked = spawnSync(tsc, ['-p', path.join(import.meta.dirname, 'types', file), ...more], { encoding: 'utf8' });
+    assert.equal(checked.stdout, '');
+    assert.equal(checked.status, 0);
+  };
+  check('declarations.json');
+  check('tsconfig.json', '--outDir', output);
   const compiled = path.join(import.meta.dirname, 'types/compiled.test-output.mjs');
   writeFileSync(compiled, readFileSync(path.join(output, 'program.mjs')));
   try {

@@ -7,6 +7,8 @@ import { DaemonLocker, UploadFileLocker } from 'tenure/tus';
 const [directory, kind] = process.argv.slice(2);
 const server = new Server({
   path: '/files',
+  // How long a request may go on after another one asked for its lock. Default: 3 s.
+  lockDrainTimeout: 100,
   datastore: new FileStore({ directory }),
   locker: kind === 'files' ? new UploadFileLocker({ directory }) : new DaemonLocker({ prefix: `tus:/${process.ppid}` }),
 });

@@ -8,7 +8,6 @@ import { existsSync, readFileSync, statSync } from 'node:fs';
 import { connect } from 'node:net';
 import path from 'node:path';
 import { createInterface } from 'node:readline';
-import { Readable } from 'node:stream';
 import { after, before, describe, test } from 'node:test';
 import { setTimeout as sleep } from 'node:timers/promises';
 import * as tenure from 'tenure';
@@ -71,10 +70,8 @@ async function halfOpenPatch(server, id, data, store) {
 
 function resume(server, id, data) {
   return new Promise((resolve, reject) => {
-    const upload = new tus.Upload(Readable.from([data]), {
+    const upload = new tus.Upload(data, {
       uploadUrl: `${server.url}/${id}`,
-      uploadSize: SIZE,
-      chunkSize: Infinity,
       retryDelays: [],
       onError: reject,
       onSuccess: resolve,

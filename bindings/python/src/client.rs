@@ -1,7 +1,6 @@
 //! The client: acquires and inspects locks of every backend.
 
 use std::collections::BTreeMap;
-use std::future::Future;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
@@ -9,7 +8,7 @@ use std::time::Instant;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use tenure::{Address, Busy, Error, Force, HoldId, Wait, WatchStream};
-use tenure_bindings::{HeldGuard, HeldGuards, LockOptions, Settings, less};
+use tenure_bindings::{HeldGuard, HeldGuards, LockOptions, OnWait, Settings, less};
 use tokio::sync::Mutex;
 
 use crate::calls::{block_on, run};
@@ -312,7 +311,7 @@ fn options(
         fenced,
         refuse_deadlock,
         on_wait: on_wait.map(|tell| {
-            let tell: Arc<dyn Fn(&Busy) + Send + Sync> = Arc::new(move |busy: &Busy| {
+            let tell: OnWait = Arc::new(move |busy: &Busy| {
                 let busy = text(busy);
                 let _ = Python::try_attach(|py| {
                     if let Err(error) = tell.call1(py, (busy,)) {
@@ -361,8 +360,6 @@ impl Watch {
     }
 }
 
-fn next_change(
-    stream: &Mutex<WatchStream>,
-) -> impl Future<Output = Option<Result<tenure::ChangeEvent, Error>>> + Send + '_ {
-    async { stream.lock().await.next().await }
+async fn next_change(stream: &Mutex<WatchStream>) -> Option<Result<tenure::ChangeEvent, Error>> {
+    stream.lock().await.next().await
 }

@@ -45,6 +45,9 @@ pub struct Settings {
     pub tenure_only: bool,
 }
 
+/// Gets the blocker and the queue position while a request waits.
+pub type OnWait = Arc<dyn Fn(&Busy) + Send + Sync>;
+
 /// The options of one acquire.
 #[derive(Clone, Default)]
 pub struct LockOptions {
@@ -65,7 +68,7 @@ pub struct LockOptions {
     /// Fails instead of waiting in a cycle of owners.
     pub refuse_deadlock: bool,
     /// Is called with the blocker while the request waits.
-    pub on_wait: Option<Arc<dyn Fn(&Busy) + Send + Sync>>,
+    pub on_wait: Option<OnWait>,
 }
 
 impl std::fmt::Debug for LockOptions {

@@ -8,7 +8,7 @@ mod error;
 mod executor;
 mod guard;
 
-pub use client::{Client, LockOptions, Settings, less};
+pub use client::{Client, LockOptions, OnWait, Settings, less};
 pub use error::error_json;
 pub use executor::{Task, blocking, spawn, timeout};
 pub use guard::{EventListener, GuardEntry, HeldGuard, HeldGuards};

@@ -3105,7 +3105,11 @@ type DumpLocksRequest struct {
 	// Entries per page: 0 means 64, at most 512.
 	OwnerPage uint32 `protobuf:"varint,2,opt,name=owner_page,json=ownerPage,proto3" json:"owner_page,omitempty"`
 	// Report MODE_READ_TREE as such, otherwise as MODE_READ (E6).
-	ReadTree      bool `protobuf:"varint,100,opt,name=read_tree,json=readTree,proto3" json:"read_tree,omitempty"`
+	ReadTree bool `protobuf:"varint,100,opt,name=read_tree,json=readTree,proto3" json:"read_tree,omitempty"`
+	// Also report the details of holds, and the waiters (E18).
+	Details bool `protobuf:"varint,101,opt,name=details,proto3" json:"details,omitempty"`
+	// With details: only what is at or below this path; empty means everything (E18).
+	Prefix        string `protobuf:"bytes,102,opt,name=prefix,proto3" json:"prefix,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3161,13 +3165,33 @@ func (x *DumpLocksRequest) GetReadTree() bool {
 	return false
 }
 
+func (x *DumpLocksRequest) GetDetails() bool {
+	if x != nil {
+		return x.Details
+	}
+	return false
+}
+
+func (x *DumpLocksRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
 type LockEntry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Owner         string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
-	Path          string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Mode          Mode                   `protobuf:"varint,3,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
-	HasFence      bool                   `protobuf:"varint,4,opt,name=has_fence,json=hasFence,proto3" json:"has_fence,omitempty"`
-	Fence         int64                  `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Owner    string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Path     string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Mode     Mode                   `protobuf:"varint,3,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
+	HasFence bool                   `protobuf:"varint,4,opt,name=has_fence,json=hasFence,proto3" json:"has_fence,omitempty"`
+	Fence    int64                  `protobuf:"varint,5,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Details (E18).
+	Holder      *Holder `protobuf:"bytes,100,opt,name=holder,proto3" json:"holder,omitempty"`
+	HeldMs      uint64  `protobuf:"varint,101,opt,name=held_ms,json=heldMs,proto3" json:"held_ms,omitempty"`
+	LeaseLeftMs uint64  `protobuf:"varint,102,opt,name=lease_left_ms,json=leaseLeftMs,proto3" json:"lease_left_ms,omitempty"`
+	// The number of permits of the path, if this hold is one of them.
+	Permits       uint32 `protobuf:"varint,103,opt,name=permits,proto3" json:"permits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3237,18 +3261,136 @@ func (x *LockEntry) GetFence() int64 {
 	return 0
 }
 
+func (x *LockEntry) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *LockEntry) GetHeldMs() uint64 {
+	if x != nil {
+		return x.HeldMs
+	}
+	return 0
+}
+
+func (x *LockEntry) GetLeaseLeftMs() uint64 {
+	if x != nil {
+		return x.LeaseLeftMs
+	}
+	return 0
+}
+
+func (x *LockEntry) GetPermits() uint32 {
+	if x != nil {
+		return x.Permits
+	}
+	return 0
+}
+
+// A path that a queued request wants (E18).
+type WaitEntry struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Owner    string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Path     string                 `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Mode     Mode                   `protobuf:"varint,3,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
+	Holder   *Holder                `protobuf:"bytes,4,opt,name=holder,proto3" json:"holder,omitempty"`
+	WaitedMs uint64                 `protobuf:"varint,5,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	// Orders the waiters of a path: the smallest is the first in line.
+	Number        uint64 `protobuf:"varint,6,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WaitEntry) Reset() {
+	*x = WaitEntry{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WaitEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WaitEntry) ProtoMessage() {}
+
+func (x *WaitEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WaitEntry.ProtoReflect.Descriptor instead.
+func (*WaitEntry) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *WaitEntry) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *WaitEntry) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *WaitEntry) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_WRITE
+}
+
+func (x *WaitEntry) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *WaitEntry) GetWaitedMs() uint64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
+func (x *WaitEntry) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 type DumpLocksResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Entries       []*LockEntry           `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
-	NextCursor    []byte                 `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
-	Done          bool                   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Entries    []*LockEntry           `protobuf:"bytes,1,rep,name=entries,proto3" json:"entries,omitempty"`
+	NextCursor []byte                 `protobuf:"bytes,2,opt,name=next_cursor,json=nextCursor,proto3" json:"next_cursor,omitempty"`
+	Done       bool                   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// Whether entries have details and waiters are complete. False while a node of the cluster runs
+	// an older release (E18).
+	Detailed      bool         `protobuf:"varint,100,opt,name=detailed,proto3" json:"detailed,omitempty"`
+	Waiters       []*WaitEntry `protobuf:"bytes,101,rep,name=waiters,proto3" json:"waiters,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DumpLocksResponse) Reset() {
 	*x = DumpLocksResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[44]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3260,7 +3402,7 @@ func (x *DumpLocksResponse) String() string {
 func (*DumpLocksResponse) ProtoMessage() {}
 
 func (x *DumpLocksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[44]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3273,7 +3415,7 @@ func (x *DumpLocksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DumpLocksResponse.ProtoReflect.Descriptor instead.
 func (*DumpLocksResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{44}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DumpLocksResponse) GetEntries() []*LockEntry {
@@ -3297,6 +3439,20 @@ func (x *DumpLocksResponse) GetDone() bool {
 	return false
 }
 
+func (x *DumpLocksResponse) GetDetailed() bool {
+	if x != nil {
+		return x.Detailed
+	}
+	return false
+}
+
+func (x *DumpLocksResponse) GetWaiters() []*WaitEntry {
+	if x != nil {
+		return x.Waiters
+	}
+	return nil
+}
+
 type HealthRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -3305,7 +3461,7 @@ type HealthRequest struct {
 
 func (x *HealthRequest) Reset() {
 	*x = HealthRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[45]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3317,7 +3473,7 @@ func (x *HealthRequest) String() string {
 func (*HealthRequest) ProtoMessage() {}
 
 func (x *HealthRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[45]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3330,7 +3486,7 @@ func (x *HealthRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthRequest.ProtoReflect.Descriptor instead.
 func (*HealthRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{45}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{46}
 }
 
 type HealthResponse struct {
@@ -3344,7 +3500,7 @@ type HealthResponse struct {
 
 func (x *HealthResponse) Reset() {
 	*x = HealthResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[46]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3356,7 +3512,7 @@ func (x *HealthResponse) String() string {
 func (*HealthResponse) ProtoMessage() {}
 
 func (x *HealthResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[46]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3369,7 +3525,7 @@ func (x *HealthResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthResponse.ProtoReflect.Descriptor instead.
 func (*HealthResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{46}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HealthResponse) GetOk() bool {
@@ -3397,7 +3553,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[47]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3409,7 +3565,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[47]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3422,7 +3578,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{47}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ExplainRequest) GetPath() string {
@@ -3467,7 +3623,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[48]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3479,7 +3635,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[48]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3492,7 +3648,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{48}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ExplainResponse) GetFree() bool {
@@ -3562,7 +3718,7 @@ type ExplainedBlocker struct {
 
 func (x *ExplainedBlocker) Reset() {
 	*x = ExplainedBlocker{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[49]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3574,7 +3730,7 @@ func (x *ExplainedBlocker) String() string {
 func (*ExplainedBlocker) ProtoMessage() {}
 
 func (x *ExplainedBlocker) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[49]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3587,7 +3743,7 @@ func (x *ExplainedBlocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainedBlocker.ProtoReflect.Descriptor instead.
 func (*ExplainedBlocker) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{49}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ExplainedBlocker) GetBlocker() *Blocker {
@@ -3616,7 +3772,7 @@ type WatchRequest struct {
 
 func (x *WatchRequest) Reset() {
 	*x = WatchRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[50]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3628,7 +3784,7 @@ func (x *WatchRequest) String() string {
 func (*WatchRequest) ProtoMessage() {}
 
 func (x *WatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[50]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3641,7 +3797,7 @@ func (x *WatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WatchRequest.ProtoReflect.Descriptor instead.
 func (*WatchRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{50}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *WatchRequest) GetPrefix() string {
@@ -3673,7 +3829,7 @@ type LockChange struct {
 
 func (x *LockChange) Reset() {
 	*x = LockChange{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[51]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3685,7 +3841,7 @@ func (x *LockChange) String() string {
 func (*LockChange) ProtoMessage() {}
 
 func (x *LockChange) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[51]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3698,7 +3854,7 @@ func (x *LockChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LockChange.ProtoReflect.Descriptor instead.
 func (*LockChange) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{51}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *LockChange) GetId() uint64 {
@@ -3763,7 +3919,7 @@ type BreakRequest struct {
 
 func (x *BreakRequest) Reset() {
 	*x = BreakRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[52]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3775,7 +3931,7 @@ func (x *BreakRequest) String() string {
 func (*BreakRequest) ProtoMessage() {}
 
 func (x *BreakRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[52]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3788,7 +3944,7 @@ func (x *BreakRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakRequest.ProtoReflect.Descriptor instead.
 func (*BreakRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{52}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *BreakRequest) GetPath() string {
@@ -3834,7 +3990,7 @@ type BreakResponse struct {
 
 func (x *BreakResponse) Reset() {
 	*x = BreakResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[53]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3846,7 +4002,7 @@ func (x *BreakResponse) String() string {
 func (*BreakResponse) ProtoMessage() {}
 
 func (x *BreakResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[53]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3859,7 +4015,7 @@ func (x *BreakResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BreakResponse.ProtoReflect.Descriptor instead.
 func (*BreakResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{53}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{54}
 }
 
 type SessionRequest struct {
@@ -3880,7 +4036,7 @@ type SessionRequest struct {
 
 func (x *SessionRequest) Reset() {
 	*x = SessionRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[54]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3892,7 +4048,7 @@ func (x *SessionRequest) String() string {
 func (*SessionRequest) ProtoMessage() {}
 
 func (x *SessionRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[54]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3905,7 +4061,7 @@ func (x *SessionRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionRequest.ProtoReflect.Descriptor instead.
 func (*SessionRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{54}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *SessionRequest) GetId() uint64 {
@@ -4021,7 +4177,7 @@ type SessionResponse struct {
 
 func (x *SessionResponse) Reset() {
 	*x = SessionResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[55]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4033,7 +4189,7 @@ func (x *SessionResponse) String() string {
 func (*SessionResponse) ProtoMessage() {}
 
 func (x *SessionResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[55]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4046,7 +4202,7 @@ func (x *SessionResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionResponse.ProtoReflect.Descriptor instead.
 func (*SessionResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{55}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SessionResponse) GetId() uint64 {
@@ -4185,7 +4341,7 @@ type SessionError struct {
 
 func (x *SessionError) Reset() {
 	*x = SessionError{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[56]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4197,7 +4353,7 @@ func (x *SessionError) String() string {
 func (*SessionError) ProtoMessage() {}
 
 func (x *SessionError) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[56]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4210,7 +4366,7 @@ func (x *SessionError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SessionError.ProtoReflect.Descriptor instead.
 func (*SessionError) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{56}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *SessionError) GetCode() uint32 {
@@ -4246,7 +4402,7 @@ type ListNamespacePoliciesRequest struct {
 
 func (x *ListNamespacePoliciesRequest) Reset() {
 	*x = ListNamespacePoliciesRequest{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[57]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4258,7 +4414,7 @@ func (x *ListNamespacePoliciesRequest) String() string {
 func (*ListNamespacePoliciesRequest) ProtoMessage() {}
 
 func (x *ListNamespacePoliciesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[57]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4427,7 @@ func (x *ListNamespacePoliciesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamespacePoliciesRequest.ProtoReflect.Descriptor instead.
 func (*ListNamespacePoliciesRequest) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{57}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ListNamespacePoliciesRequest) GetAfter() string {
@@ -4298,7 +4454,7 @@ type NamespacePolicy struct {
 
 func (x *NamespacePolicy) Reset() {
 	*x = NamespacePolicy{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[58]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4466,7 @@ func (x *NamespacePolicy) String() string {
 func (*NamespacePolicy) ProtoMessage() {}
 
 func (x *NamespacePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[58]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4479,7 @@ func (x *NamespacePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use NamespacePolicy.ProtoReflect.Descriptor instead.
 func (*NamespacePolicy) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{58}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *NamespacePolicy) GetNamespace() string {
@@ -4350,7 +4506,7 @@ type ListNamespacePoliciesResponse struct {
 
 func (x *ListNamespacePoliciesResponse) Reset() {
 	*x = ListNamespacePoliciesResponse{}
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[59]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4362,7 +4518,7 @@ func (x *ListNamespacePoliciesResponse) String() string {
 func (*ListNamespacePoliciesResponse) ProtoMessage() {}
 
 func (x *ListNamespacePoliciesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[59]
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4375,7 +4531,7 @@ func (x *ListNamespacePoliciesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListNamespacePoliciesResponse.ProtoReflect.Descriptor instead.
 func (*ListNamespacePoliciesResponse) Descriptor() ([]byte, []int) {
-	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{59}
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ListNamespacePoliciesResponse) GetRows() []*NamespacePolicy {
@@ -4390,6 +4546,807 @@ func (x *ListNamespacePoliciesResponse) GetDone() bool {
 		return x.Done
 	}
 	return false
+}
+
+type ListChildrenRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A handler (`vol`) or a path; empty: the children are the handlers.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Only children after this name, as the last page returned it in `next`.
+	After string `protobuf:"bytes,2,opt,name=after,proto3" json:"after,omitempty"`
+	// Children per page: 0 means 64, at most 512.
+	Page          uint32 `protobuf:"varint,3,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChildrenRequest) Reset() {
+	*x = ListChildrenRequest{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChildrenRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChildrenRequest) ProtoMessage() {}
+
+func (x *ListChildrenRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChildrenRequest.ProtoReflect.Descriptor instead.
+func (*ListChildrenRequest) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *ListChildrenRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *ListChildrenRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListChildrenRequest) GetPage() uint32 {
+	if x != nil {
+		return x.Page
+	}
+	return 0
+}
+
+// A path segment or a handler, with everything at it and below it (E20).
+type Child struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The handler or the segment. Empty for the root path of a handler.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What to send as `prefix` to see its children. Except for a handler it is a path.
+	Path    string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	Holds   uint64 `protobuf:"varint,3,opt,name=holds,proto3" json:"holds,omitempty"`
+	Waiters uint64 `protobuf:"varint,4,opt,name=waiters,proto3" json:"waiters,omitempty"`
+	// There is something below it.
+	Branch bool `protobuf:"varint,5,opt,name=branch,proto3" json:"branch,omitempty"`
+	// There are more holds and waiters than counted.
+	Minimum bool `protobuf:"varint,6,opt,name=minimum,proto3" json:"minimum,omitempty"`
+	// The caller may observe only a part of it: the counts are absent.
+	Partial bool `protobuf:"varint,7,opt,name=partial,proto3" json:"partial,omitempty"`
+	// Some of the holds at exactly this path.
+	Holders       []*Blocker `protobuf:"bytes,8,rep,name=holders,proto3" json:"holders,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Child) Reset() {
+	*x = Child{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[62]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Child) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Child) ProtoMessage() {}
+
+func (x *Child) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[62]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Child.ProtoReflect.Descriptor instead.
+func (*Child) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{62}
+}
+
+func (x *Child) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Child) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Child) GetHolds() uint64 {
+	if x != nil {
+		return x.Holds
+	}
+	return 0
+}
+
+func (x *Child) GetWaiters() uint64 {
+	if x != nil {
+		return x.Waiters
+	}
+	return 0
+}
+
+func (x *Child) GetBranch() bool {
+	if x != nil {
+		return x.Branch
+	}
+	return false
+}
+
+func (x *Child) GetMinimum() bool {
+	if x != nil {
+		return x.Minimum
+	}
+	return false
+}
+
+func (x *Child) GetPartial() bool {
+	if x != nil {
+		return x.Partial
+	}
+	return false
+}
+
+func (x *Child) GetHolders() []*Blocker {
+	if x != nil {
+		return x.Holders
+	}
+	return nil
+}
+
+type ListChildrenResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In byte order.
+	Children []*Child `protobuf:"bytes,1,rep,name=children,proto3" json:"children,omitempty"`
+	// Send it as `after` to get the next page; meaningful unless `done`.
+	Next string `protobuf:"bytes,2,opt,name=next,proto3" json:"next,omitempty"`
+	Done bool   `protobuf:"varint,3,opt,name=done,proto3" json:"done,omitempty"`
+	// Groups without a leader: what they contain is not in the page.
+	MissingGroups uint32 `protobuf:"varint,4,opt,name=missing_groups,json=missingGroups,proto3" json:"missing_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListChildrenResponse) Reset() {
+	*x = ListChildrenResponse{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[63]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListChildrenResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListChildrenResponse) ProtoMessage() {}
+
+func (x *ListChildrenResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[63]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListChildrenResponse.ProtoReflect.Descriptor instead.
+func (*ListChildrenResponse) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{63}
+}
+
+func (x *ListChildrenResponse) GetChildren() []*Child {
+	if x != nil {
+		return x.Children
+	}
+	return nil
+}
+
+func (x *ListChildrenResponse) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *ListChildrenResponse) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
+func (x *ListChildrenResponse) GetMissingGroups() uint32 {
+	if x != nil {
+		return x.MissingGroups
+	}
+	return 0
+}
+
+type ListWaitsRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Waiters: 0 means 64, at most 512.
+	Page          uint32 `protobuf:"varint,1,opt,name=page,proto3" json:"page,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWaitsRequest) Reset() {
+	*x = ListWaitsRequest{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[64]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWaitsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWaitsRequest) ProtoMessage() {}
+
+func (x *ListWaitsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[64]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWaitsRequest.ProtoReflect.Descriptor instead.
+func (*ListWaitsRequest) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{64}
+}
+
+func (x *ListWaitsRequest) GetPage() uint32 {
+	if x != nil {
+		return x.Page
+	}
+	return 0
+}
+
+type Wait struct {
+	state  protoimpl.MessageState `protogen:"open.v1"`
+	Owner  string                 `protobuf:"bytes,1,opt,name=owner,proto3" json:"owner,omitempty"`
+	Holder *Holder                `protobuf:"bytes,2,opt,name=holder,proto3" json:"holder,omitempty"`
+	// The first of its paths.
+	Path     string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Mode     Mode   `protobuf:"varint,4,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
+	WaitedMs uint64 `protobuf:"varint,5,opt,name=waited_ms,json=waitedMs,proto3" json:"waited_ms,omitempty"`
+	// How many paths it waits for.
+	Paths uint32 `protobuf:"varint,6,opt,name=paths,proto3" json:"paths,omitempty"`
+	// Owners of the holds and earlier waiters that block it, at most 16.
+	Blockers      []string `protobuf:"bytes,7,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Wait) Reset() {
+	*x = Wait{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[65]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Wait) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Wait) ProtoMessage() {}
+
+func (x *Wait) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[65]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Wait.ProtoReflect.Descriptor instead.
+func (*Wait) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{65}
+}
+
+func (x *Wait) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *Wait) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *Wait) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Wait) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_WRITE
+}
+
+func (x *Wait) GetWaitedMs() uint64 {
+	if x != nil {
+		return x.WaitedMs
+	}
+	return 0
+}
+
+func (x *Wait) GetPaths() uint32 {
+	if x != nil {
+		return x.Paths
+	}
+	return 0
+}
+
+func (x *Wait) GetBlockers() []string {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+type ListWaitsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The one that has waited longest comes first.
+	Waits []*Wait `protobuf:"bytes,1,rep,name=waits,proto3" json:"waits,omitempty"`
+	// All waiters, listed or not; 0 if the caller may not observe everything.
+	Count         uint64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	MissingGroups uint32 `protobuf:"varint,3,opt,name=missing_groups,json=missingGroups,proto3" json:"missing_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListWaitsResponse) Reset() {
+	*x = ListWaitsResponse{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListWaitsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListWaitsResponse) ProtoMessage() {}
+
+func (x *ListWaitsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListWaitsResponse.ProtoReflect.Descriptor instead.
+func (*ListWaitsResponse) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ListWaitsResponse) GetWaits() []*Wait {
+	if x != nil {
+		return x.Waits
+	}
+	return nil
+}
+
+func (x *ListWaitsResponse) GetCount() uint64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *ListWaitsResponse) GetMissingGroups() uint32 {
+	if x != nil {
+		return x.MissingGroups
+	}
+	return 0
+}
+
+type HistoryRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A handler or a path, with everything below it; empty: everything.
+	Prefix string `protobuf:"bytes,1,opt,name=prefix,proto3" json:"prefix,omitempty"`
+	// Only changes from this wall-clock time on, in Unix milliseconds.
+	SinceMs uint64 `protobuf:"varint,2,opt,name=since_ms,json=sinceMs,proto3" json:"since_ms,omitempty"`
+	// Changes: 0 means 256, at most 2048. The newest are returned.
+	Page uint32 `protobuf:"varint,3,opt,name=page,proto3" json:"page,omitempty"`
+	// Only changes of exactly this path.
+	Exact         bool `protobuf:"varint,4,opt,name=exact,proto3" json:"exact,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryRequest) Reset() {
+	*x = HistoryRequest{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryRequest) ProtoMessage() {}
+
+func (x *HistoryRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryRequest.ProtoReflect.Descriptor instead.
+func (*HistoryRequest) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *HistoryRequest) GetPrefix() string {
+	if x != nil {
+		return x.Prefix
+	}
+	return ""
+}
+
+func (x *HistoryRequest) GetSinceMs() uint64 {
+	if x != nil {
+		return x.SinceMs
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetPage() uint32 {
+	if x != nil {
+		return x.Page
+	}
+	return 0
+}
+
+func (x *HistoryRequest) GetExact() bool {
+	if x != nil {
+		return x.Exact
+	}
+	return false
+}
+
+// A change of a hold, a waiter or a policy. Times are those of the leader's wall clock.
+type HistoryEvent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	AtMs  uint64                 `protobuf:"varint,1,opt,name=at_ms,json=atMs,proto3" json:"at_ms,omitempty"`
+	Kind  ChangeKind             `protobuf:"varint,2,opt,name=kind,proto3,enum=pathlockd.v1.ChangeKind" json:"kind,omitempty"`
+	// The path; the namespace for POLICY and ASKED.
+	Path  string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Owner string `protobuf:"bytes,4,opt,name=owner,proto3" json:"owner,omitempty"`
+	Mode  Mode   `protobuf:"varint,5,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
+	Fence int64  `protobuf:"varint,6,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Without labels; long texts are cut.
+	Holder        *Holder `protobuf:"bytes,7,opt,name=holder,proto3" json:"holder,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryEvent) Reset() {
+	*x = HistoryEvent{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryEvent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryEvent) ProtoMessage() {}
+
+func (x *HistoryEvent) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryEvent.ProtoReflect.Descriptor instead.
+func (*HistoryEvent) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *HistoryEvent) GetAtMs() uint64 {
+	if x != nil {
+		return x.AtMs
+	}
+	return 0
+}
+
+func (x *HistoryEvent) GetKind() ChangeKind {
+	if x != nil {
+		return x.Kind
+	}
+	return ChangeKind_CHANGE_KIND_UNSPECIFIED
+}
+
+func (x *HistoryEvent) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *HistoryEvent) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_WRITE
+}
+
+func (x *HistoryEvent) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *HistoryEvent) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+// A hold or a wait, from its beginning to its end. A time of 0 is unknown or has not come.
+type HistorySpan struct {
+	state     protoimpl.MessageState `protogen:"open.v1"`
+	Path      string                 `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
+	Owner     string                 `protobuf:"bytes,2,opt,name=owner,proto3" json:"owner,omitempty"`
+	Mode      Mode                   `protobuf:"varint,3,opt,name=mode,proto3,enum=pathlockd.v1.Mode" json:"mode,omitempty"`
+	Fence     int64                  `protobuf:"varint,4,opt,name=fence,proto3" json:"fence,omitempty"`
+	Holder    *Holder                `protobuf:"bytes,5,opt,name=holder,proto3" json:"holder,omitempty"`
+	QueuedMs  uint64                 `protobuf:"varint,6,opt,name=queued_ms,json=queuedMs,proto3" json:"queued_ms,omitempty"`
+	GrantedMs uint64                 `protobuf:"varint,7,opt,name=granted_ms,json=grantedMs,proto3" json:"granted_ms,omitempty"`
+	EndedMs   uint64                 `protobuf:"varint,8,opt,name=ended_ms,json=endedMs,proto3" json:"ended_ms,omitempty"`
+	// RELEASED, EXPIRED, KILLED or DEQUEUED; UNSPECIFIED if it has not ended.
+	End           ChangeKind `protobuf:"varint,9,opt,name=end,proto3,enum=pathlockd.v1.ChangeKind" json:"end,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistorySpan) Reset() {
+	*x = HistorySpan{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[69]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistorySpan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistorySpan) ProtoMessage() {}
+
+func (x *HistorySpan) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[69]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistorySpan.ProtoReflect.Descriptor instead.
+func (*HistorySpan) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{69}
+}
+
+func (x *HistorySpan) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *HistorySpan) GetOwner() string {
+	if x != nil {
+		return x.Owner
+	}
+	return ""
+}
+
+func (x *HistorySpan) GetMode() Mode {
+	if x != nil {
+		return x.Mode
+	}
+	return Mode_MODE_WRITE
+}
+
+func (x *HistorySpan) GetFence() int64 {
+	if x != nil {
+		return x.Fence
+	}
+	return 0
+}
+
+func (x *HistorySpan) GetHolder() *Holder {
+	if x != nil {
+		return x.Holder
+	}
+	return nil
+}
+
+func (x *HistorySpan) GetQueuedMs() uint64 {
+	if x != nil {
+		return x.QueuedMs
+	}
+	return 0
+}
+
+func (x *HistorySpan) GetGrantedMs() uint64 {
+	if x != nil {
+		return x.GrantedMs
+	}
+	return 0
+}
+
+func (x *HistorySpan) GetEndedMs() uint64 {
+	if x != nil {
+		return x.EndedMs
+	}
+	return 0
+}
+
+func (x *HistorySpan) GetEnd() ChangeKind {
+	if x != nil {
+		return x.End
+	}
+	return ChangeKind_CHANGE_KIND_UNSPECIFIED
+}
+
+type HistoryResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Oldest first.
+	Events []*HistoryEvent `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// The same, paired: one span per hold or wait, by its beginning.
+	Spans []*HistorySpan `protobuf:"bytes,2,rep,name=spans,proto3" json:"spans,omitempty"`
+	// Changes before this time may be missing: the memory of the history is limited, and it begins
+	// again when a node starts. 0: none is missing.
+	CompleteSinceMs uint64 `protobuf:"varint,3,opt,name=complete_since_ms,json=completeSinceMs,proto3" json:"complete_since_ms,omitempty"`
+	// Older changes than those returned are kept: ask again with a smaller prefix or a later time.
+	Cut           bool   `protobuf:"varint,4,opt,name=cut,proto3" json:"cut,omitempty"`
+	MissingGroups uint32 `protobuf:"varint,5,opt,name=missing_groups,json=missingGroups,proto3" json:"missing_groups,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HistoryResponse) Reset() {
+	*x = HistoryResponse{}
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[70]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HistoryResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HistoryResponse) ProtoMessage() {}
+
+func (x *HistoryResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_pathlockd_v1_pathlock_proto_msgTypes[70]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HistoryResponse.ProtoReflect.Descriptor instead.
+func (*HistoryResponse) Descriptor() ([]byte, []int) {
+	return file_pathlockd_v1_pathlock_proto_rawDescGZIP(), []int{70}
+}
+
+func (x *HistoryResponse) GetEvents() []*HistoryEvent {
+	if x != nil {
+		return x.Events
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetSpans() []*HistorySpan {
+	if x != nil {
+		return x.Spans
+	}
+	return nil
+}
+
+func (x *HistoryResponse) GetCompleteSinceMs() uint64 {
+	if x != nil {
+		return x.CompleteSinceMs
+	}
+	return 0
+}
+
+func (x *HistoryResponse) GetCut() bool {
+	if x != nil {
+		return x.Cut
+	}
+	return false
+}
+
+func (x *HistoryResponse) GetMissingGroups() uint32 {
+	if x != nil {
+		return x.MissingGroups
+	}
+	return 0
 }
 
 var File_pathlockd_v1_pathlock_proto protoreflect.FileDescriptor
@@ -4560,23 +5517,38 @@ const file_pathlockd_v1_pathlock_proto_rawDesc = "" +
 	"\x04mode\x18\x02 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\"]\n" +
 	"\x16ListOwnerLocksResponse\x12\x14\n" +
 	"\x05alive\x18\x01 \x01(\bR\x05alive\x12-\n" +
-	"\x05locks\x18\x02 \x03(\v2\x17.pathlockd.v1.OwnedLockR\x05locks\"f\n" +
+	"\x05locks\x18\x02 \x03(\v2\x17.pathlockd.v1.OwnedLockR\x05locks\"\x98\x01\n" +
 	"\x10DumpLocksRequest\x12\x16\n" +
 	"\x06cursor\x18\x01 \x01(\fR\x06cursor\x12\x1d\n" +
 	"\n" +
 	"owner_page\x18\x02 \x01(\rR\townerPage\x12\x1b\n" +
-	"\tread_tree\x18d \x01(\bR\breadTree\"\x90\x01\n" +
+	"\tread_tree\x18d \x01(\bR\breadTree\x12\x18\n" +
+	"\adetails\x18e \x01(\bR\adetails\x12\x16\n" +
+	"\x06prefix\x18f \x01(\tR\x06prefix\"\x95\x02\n" +
 	"\tLockEntry\x12\x14\n" +
 	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12&\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\x12\x1b\n" +
 	"\thas_fence\x18\x04 \x01(\bR\bhasFence\x12\x14\n" +
-	"\x05fence\x18\x05 \x01(\x03R\x05fence\"{\n" +
+	"\x05fence\x18\x05 \x01(\x03R\x05fence\x12,\n" +
+	"\x06holder\x18d \x01(\v2\x14.pathlockd.v1.HolderR\x06holder\x12\x17\n" +
+	"\aheld_ms\x18e \x01(\x04R\x06heldMs\x12\"\n" +
+	"\rlease_left_ms\x18f \x01(\x04R\vleaseLeftMs\x12\x18\n" +
+	"\apermits\x18g \x01(\rR\apermits\"\xc0\x01\n" +
+	"\tWaitEntry\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12&\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\x12,\n" +
+	"\x06holder\x18\x04 \x01(\v2\x14.pathlockd.v1.HolderR\x06holder\x12\x1b\n" +
+	"\twaited_ms\x18\x05 \x01(\x04R\bwaitedMs\x12\x16\n" +
+	"\x06number\x18\x06 \x01(\x04R\x06number\"\xca\x01\n" +
 	"\x11DumpLocksResponse\x121\n" +
 	"\aentries\x18\x01 \x03(\v2\x17.pathlockd.v1.LockEntryR\aentries\x12\x1f\n" +
 	"\vnext_cursor\x18\x02 \x01(\fR\n" +
 	"nextCursor\x12\x12\n" +
-	"\x04done\x18\x03 \x01(\bR\x04done\"\x0f\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12\x1a\n" +
+	"\bdetailed\x18d \x01(\bR\bdetailed\x121\n" +
+	"\awaiters\x18e \x03(\v2\x17.pathlockd.v1.WaitEntryR\awaiters\"\x0f\n" +
 	"\rHealthRequest\"8\n" +
 	"\x0eHealthResponse\x12\x0e\n" +
 	"\x02ok\x18\x01 \x01(\bR\x02ok\x12\x16\n" +
@@ -4648,7 +5620,69 @@ const file_pathlockd_v1_pathlock_proto_rawDesc = "" +
 	"\talgorithm\x18\x02 \x01(\x0e2\x1b.pathlockd.v1.LockAlgorithmR\talgorithm\"f\n" +
 	"\x1dListNamespacePoliciesResponse\x121\n" +
 	"\x04rows\x18\x01 \x03(\v2\x1d.pathlockd.v1.NamespacePolicyR\x04rows\x12\x12\n" +
-	"\x04done\x18\x02 \x01(\bR\x04done*9\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\"W\n" +
+	"\x13ListChildrenRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x14\n" +
+	"\x05after\x18\x02 \x01(\tR\x05after\x12\x12\n" +
+	"\x04page\x18\x03 \x01(\rR\x04page\"\xdc\x01\n" +
+	"\x05Child\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x14\n" +
+	"\x05holds\x18\x03 \x01(\x04R\x05holds\x12\x18\n" +
+	"\awaiters\x18\x04 \x01(\x04R\awaiters\x12\x16\n" +
+	"\x06branch\x18\x05 \x01(\bR\x06branch\x12\x18\n" +
+	"\aminimum\x18\x06 \x01(\bR\aminimum\x12\x18\n" +
+	"\apartial\x18\a \x01(\bR\apartial\x12/\n" +
+	"\aholders\x18\b \x03(\v2\x15.pathlockd.v1.BlockerR\aholders\"\x96\x01\n" +
+	"\x14ListChildrenResponse\x12/\n" +
+	"\bchildren\x18\x01 \x03(\v2\x13.pathlockd.v1.ChildR\bchildren\x12\x12\n" +
+	"\x04next\x18\x02 \x01(\tR\x04next\x12\x12\n" +
+	"\x04done\x18\x03 \x01(\bR\x04done\x12%\n" +
+	"\x0emissing_groups\x18\x04 \x01(\rR\rmissingGroups\"&\n" +
+	"\x10ListWaitsRequest\x12\x12\n" +
+	"\x04page\x18\x01 \x01(\rR\x04page\"\xd5\x01\n" +
+	"\x04Wait\x12\x14\n" +
+	"\x05owner\x18\x01 \x01(\tR\x05owner\x12,\n" +
+	"\x06holder\x18\x02 \x01(\v2\x14.pathlockd.v1.HolderR\x06holder\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12&\n" +
+	"\x04mode\x18\x04 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\x12\x1b\n" +
+	"\twaited_ms\x18\x05 \x01(\x04R\bwaitedMs\x12\x14\n" +
+	"\x05paths\x18\x06 \x01(\rR\x05paths\x12\x1a\n" +
+	"\bblockers\x18\a \x03(\tR\bblockers\"z\n" +
+	"\x11ListWaitsResponse\x12(\n" +
+	"\x05waits\x18\x01 \x03(\v2\x12.pathlockd.v1.WaitR\x05waits\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x04R\x05count\x12%\n" +
+	"\x0emissing_groups\x18\x03 \x01(\rR\rmissingGroups\"m\n" +
+	"\x0eHistoryRequest\x12\x16\n" +
+	"\x06prefix\x18\x01 \x01(\tR\x06prefix\x12\x19\n" +
+	"\bsince_ms\x18\x02 \x01(\x04R\asinceMs\x12\x12\n" +
+	"\x04page\x18\x03 \x01(\rR\x04page\x12\x14\n" +
+	"\x05exact\x18\x04 \x01(\bR\x05exact\"\xe7\x01\n" +
+	"\fHistoryEvent\x12\x13\n" +
+	"\x05at_ms\x18\x01 \x01(\x04R\x04atMs\x12,\n" +
+	"\x04kind\x18\x02 \x01(\x0e2\x18.pathlockd.v1.ChangeKindR\x04kind\x12\x12\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12\x14\n" +
+	"\x05owner\x18\x04 \x01(\tR\x05owner\x12&\n" +
+	"\x04mode\x18\x05 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\x12\x14\n" +
+	"\x05fence\x18\x06 \x01(\x03R\x05fence\x12,\n" +
+	"\x06holder\x18\a \x01(\v2\x14.pathlockd.v1.HolderR\x06holder\"\xa6\x02\n" +
+	"\vHistorySpan\x12\x12\n" +
+	"\x04path\x18\x01 \x01(\tR\x04path\x12\x14\n" +
+	"\x05owner\x18\x02 \x01(\tR\x05owner\x12&\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x12.pathlockd.v1.ModeR\x04mode\x12\x14\n" +
+	"\x05fence\x18\x04 \x01(\x03R\x05fence\x12,\n" +
+	"\x06holder\x18\x05 \x01(\v2\x14.pathlockd.v1.HolderR\x06holder\x12\x1b\n" +
+	"\tqueued_ms\x18\x06 \x01(\x04R\bqueuedMs\x12\x1d\n" +
+	"\n" +
+	"granted_ms\x18\a \x01(\x04R\tgrantedMs\x12\x19\n" +
+	"\bended_ms\x18\b \x01(\x04R\aendedMs\x12*\n" +
+	"\x03end\x18\t \x01(\x0e2\x18.pathlockd.v1.ChangeKindR\x03end\"\xdb\x01\n" +
+	"\x0fHistoryResponse\x122\n" +
+	"\x06events\x18\x01 \x03(\v2\x1a.pathlockd.v1.HistoryEventR\x06events\x12/\n" +
+	"\x05spans\x18\x02 \x03(\v2\x19.pathlockd.v1.HistorySpanR\x05spans\x12*\n" +
+	"\x11complete_since_ms\x18\x03 \x01(\x04R\x0fcompleteSinceMs\x12\x10\n" +
+	"\x03cut\x18\x04 \x01(\bR\x03cut\x12%\n" +
+	"\x0emissing_groups\x18\x05 \x01(\rR\rmissingGroups*9\n" +
 	"\x04Mode\x12\x0e\n" +
 	"\n" +
 	"MODE_WRITE\x10\x00\x12\r\n" +
@@ -4721,7 +5755,7 @@ const file_pathlockd_v1_pathlock_proto_rawDesc = "" +
 	"*O\n" +
 	"\vErrorDetail\x12\x1c\n" +
 	"\x18ERROR_DETAIL_UNSPECIFIED\x10\x00\x12\"\n" +
-	"\x1eERROR_DETAIL_RETRY_WITHOUT_KEY\x10\x012\xec\x11\n" +
+	"\x1eERROR_DETAIL_RETRY_WITHOUT_KEY\x10\x012\xd9\x13\n" +
 	"\bPathLock\x12F\n" +
 	"\aAcquire\x12\x1c.pathlockd.v1.AcquireRequest\x1a\x1d.pathlockd.v1.AcquireResponse\x12g\n" +
 	"\x12SetNamespacePolicy\x12'.pathlockd.v1.SetNamespacePolicyRequest\x1a(.pathlockd.v1.SetNamespacePolicyResponse\x12g\n" +
@@ -4751,7 +5785,10 @@ const file_pathlockd_v1_pathlock_proto_rawDesc = "" +
 	"\x05Watch\x12\x1a.pathlockd.v1.WatchRequest\x1a\x18.pathlockd.v1.LockChange0\x01\x12@\n" +
 	"\x05Break\x12\x1a.pathlockd.v1.BreakRequest\x1a\x1b.pathlockd.v1.BreakResponse\x12J\n" +
 	"\aSession\x12\x1c.pathlockd.v1.SessionRequest\x1a\x1d.pathlockd.v1.SessionResponse(\x010\x01\x12p\n" +
-	"\x15ListNamespacePolicies\x12*.pathlockd.v1.ListNamespacePoliciesRequest\x1a+.pathlockd.v1.ListNamespacePoliciesResponseB#Z!tenure.example/tenure/pathlockdv1b\x06proto3"
+	"\x15ListNamespacePolicies\x12*.pathlockd.v1.ListNamespacePoliciesRequest\x1a+.pathlockd.v1.ListNamespacePoliciesResponse\x12U\n" +
+	"\fListChildren\x12!.pathlockd.v1.ListChildrenRequest\x1a\".pathlockd.v1.ListChildrenResponse\x12L\n" +
+	"\tListWaits\x12\x1e.pathlockd.v1.ListWaitsRequest\x1a\x1f.pathlockd.v1.ListWaitsResponse\x12F\n" +
+	"\aHistory\x12\x1c.pathlockd.v1.HistoryRequest\x1a\x1d.pathlockd.v1.HistoryResponseB#Z!tenure.example/tenure/pathlockdv1b\x06proto3"
 
 var (
 	file_pathlockd_v1_pathlock_proto_rawDescOnce sync.Once
@@ -4766,7 +5803,7 @@ func file_pathlockd_v1_pathlock_proto_rawDescGZIP() []byte {
 }
 
 var file_pathlockd_v1_pathlock_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
-var file_pathlockd_v1_pathlock_proto_msgTypes = make([]protoimpl.MessageInfo, 61)
+var file_pathlockd_v1_pathlock_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_pathlockd_v1_pathlock_proto_goTypes = []any{
 	(Mode)(0),                             // 0: pathlockd.v1.Mode
 	(LockState)(0),                        // 1: pathlockd.v1.LockState
@@ -4823,23 +5860,34 @@ var file_pathlockd_v1_pathlock_proto_goTypes = []any{
 	(*ListOwnerLocksResponse)(nil),        // 52: pathlockd.v1.ListOwnerLocksResponse
 	(*DumpLocksRequest)(nil),              // 53: pathlockd.v1.DumpLocksRequest
 	(*LockEntry)(nil),                     // 54: pathlockd.v1.LockEntry
-	(*DumpLocksResponse)(nil),             // 55: pathlockd.v1.DumpLocksResponse
-	(*HealthRequest)(nil),                 // 56: pathlockd.v1.HealthRequest
-	(*HealthResponse)(nil),                // 57: pathlockd.v1.HealthResponse
-	(*ExplainRequest)(nil),                // 58: pathlockd.v1.ExplainRequest
-	(*ExplainResponse)(nil),               // 59: pathlockd.v1.ExplainResponse
-	(*ExplainedBlocker)(nil),              // 60: pathlockd.v1.ExplainedBlocker
-	(*WatchRequest)(nil),                  // 61: pathlockd.v1.WatchRequest
-	(*LockChange)(nil),                    // 62: pathlockd.v1.LockChange
-	(*BreakRequest)(nil),                  // 63: pathlockd.v1.BreakRequest
-	(*BreakResponse)(nil),                 // 64: pathlockd.v1.BreakResponse
-	(*SessionRequest)(nil),                // 65: pathlockd.v1.SessionRequest
-	(*SessionResponse)(nil),               // 66: pathlockd.v1.SessionResponse
-	(*SessionError)(nil),                  // 67: pathlockd.v1.SessionError
-	(*ListNamespacePoliciesRequest)(nil),  // 68: pathlockd.v1.ListNamespacePoliciesRequest
-	(*NamespacePolicy)(nil),               // 69: pathlockd.v1.NamespacePolicy
-	(*ListNamespacePoliciesResponse)(nil), // 70: pathlockd.v1.ListNamespacePoliciesResponse
-	nil,                                   // 71: pathlockd.v1.Holder.LabelsEntry
+	(*WaitEntry)(nil),                     // 55: pathlockd.v1.WaitEntry
+	(*DumpLocksResponse)(nil),             // 56: pathlockd.v1.DumpLocksResponse
+	(*HealthRequest)(nil),                 // 57: pathlockd.v1.HealthRequest
+	(*HealthResponse)(nil),                // 58: pathlockd.v1.HealthResponse
+	(*ExplainRequest)(nil),                // 59: pathlockd.v1.ExplainRequest
+	(*ExplainResponse)(nil),               // 60: pathlockd.v1.ExplainResponse
+	(*ExplainedBlocker)(nil),              // 61: pathlockd.v1.ExplainedBlocker
+	(*WatchRequest)(nil),                  // 62: pathlockd.v1.WatchRequest
+	(*LockChange)(nil),                    // 63: pathlockd.v1.LockChange
+	(*BreakRequest)(nil),                  // 64: pathlockd.v1.BreakRequest
+	(*BreakResponse)(nil),                 // 65: pathlockd.v1.BreakResponse
+	(*SessionRequest)(nil),                // 66: pathlockd.v1.SessionRequest
+	(*SessionResponse)(nil),               // 67: pathlockd.v1.SessionResponse
+	(*SessionError)(nil),                  // 68: pathlockd.v1.SessionError
+	(*ListNamespacePoliciesRequest)(nil),  // 69: pathlockd.v1.ListNamespacePoliciesRequest
+	(*NamespacePolicy)(nil),               // 70: pathlockd.v1.NamespacePolicy
+	(*ListNamespacePoliciesResponse)(nil), // 71: pathlockd.v1.ListNamespacePoliciesResponse
+	(*ListChildrenRequest)(nil),           // 72: pathlockd.v1.ListChildrenRequest
+	(*Child)(nil),                         // 73: pathlockd.v1.Child
+	(*ListChildrenResponse)(nil),          // 74: pathlockd.v1.ListChildrenResponse
+	(*ListWaitsRequest)(nil),              // 75: pathlockd.v1.ListWaitsRequest
+	(*Wait)(nil),                          // 76: pathlockd.v1.Wait
+	(*ListWaitsResponse)(nil),             // 77: pathlockd.v1.ListWaitsResponse
+	(*HistoryRequest)(nil),                // 78: pathlockd.v1.HistoryRequest
+	(*HistoryEvent)(nil),                  // 79: pathlockd.v1.HistoryEvent
+	(*HistorySpan)(nil),                   // 80: pathlockd.v1.HistorySpan
+	(*HistoryResponse)(nil),               // 81: pathlockd.v1.HistoryResponse
+	nil,                                   // 82: pathlockd.v1.Holder.LabelsEntry
 }
 var file_pathlockd_v1_pathlock_proto_depIdxs = []int32{
 	0,  // 0: pathlockd.v1.LockRequest.mode:type_name -> pathlockd.v1.Mode
@@ -4853,7 +5901,7 @@ var file_pathlockd_v1_pathlock_proto_depIdxs = []int32{
 	4,  // 8: pathlockd.v1.AcquireResponse.status:type_name -> pathlockd.v1.AcquireStatus
 	3,  // 9: pathlockd.v1.AcquireResponse.reason:type_name -> pathlockd.v1.ReasonCode
 	22, // 10: pathlockd.v1.AcquireResponse.blocker:type_name -> pathlockd.v1.Blocker
-	71, // 11: pathlockd.v1.Holder.labels:type_name -> pathlockd.v1.Holder.LabelsEntry
+	82, // 11: pathlockd.v1.Holder.labels:type_name -> pathlockd.v1.Holder.LabelsEntry
 	21, // 12: pathlockd.v1.Blocker.holder:type_name -> pathlockd.v1.Holder
 	0,  // 13: pathlockd.v1.Blocker.mode:type_name -> pathlockd.v1.Mode
 	12, // 14: pathlockd.v1.ReleaseLocksRequest.requests:type_name -> pathlockd.v1.ReleaseRequest
@@ -4868,90 +5916,113 @@ var file_pathlockd_v1_pathlock_proto_depIdxs = []int32{
 	0,  // 23: pathlockd.v1.OwnedLock.mode:type_name -> pathlockd.v1.Mode
 	51, // 24: pathlockd.v1.ListOwnerLocksResponse.locks:type_name -> pathlockd.v1.OwnedLock
 	0,  // 25: pathlockd.v1.LockEntry.mode:type_name -> pathlockd.v1.Mode
-	54, // 26: pathlockd.v1.DumpLocksResponse.entries:type_name -> pathlockd.v1.LockEntry
-	0,  // 27: pathlockd.v1.ExplainRequest.mode:type_name -> pathlockd.v1.Mode
-	3,  // 28: pathlockd.v1.ExplainResponse.reason:type_name -> pathlockd.v1.ReasonCode
-	60, // 29: pathlockd.v1.ExplainResponse.blockers:type_name -> pathlockd.v1.ExplainedBlocker
-	22, // 30: pathlockd.v1.ExplainResponse.waiters_ahead:type_name -> pathlockd.v1.Blocker
-	2,  // 31: pathlockd.v1.ExplainResponse.algorithm:type_name -> pathlockd.v1.LockAlgorithm
-	22, // 32: pathlockd.v1.ExplainedBlocker.blocker:type_name -> pathlockd.v1.Blocker
-	9,  // 33: pathlockd.v1.LockChange.kind:type_name -> pathlockd.v1.ChangeKind
-	0,  // 34: pathlockd.v1.LockChange.mode:type_name -> pathlockd.v1.Mode
-	21, // 35: pathlockd.v1.LockChange.holder:type_name -> pathlockd.v1.Holder
-	19, // 36: pathlockd.v1.SessionRequest.acquire:type_name -> pathlockd.v1.AcquireRequest
-	23, // 37: pathlockd.v1.SessionRequest.release:type_name -> pathlockd.v1.ReleaseLocksRequest
-	24, // 38: pathlockd.v1.SessionRequest.release_all:type_name -> pathlockd.v1.ReleaseAllRequest
-	26, // 39: pathlockd.v1.SessionRequest.renew:type_name -> pathlockd.v1.RenewRequest
-	30, // 40: pathlockd.v1.SessionRequest.assert_fencing:type_name -> pathlockd.v1.AssertFencingRequest
-	20, // 41: pathlockd.v1.SessionResponse.acquire:type_name -> pathlockd.v1.AcquireResponse
-	25, // 42: pathlockd.v1.SessionResponse.release:type_name -> pathlockd.v1.ReleaseResponse
-	25, // 43: pathlockd.v1.SessionResponse.release_all:type_name -> pathlockd.v1.ReleaseResponse
-	27, // 44: pathlockd.v1.SessionResponse.renew:type_name -> pathlockd.v1.RenewResponse
-	31, // 45: pathlockd.v1.SessionResponse.assert_fencing:type_name -> pathlockd.v1.AssertFencingResponse
-	47, // 46: pathlockd.v1.SessionResponse.event:type_name -> pathlockd.v1.Event
-	67, // 47: pathlockd.v1.SessionResponse.error:type_name -> pathlockd.v1.SessionError
-	10, // 48: pathlockd.v1.SessionError.detail:type_name -> pathlockd.v1.ErrorDetail
-	2,  // 49: pathlockd.v1.NamespacePolicy.algorithm:type_name -> pathlockd.v1.LockAlgorithm
-	69, // 50: pathlockd.v1.ListNamespacePoliciesResponse.rows:type_name -> pathlockd.v1.NamespacePolicy
-	19, // 51: pathlockd.v1.PathLock.Acquire:input_type -> pathlockd.v1.AcquireRequest
-	13, // 52: pathlockd.v1.PathLock.SetNamespacePolicy:input_type -> pathlockd.v1.SetNamespacePolicyRequest
-	15, // 53: pathlockd.v1.PathLock.GetNamespacePolicy:input_type -> pathlockd.v1.GetNamespacePolicyRequest
-	17, // 54: pathlockd.v1.PathLock.DeleteNamespacePolicy:input_type -> pathlockd.v1.DeleteNamespacePolicyRequest
-	19, // 55: pathlockd.v1.PathLock.AcquireStream:input_type -> pathlockd.v1.AcquireRequest
-	23, // 56: pathlockd.v1.PathLock.Release:input_type -> pathlockd.v1.ReleaseLocksRequest
-	24, // 57: pathlockd.v1.PathLock.ReleaseAll:input_type -> pathlockd.v1.ReleaseAllRequest
-	26, // 58: pathlockd.v1.PathLock.Renew:input_type -> pathlockd.v1.RenewRequest
-	28, // 59: pathlockd.v1.PathLock.ForceRelease:input_type -> pathlockd.v1.ForceReleaseRequest
-	30, // 60: pathlockd.v1.PathLock.AssertFencing:input_type -> pathlockd.v1.AssertFencingRequest
-	32, // 61: pathlockd.v1.PathLock.DetectCycle:input_type -> pathlockd.v1.DetectCycleRequest
-	34, // 62: pathlockd.v1.PathLock.IsBlocking:input_type -> pathlockd.v1.IsBlockingRequest
-	40, // 63: pathlockd.v1.PathLock.IncrFencingToken:input_type -> pathlockd.v1.IncrFencingTokenRequest
-	36, // 64: pathlockd.v1.PathLock.SetWaitEdge:input_type -> pathlockd.v1.SetWaitEdgeRequest
-	38, // 65: pathlockd.v1.PathLock.ClearWaitEdge:input_type -> pathlockd.v1.ClearWaitEdgeRequest
-	42, // 66: pathlockd.v1.PathLock.IsOwnerAlive:input_type -> pathlockd.v1.IsOwnerAliveRequest
-	44, // 67: pathlockd.v1.PathLock.RequestRevoke:input_type -> pathlockd.v1.RequestRevokeRequest
-	48, // 68: pathlockd.v1.PathLock.InspectPath:input_type -> pathlockd.v1.InspectPathRequest
-	50, // 69: pathlockd.v1.PathLock.ListOwnerLocks:input_type -> pathlockd.v1.ListOwnerLocksRequest
-	53, // 70: pathlockd.v1.PathLock.DumpLocks:input_type -> pathlockd.v1.DumpLocksRequest
-	46, // 71: pathlockd.v1.PathLock.Subscribe:input_type -> pathlockd.v1.SubscribeRequest
-	56, // 72: pathlockd.v1.PathLock.Health:input_type -> pathlockd.v1.HealthRequest
-	58, // 73: pathlockd.v1.PathLock.Explain:input_type -> pathlockd.v1.ExplainRequest
-	61, // 74: pathlockd.v1.PathLock.Watch:input_type -> pathlockd.v1.WatchRequest
-	63, // 75: pathlockd.v1.PathLock.Break:input_type -> pathlockd.v1.BreakRequest
-	65, // 76: pathlockd.v1.PathLock.Session:input_type -> pathlockd.v1.SessionRequest
-	68, // 77: pathlockd.v1.PathLock.ListNamespacePolicies:input_type -> pathlockd.v1.ListNamespacePoliciesRequest
-	20, // 78: pathlockd.v1.PathLock.Acquire:output_type -> pathlockd.v1.AcquireResponse
-	14, // 79: pathlockd.v1.PathLock.SetNamespacePolicy:output_type -> pathlockd.v1.SetNamespacePolicyResponse
-	16, // 80: pathlockd.v1.PathLock.GetNamespacePolicy:output_type -> pathlockd.v1.GetNamespacePolicyResponse
-	18, // 81: pathlockd.v1.PathLock.DeleteNamespacePolicy:output_type -> pathlockd.v1.DeleteNamespacePolicyResponse
-	20, // 82: pathlockd.v1.PathLock.AcquireStream:output_type -> pathlockd.v1.AcquireResponse
-	25, // 83: pathlockd.v1.PathLock.Release:output_type -> pathlockd.v1.ReleaseResponse
-	25, // 84: pathlockd.v1.PathLock.ReleaseAll:output_type -> pathlockd.v1.ReleaseResponse
-	27, // 85: pathlockd.v1.PathLock.Renew:output_type -> pathlockd.v1.RenewResponse
-	29, // 86: pathlockd.v1.PathLock.ForceRelease:output_type -> pathlockd.v1.ForceReleaseResponse
-	31, // 87: pathlockd.v1.PathLock.AssertFencing:output_type -> pathlockd.v1.AssertFencingResponse
-	33, // 88: pathlockd.v1.PathLock.DetectCycle:output_type -> pathlockd.v1.DetectCycleResponse
-	35, // 89: pathlockd.v1.PathLock.IsBlocking:output_type -> pathlockd.v1.IsBlockingResponse
-	41, // 90: pathlockd.v1.PathLock.IncrFencingToken:output_type -> pathlockd.v1.IncrFencingTokenResponse
-	37, // 91: pathlockd.v1.PathLock.SetWaitEdge:output_type -> pathlockd.v1.SetWaitEdgeResponse
-	39, // 92: pathlockd.v1.PathLock.ClearWaitEdge:output_type -> pathlockd.v1.ClearWaitEdgeResponse
-	43, // 93: pathlockd.v1.PathLock.IsOwnerAlive:output_type -> pathlockd.v1.IsOwnerAliveResponse
-	45, // 94: pathlockd.v1.PathLock.RequestRevoke:output_type -> pathlockd.v1.RequestRevokeResponse
-	49, // 95: pathlockd.v1.PathLock.InspectPath:output_type -> pathlockd.v1.InspectPathResponse
-	52, // 96: pathlockd.v1.PathLock.ListOwnerLocks:output_type -> pathlockd.v1.ListOwnerLocksResponse
-	55, // 97: pathlockd.v1.PathLock.DumpLocks:output_type -> pathlockd.v1.DumpLocksResponse
-	47, // 98: pathlockd.v1.PathLock.Subscribe:output_type -> pathlockd.v1.Event
-	57, // 99: pathlockd.v1.PathLock.Health:output_type -> pathlockd.v1.HealthResponse
-	59, // 100: pathlockd.v1.PathLock.Explain:output_type -> pathlockd.v1.ExplainResponse
-	62, // 101: pathlockd.v1.PathLock.Watch:output_type -> pathlockd.v1.LockChange
-	64, // 102: pathlockd.v1.PathLock.Break:output_type -> pathlockd.v1.BreakResponse
-	66, // 103: pathlockd.v1.PathLock.Session:output_type -> pathlockd.v1.SessionResponse
-	70, // 104: pathlockd.v1.PathLock.ListNamespacePolicies:output_type -> pathlockd.v1.ListNamespacePoliciesResponse
-	78, // [78:105] is the sub-list for method output_type
-	51, // [51:78] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	21, // 26: pathlockd.v1.LockEntry.holder:type_name -> pathlockd.v1.Holder
+	0,  // 27: pathlockd.v1.WaitEntry.mode:type_name -> pathlockd.v1.Mode
+	21, // 28: pathlockd.v1.WaitEntry.holder:type_name -> pathlockd.v1.Holder
+	54, // 29: pathlockd.v1.DumpLocksResponse.entries:type_name -> pathlockd.v1.LockEntry
+	55, // 30: pathlockd.v1.DumpLocksResponse.waiters:type_name -> pathlockd.v1.WaitEntry
+	0,  // 31: pathlockd.v1.ExplainRequest.mode:type_name -> pathlockd.v1.Mode
+	3,  // 32: pathlockd.v1.ExplainResponse.reason:type_name -> pathlockd.v1.ReasonCode
+	61, // 33: pathlockd.v1.ExplainResponse.blockers:type_name -> pathlockd.v1.ExplainedBlocker
+	22, // 34: pathlockd.v1.ExplainResponse.waiters_ahead:type_name -> pathlockd.v1.Blocker
+	2,  // 35: pathlockd.v1.ExplainResponse.algorithm:type_name -> pathlockd.v1.LockAlgorithm
+	22, // 36: pathlockd.v1.ExplainedBlocker.blocker:type_name -> pathlockd.v1.Blocker
+	9,  // 37: pathlockd.v1.LockChange.kind:type_name -> pathlockd.v1.ChangeKind
+	0,  // 38: pathlockd.v1.LockChange.mode:type_name -> pathlockd.v1.Mode
+	21, // 39: pathlockd.v1.LockChange.holder:type_name -> pathlockd.v1.Holder
+	19, // 40: pathlockd.v1.SessionRequest.acquire:type_name -> pathlockd.v1.AcquireRequest
+	23, // 41: pathlockd.v1.SessionRequest.release:type_name -> pathlockd.v1.ReleaseLocksRequest
+	24, // 42: pathlockd.v1.SessionRequest.release_all:type_name -> pathlockd.v1.ReleaseAllRequest
+	26, // 43: pathlockd.v1.SessionRequest.renew:type_name -> pathlockd.v1.RenewRequest
+	30, // 44: pathlockd.v1.SessionRequest.assert_fencing:type_name -> pathlockd.v1.AssertFencingRequest
+	20, // 45: pathlockd.v1.SessionResponse.acquire:type_name -> pathlockd.v1.AcquireResponse
+	25, // 46: pathlockd.v1.SessionResponse.release:type_name -> pathlockd.v1.ReleaseResponse
+	25, // 47: pathlockd.v1.SessionResponse.release_all:type_name -> pathlockd.v1.ReleaseResponse
+	27, // 48: pathlockd.v1.SessionResponse.renew:type_name -> pathlockd.v1.RenewResponse
+	31, // 49: pathlockd.v1.SessionResponse.assert_fencing:type_name -> pathlockd.v1.AssertFencingResponse
+	47, // 50: pathlockd.v1.SessionResponse.event:type_name -> pathlockd.v1.Event
+	68, // 51: pathlockd.v1.SessionResponse.error:type_name -> pathlockd.v1.SessionError
+	10, // 52: pathlockd.v1.SessionError.detail:type_name -> pathlockd.v1.ErrorDetail
+	2,  // 53: pathlockd.v1.NamespacePolicy.algorithm:type_name -> pathlockd.v1.LockAlgorithm
+	70, // 54: pathlockd.v1.ListNamespacePoliciesResponse.rows:type_name -> pathlockd.v1.NamespacePolicy
+	22, // 55: pathlockd.v1.Child.holders:type_name -> pathlockd.v1.Blocker
+	73, // 56: pathlockd.v1.ListChildrenResponse.children:type_name -> pathlockd.v1.Child
+	21, // 57: pathlockd.v1.Wait.holder:type_name -> pathlockd.v1.Holder
+	0,  // 58: pathlockd.v1.Wait.mode:type_name -> pathlockd.v1.Mode
+	76, // 59: pathlockd.v1.ListWaitsResponse.waits:type_name -> pathlockd.v1.Wait
+	9,  // 60: pathlockd.v1.HistoryEvent.kind:type_name -> pathlockd.v1.ChangeKind
+	0,  // 61: pathlockd.v1.HistoryEvent.mode:type_name -> pathlockd.v1.Mode
+	21, // 62: pathlockd.v1.HistoryEvent.holder:type_name -> pathlockd.v1.Holder
+	0,  // 63: pathlockd.v1.HistorySpan.mode:type_name -> pathlockd.v1.Mode
+	21, // 64: pathlockd.v1.HistorySpan.holder:type_name -> pathlockd.v1.Holder
+	9,  // 65: pathlockd.v1.HistorySpan.end:type_name -> pathlockd.v1.ChangeKind
+	79, // 66: pathlockd.v1.HistoryResponse.events:type_name -> pathlockd.v1.HistoryEvent
+	80, // 67: pathlockd.v1.HistoryResponse.spans:type_name -> pathlockd.v1.HistorySpan
+	19, // 68: pathlockd.v1.PathLock.Acquire:input_type -> pathlockd.v1.AcquireRequest
+	13, // 69: pathlockd.v1.PathLock.SetNamespacePolicy:input_type -> pathlockd.v1.SetNamespacePolicyRequest
+	15, // 70: pathlockd.v1.PathLock.GetNamespacePolicy:input_type -> pathlockd.v1.GetNamespacePolicyRequest
+	17, // 71: pathlockd.v1.PathLock.DeleteNamespacePolicy:input_type -> pathlockd.v1.DeleteNamespacePolicyRequest
+	19, // 72: pathlockd.v1.PathLock.AcquireStream:input_type -> pathlockd.v1.AcquireRequest
+	23, // 73: pathlockd.v1.PathLock.Release:input_type -> pathlockd.v1.ReleaseLocksRequest
+	24, // 74: pathlockd.v1.PathLock.ReleaseAll:input_type -> pathlockd.v1.ReleaseAllRequest
+	26, // 75: pathlockd.v1.PathLock.Renew:input_type -> pathlockd.v1.RenewRequest
+	28, // 76: pathlockd.v1.PathLock.ForceRelease:input_type -> pathlockd.v1.ForceReleaseRequest
+	30, // 77: pathlockd.v1.PathLock.AssertFencing:input_type -> pathlockd.v1.AssertFencingRequest
+	32, // 78: pathlockd.v1.PathLock.DetectCycle:input_type -> pathlockd.v1.DetectCycleRequest
+	34, // 79: pathlockd.v1.PathLock.IsBlocking:input_type -> pathlockd.v1.IsBlockingRequest
+	40, // 80: pathlockd.v1.PathLock.IncrFencingToken:input_type -> pathlockd.v1.IncrFencingTokenRequest
+	36, // 81: pathlockd.v1.PathLock.SetWaitEdge:input_type -> pathlockd.v1.SetWaitEdgeRequest
+	38, // 82: pathlockd.v1.PathLock.ClearWaitEdge:input_type -> pathlockd.v1.ClearWaitEdgeRequest
+	42, // 83: pathlockd.v1.PathLock.IsOwnerAlive:input_type -> pathlockd.v1.IsOwnerAliveRequest
+	44, // 84: pathlockd.v1.PathLock.RequestRevoke:input_type -> pathlockd.v1.RequestRevokeRequest
+	48, // 85: pathlockd.v1.PathLock.InspectPath:input_type -> pathlockd.v1.InspectPathRequest
+	50, // 86: pathlockd.v1.PathLock.ListOwnerLocks:input_type -> pathlockd.v1.ListOwnerLocksRequest
+	53, // 87: pathlockd.v1.PathLock.DumpLocks:input_type -> pathlockd.v1.DumpLocksRequest
+	46, // 88: pathlockd.v1.PathLock.Subscribe:input_type -> pathlockd.v1.SubscribeRequest
+	57, // 89: pathlockd.v1.PathLock.Health:input_type -> pathlockd.v1.HealthRequest
+	59, // 90: pathlockd.v1.PathLock.Explain:input_type -> pathlockd.v1.ExplainRequest
+	62, // 91: pathlockd.v1.PathLock.Watch:input_type -> pathlockd.v1.WatchRequest
+	64, // 92: pathlockd.v1.PathLock.Break:input_type -> pathlockd.v1.BreakRequest
+	66, // 93: pathlockd.v1.PathLock.Session:input_type -> pathlockd.v1.SessionRequest
+	69, // 94: pathlockd.v1.PathLock.ListNamespacePolicies:input_type -> pathlockd.v1.ListNamespacePoliciesRequest
+	72, // 95: pathlockd.v1.PathLock.ListChildren:input_type -> pathlockd.v1.ListChildrenRequest
+	75, // 96: pathlockd.v1.PathLock.ListWaits:input_type -> pathlockd.v1.ListWaitsRequest
+	78, // 97: pathlockd.v1.PathLock.History:input_type -> pathlockd.v1.HistoryRequest
+	20, // 98: pathlockd.v1.PathLock.Acquire:output_type -> pathlockd.v1.AcquireResponse
+	14, // 99: pathlockd.v1.PathLock.SetNamespacePolicy:output_type -> pathlockd.v1.SetNamespacePolicyResponse
+	16, // 100: pathlockd.v1.PathLock.GetNamespacePolicy:output_type -> pathlockd.v1.GetNamespacePolicyResponse
+	18, // 101: pathlockd.v1.PathLock.DeleteNamespacePolicy:output_type -> pathlockd.v1.DeleteNamespacePolicyResponse
+	20, // 102: pathlockd.v1.PathLock.AcquireStream:output_type -> pathlockd.v1.AcquireResponse
+	25, // 103: pathlockd.v1.PathLock.Release:output_type -> pathlockd.v1.ReleaseResponse
+	25, // 104: pathlockd.v1.PathLock.ReleaseAll:output_type -> pathlockd.v1.ReleaseResponse
+	27, // 105: pathlockd.v1.PathLock.Renew:output_type -> pathlockd.v1.RenewResponse
+	29, // 106: pathlockd.v1.PathLock.ForceRelease:output_type -> pathlockd.v1.ForceReleaseResponse
+	31, // 107: pathlockd.v1.PathLock.AssertFencing:output_type -> pathlockd.v1.AssertFencingResponse
+	33, // 108: pathlockd.v1.PathLock.DetectCycle:output_type -> pathlockd.v1.DetectCycleResponse
+	35, // 109: pathlockd.v1.PathLock.IsBlocking:output_type -> pathlockd.v1.IsBlockingResponse
+	41, // 110: pathlockd.v1.PathLock.IncrFencingToken:output_type -> pathlockd.v1.IncrFencingTokenResponse
+	37, // 111: pathlockd.v1.PathLock.SetWaitEdge:output_type -> pathlockd.v1.SetWaitEdgeResponse
+	39, // 112: pathlockd.v1.PathLock.ClearWaitEdge:output_type -> pathlockd.v1.ClearWaitEdgeResponse
+	43, // 113: pathlockd.v1.PathLock.IsOwnerAlive:output_type -> pathlockd.v1.IsOwnerAliveResponse
+	45, // 114: pathlockd.v1.PathLock.RequestRevoke:output_type -> pathlockd.v1.RequestRevokeResponse
+	49, // 115: pathlockd.v1.PathLock.InspectPath:output_type -> pathlockd.v1.InspectPathResponse
+	52, // 116: pathlockd.v1.PathLock.ListOwnerLocks:output_type -> pathlockd.v1.ListOwnerLocksResponse
+	56, // 117: pathlockd.v1.PathLock.DumpLocks:output_type -> pathlockd.v1.DumpLocksResponse
+	47, // 118: pathlockd.v1.PathLock.Subscribe:output_type -> pathlockd.v1.Event
+	58, // 119: pathlockd.v1.PathLock.Health:output_type -> pathlockd.v1.HealthResponse
+	60, // 120: pathlockd.v1.PathLock.Explain:output_type -> pathlockd.v1.ExplainResponse
+	63, // 121: pathlockd.v1.PathLock.Watch:output_type -> pathlockd.v1.LockChange
+	65, // 122: pathlockd.v1.PathLock.Break:output_type -> pathlockd.v1.BreakResponse
+	67, // 123: pathlockd.v1.PathLock.Session:output_type -> pathlockd.v1.SessionResponse
+	71, // 124: pathlockd.v1.PathLock.ListNamespacePolicies:output_type -> pathlockd.v1.ListNamespacePoliciesResponse
+	74, // 125: pathlockd.v1.PathLock.ListChildren:output_type -> pathlockd.v1.ListChildrenResponse
+	77, // 126: pathlockd.v1.PathLock.ListWaits:output_type -> pathlockd.v1.ListWaitsResponse
+	81, // 127: pathlockd.v1.PathLock.History:output_type -> pathlockd.v1.HistoryResponse
+	98, // [98:128] is the sub-list for method output_type
+	68, // [68:98] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_pathlockd_v1_pathlock_proto_init() }
@@ -4959,14 +6030,14 @@ func file_pathlockd_v1_pathlock_proto_init() {
 	if File_pathlockd_v1_pathlock_proto != nil {
 		return
 	}
-	file_pathlockd_v1_pathlock_proto_msgTypes[54].OneofWrappers = []any{
+	file_pathlockd_v1_pathlock_proto_msgTypes[55].OneofWrappers = []any{
 		(*SessionRequest_Acquire)(nil),
 		(*SessionRequest_Release)(nil),
 		(*SessionRequest_ReleaseAll)(nil),
 		(*SessionRequest_Renew)(nil),
 		(*SessionRequest_AssertFencing)(nil),
 	}
-	file_pathlockd_v1_pathlock_proto_msgTypes[55].OneofWrappers = []any{
+	file_pathlockd_v1_pathlock_proto_msgTypes[56].OneofWrappers = []any{
 		(*SessionResponse_Acquire)(nil),
 		(*SessionResponse_Release)(nil),
 		(*SessionResponse_ReleaseAll)(nil),
@@ -4981,7 +6052,7 @@ func file_pathlockd_v1_pathlock_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_pathlockd_v1_pathlock_proto_rawDesc), len(file_pathlockd_v1_pathlock_proto_rawDesc)),
 			NumEnums:      11,
-			NumMessages:   61,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -51,6 +51,9 @@ const (
 	PathLock_Break_FullMethodName                 = "/pathlockd.v1.PathLock/Break"
 	PathLock_Session_FullMethodName               = "/pathlockd.v1.PathLock/Session"
 	PathLock_ListNamespacePolicies_FullMethodName = "/pathlockd.v1.PathLock/ListNamespacePolicies"
+	PathLock_ListChildren_FullMethodName          = "/pathlockd.v1.PathLock/ListChildren"
+	PathLock_ListWaits_FullMethodName             = "/pathlockd.v1.PathLock/ListWaits"
+	PathLock_History_FullMethodName               = "/pathlockd.v1.PathLock/History"
 )
 
 // PathLockClient is the client API for PathLock service.
@@ -111,6 +114,12 @@ type PathLockClient interface {
 	Session(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[SessionRequest, SessionResponse], error)
 	// Returns the policy rows of all explicit namespaces, page by page (E13).
 	ListNamespacePolicies(ctx context.Context, in *ListNamespacePoliciesRequest, opts ...grpc.CallOption) (*ListNamespacePoliciesResponse, error)
+	// Returns the children of a prefix with what is held and waited for below them, page by page (E20).
+	ListChildren(ctx context.Context, in *ListChildrenRequest, opts ...grpc.CallOption) (*ListChildrenResponse, error)
+	// Returns the waiters that have waited longest, and what they wait for (E21).
+	ListWaits(ctx context.Context, in *ListWaitsRequest, opts ...grpc.CallOption) (*ListWaitsResponse, error)
+	// Returns the recent holds and waits at a path (E22).
+	History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (*HistoryResponse, error)
 }
 
 type pathLockClient struct {
@@ -415,6 +424,36 @@ func (c *pathLockClient) ListNamespacePolicies(ctx context.Context, in *ListName
 	return out, nil
 }
 
+func (c *pathLockClient) ListChildren(ctx context.Context, in *ListChildrenRequest, opts ...grpc.CallOption) (*ListChildrenResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListChildrenResponse)
+	err := c.cc.Invoke(ctx, PathLock_ListChildren_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *pathLockClient) ListWaits(ctx context.Context, in *ListWaitsRequest, opts ...grpc.CallOption) (*ListWaitsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListWaitsResponse)
+	err := c.cc.Invoke(ctx, PathLock_ListWaits_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *pathLockClient) History(ctx context.Context, in *HistoryRequest, opts ...grpc.CallOption) (*HistoryResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(HistoryResponse)
+	err := c.cc.Invoke(ctx, PathLock_History_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // PathLockServer is the server API for PathLock service.
 // All implementations must embed UnimplementedPathLockServer
 // for forward compatibility.
@@ -473,6 +512,12 @@ type PathLockServer interface {
 	Session(grpc.BidiStreamingServer[SessionRequest, SessionResponse]) error
 	// Returns the policy rows of all explicit namespaces, page by page (E13).
 	ListNamespacePolicies(context.Context, *ListNamespacePoliciesRequest) (*ListNamespacePoliciesResponse, error)
+	// Returns the children of a prefix with what is held and waited for below them, page by page (E20).
+	ListChildren(context.Context, *ListChildrenRequest) (*ListChildrenResponse, error)
+	// Returns the waiters that have waited longest, and what they wait for (E21).
+	ListWaits(context.Context, *ListWaitsRequest) (*ListWaitsResponse, error)
+	// Returns the recent holds and waits at a path (E22).
+	History(context.Context, *HistoryRequest) (*HistoryResponse, error)
 	mustEmbedUnimplementedPathLockServer()
 }
 
@@ -563,6 +608,15 @@ func (UnimplementedPathLockServer) Session(grpc.BidiStreamingServer[SessionReque
 }
 func (UnimplementedPathLockServer) ListNamespacePolicies(context.Context, *ListNamespacePoliciesRequest) (*ListNamespacePoliciesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListNamespacePolicies not implemented")
+}
+func (UnimplementedPathLockServer) ListChildren(context.Context, *ListChildrenRequest) (*ListChildrenResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListChildren not implemented")
+}
+func (UnimplementedPathLockServer) ListWaits(context.Context, *ListWaitsRequest) (*ListWaitsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListWaits not implemented")
+}
+func (UnimplementedPathLockServer) History(context.Context, *HistoryRequest) (*HistoryResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method History not implemented")
 }
 func (UnimplementedPathLockServer) mustEmbedUnimplementedPathLockServer() {}
 func (UnimplementedPathLockServer) testEmbeddedByValue()                  {}
@@ -1035,6 +1089,60 @@ func _PathLock_ListNamespacePolicies_Handler(srv interface{}, ctx context.Contex
 	return interceptor(ctx, in, info, handler)
 }
 
+func _PathLock_ListChildren_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListChildrenRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PathLockServer).ListChildren(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PathLock_ListChildren_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PathLockServer).ListChildren(ctx, req.(*ListChildrenRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PathLock_ListWaits_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListWaitsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PathLockServer).ListWaits(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PathLock_ListWaits_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PathLockServer).ListWaits(ctx, req.(*ListWaitsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _PathLock_History_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(HistoryRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(PathLockServer).History(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: PathLock_History_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(PathLockServer).History(ctx, req.(*HistoryRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // PathLock_ServiceDesc is the grpc.ServiceDesc for PathLock service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -1133,6 +1241,18 @@ var PathLock_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListNamespacePolicies",
 			Handler:    _PathLock_ListNamespacePolicies_Handler,
+		},
+		{
+			MethodName: "ListChildren",
+			Handler:    _PathLock_ListChildren_Handler,
+		},
+		{
+			MethodName: "ListWaits",
+			Handler:    _PathLock_ListWaits_Handler,
+		},
+		{
+			MethodName: "History",
+			Handler:    _PathLock_History_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

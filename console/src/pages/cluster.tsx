@@ -72,7 +72,9 @@ export function Cluster() {
                 <th class="right">Replicas</th>
                 <th>Release</th>
                 <th>Address</th>
-                <th />
+                <th>
+                    <span class="sr">Actions</span>
+                  </th>
               </tr>
             </thead>
             <tbody>
@@ -93,7 +95,7 @@ export function Cluster() {
                       <Pill tone="warn">no report</Pill>
                     )}
                   </td>
-                  <td class="right number">{duration(node.forMs)}</td>
+                  <td class="right number">{node.forMs ? duration(node.forMs) : "–"}</td>
                   <td class="right number">{node.leads}</td>
                   <td class="right number">{node.replicas}</td>
                   <td>{node.release || "–"}</td>

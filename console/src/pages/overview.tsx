@@ -38,9 +38,10 @@ function sample(text: string): Sample {
     if (OWN.test(line)) continue;
     const value = Number(line.slice(line.lastIndexOf(" ") + 1));
     if (line.startsWith("tenure_grpc_server_requests_total")) calls += value;
-    const le = /duration_milliseconds_bucket\{.*le="([^"]+)"/.exec(line)?.[1];
+    const le = /duration_seconds_bucket\{.*le="([^"]+)"/.exec(line)?.[1];
     if (le) {
-      const edge = le === "+Inf" ? Infinity : Number(le);
+      // In milliseconds.
+      const edge = le === "+Inf" ? Infinity : Number(le) * 1000;
       buckets.set(edge, (buckets.get(edge) ?? 0) + value);
     }
   }

@@ -34,7 +34,8 @@ export function Owners() {
   const waiting = new Map<string, number>();
   for (const wait of waits.data?.waits ?? []) waiting.set(wait.owner, (waiting.get(wait.owner) ?? 0) + 1);
   const names = new Set([...(list.data?.found.keys() ?? []), ...waiting.keys()]);
-  const rows = [...names]
+  // Without the holds the list would say that an owner has none.
+  const rows = [...(list.data ? names : [])]
     .filter((name) => name.toLowerCase().includes(text.toLowerCase()))
     .map((name) => ({ name, holds: list.data?.found.get(name)?.holds ?? 0, waits: waiting.get(name) ?? 0 }))
     .sort((a, b) => b.holds - a.holds || b.waits - a.waits || a.name.localeCompare(b.name));
@@ -59,7 +60,7 @@ export function Owners() {
       {list.data && !names.size ? (
         <FirstLock />
       ) : (
-        <Card wide title="Owners" note={list.data && !list.data.done ? "of the first holds: search to find another" : plural(rows.length, "owner")}>
+        <Card wide title="Owners" note={!list.data ? "loading…" : !list.data.done ? "of the first holds: search to find another" : plural(rows.length, "owner")}>
           <div class="scroll">
             <table>
               <thead>

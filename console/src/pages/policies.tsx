@@ -65,7 +65,9 @@ export function Policies() {
                   <th>Namespace</th>
                   <th>Algorithm</th>
                   <th>Meaning</th>
-                  <th />
+                  <th>
+                    <span class="sr">Actions</span>
+                  </th>
                 </tr>
               </thead>
               <tbody>

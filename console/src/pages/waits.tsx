@@ -69,7 +69,14 @@ function graph(waits: Wait[]): Graph {
   const owners = [...all.filter((owner) => inCycle.has(owner)), ...all.filter((owner) => !inCycle.has(owner))].slice(0, DRAWN);
   const kept = new Set(owners);
   const edges: [string, string][] = [];
-  for (const owner of owners) for (const to of next.get(owner) ?? []) if (kept.has(to)) edges.push([owner, to]);
+  for (const owner of owners) {
+    const direct = next.get(owner) ?? [];
+    for (const to of direct) {
+      // In a line each waits for all ahead of it: the nearest one is enough to see it.
+      const through = direct.some((one) => one !== to && !inCycle.has(one) && (next.get(one) ?? []).includes(to));
+      if (kept.has(to) && (!through || (inCycle.has(owner) && inCycle.has(to)))) edges.push([owner, to]);
+    }
+  }
   // Layers: a holder that waits for nothing is at the right, its waiters left of it. Components come
   // in an order in which what an owner waits for comes first.
   const layer = new Map<string, number>();
@@ -179,10 +186,10 @@ function Drawing({ graph }: { graph: Graph }) {
   graph.cycles.forEach((cycle, i) => cycle.forEach((owner) => bad.set(owner, i)));
   return (
     <div class="scroll drawing" tabIndex={0} role="group" aria-label="Wait-for graph">
-      <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="img" aria-label="The table below has the same edges">
+      <svg width={width} height={height} viewBox={`0 0 ${width} ${height}`} role="group" aria-label="The table below has the same edges">
         <defs>
           {["edge", "edge bad"].map((kind) => (
-            <marker key={kind} id={kind.replace(" ", "-")} viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="8" markerHeight="8" orient="auto-start-reverse">
+            <marker key={kind} id={kind.replace(" ", "-")} viewBox="0 0 8 8" refX="7.5" refY="4" markerWidth="9" markerHeight="9" markerUnits="userSpaceOnUse" orient="auto-start-reverse">
               <path class={`tip ${kind}`} d="M0 0 8 4 0 8z" />
             </marker>
           ))}

@@ -36,6 +36,7 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 ///   upload:DIR/ID                         one resumable upload
 ///   repo:/dir, s3://…, gs://…, az://…     a repository of lock objects
 ///   tenant:/acme/42, tenure://host/…      a path of the daemon (TENURE_URL)
+///   postgres://host/db/tenant:/acme/42    the same path in a PostgreSQL database
 /// Any other text is the name of a file, but text like tenant:acme is refused as a mistyped address.
 /// A leading ./ always means a file.
 ///

@@ -1,4 +1,4 @@
-//! Runs the commands of the guides in order, and checks that the reference names every option.
+//! Runs the commands of the README in order, and checks that the reference names every option.
 
 #![allow(
     clippy::unwrap_used,
@@ -24,60 +24,6 @@ fn scripts(page: &str) -> Vec<String> {
     blocks
         .map(|block| block.split("\n```").next().unwrap().to_owned())
         .collect()
-}
-
-/// Runs the blocks of a page in one shell, in a directory of their own.
-fn paste(page: &str, url: &str) {
-    let dir = tempfile::tempdir().unwrap();
-    let scripts = scripts(page);
-    assert!(scripts.len() > 2, "{page} has no commands");
-    run(page, &scripts, dir.path(), url);
-}
-
-fn run(page: &str, scripts: &[String], dir: &Path, url: &str) {
-    let binary = Path::new(env!("CARGO_BIN_EXE_tenure"));
-    let path = format!(
-        "{}:{}",
-        binary.parent().unwrap().display(),
-        std::env::var("PATH").unwrap()
-    );
-    // `set -e`: the first command that fails ends the page.
-    let script = format!("set -e\n{}", scripts.join("\n"));
-    let output = Command::new("sh")
-        .args(["-c", &script])
-        .current_dir(dir)
-        .env("PATH", path)
-        .env("TENURE_URL", url)
-        .stdin(Stdio::null())
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{page}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-}
-
-#[test]
-fn the_first_lock() {
-    paste("guides/first-lock.md", "");
-}
-
-#[test]
-fn the_cron_singleton() {
-    paste("guides/cron-singleton.md", "");
-}
-
-#[test]
-fn the_deploy_lock() {
-    let data = tempfile::tempdir().unwrap();
-    let daemon = Daemon::start(data.path());
-    paste(
-        "guides/deploy-lock.md",
-        &format!("tenure://{}", daemon.grpc),
-    );
 }
 
 /// Runs the commands of the README in order, as pasted, in an empty directory, with nothing but the

@@ -477,6 +477,11 @@ fn bad_configurations_do_not_start() {
     ]);
     assert_eq!(code, Some(125), "{text}");
     assert!(text.contains("created with 4"), "{text}");
+    for variable in ["TENURE_CONFIG", "PATHLOCKD_CONFIG"] {
+        let (code, text) = run(&[(variable, "/nonexistent")]);
+        assert_eq!(code, Some(125), "{variable}: {text}");
+        assert!(text.contains("/nonexistent"), "{variable}: {text}");
+    }
     let (code, text) = run(&[("TENURE_LISTEN", "0.0.0.0:0"), ("TENURE_EVENT_BUFFER", "x")]);
     assert_eq!(code, Some(125), "{text}");
     assert!(

@@ -1,8 +1,8 @@
-//! Access control table: API keys, groups of principals, and grants.
+//! Access control table: API keys, groups of principals, grants, and limits.
 //!
 //! The table is part of the system machine, so it is replicated, and every change gets a version.
-//! It only allows: a principal may do what one row says, and nothing else. There is no deny, no
-//! pattern and no precedence.
+//! Grants only allow: a principal may do what one row says, and nothing else. There is no deny and
+//! no precedence.
 //!
 //! The table holds the SHA-256 of each key, never the key. Expiry is a wall-clock time, which the
 //! node that authenticates a client compares with its own clock; no lock decision depends on it.
@@ -13,9 +13,10 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::limits::{LimitKind, LimitRow, LimitSubject, LimitValues, Quota, QuotaValues};
 use crate::path::{Namespace, Path};
 
-/// Maximum number of keys, of grants, and of members of all groups together.
+/// Maximum number of keys, of grants, of rows of limits, and of members of all groups together.
 const MAX_ROWS: usize = 4096;
 /// Maximum number of keys of one name: the present one, and the next one during a rotation.
 const MAX_KEYS_OF_NAME: usize = 2;
@@ -194,20 +195,7 @@ impl Principal {
 
     /// Validates a name.
     pub fn parse(text: &str) -> Result<Principal, InvalidAuth> {
-        // `@` separates an owner id from its principal.
-        let is_odd = |letter: char| letter.is_control() || letter == '@';
-        let fits = text.len() <= Self::MAX_BYTES && !text.chars().any(is_odd);
-        let is_known = match text.split_once(':') {
-            None => text == "anonymous",
-            Some(("key" | "group", name)) => is_name(name),
-            Some(("unix", uid)) => uid.parse::<u32>().is_ok_and(|number| {
-                // One name per user: no leading zeros or signs.
-                alloc::format!("{number}") == uid
-            }),
-            Some(("cert" | "jwt", name)) => !name.is_empty(),
-            Some(_) => false,
-        };
-        if fits && is_known {
+        if is_principal(text) {
             Ok(Principal(text.into()))
         } else {
             Err(InvalidAuth::Principal)
@@ -241,6 +229,79 @@ impl fmt::Display for Principal {
     }
 }
 
+fn is_principal(text: &str) -> bool {
+    // `@` separates an owner id from its principal.
+    let is_odd = |letter: char| letter.is_control() || letter == '@';
+    let fits = text.len() <= Principal::MAX_BYTES && !text.chars().any(is_odd);
+    let is_known = match text.split_once(':') {
+        None => text == "anonymous",
+        Some(("key" | "group", name)) => is_name(name),
+        // One name per user: no leading zeros or signs.
+        Some(("unix", uid)) => {
+            let is_short = uid == "0" || !uid.starts_with(['0', '+', '-']);
+            is_short && uid.parse::<u32>().is_ok()
+        }
+        Some(("cert" | "jwt", name)) => !name.is_empty(),
+        Some(_) => false,
+    };
+    fits && is_known
+}
+
+/// Returns the name of the principal that an owner id names: the text after its last `@`, if that
+/// is a principal that can have owners of its own.
+pub fn scope_of(owner: &str) -> Option<&str> {
+    let (_, scope) = owner.rsplit_once('@')?;
+    let has_owners = scope != "anonymous" && !scope.starts_with("group:");
+    (has_owners && is_principal(scope)).then_some(scope)
+}
+
+/// Patterns of owner ids: an id, or the beginning of ids followed by `*`. An empty list stands for
+/// every id.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerPatterns(BTreeSet<String>);
+
+impl OwnerPatterns {
+    /// Maximum number of patterns of one grant.
+    pub const MAX: usize = 16;
+    /// Maximum length of a pattern, in bytes.
+    pub const MAX_BYTES: usize = 256;
+
+    /// Validates patterns.
+    pub fn new(patterns: impl IntoIterator<Item = String>) -> Result<OwnerPatterns, InvalidAuth> {
+        let patterns: BTreeSet<String> = patterns.into_iter().collect();
+        let is_valid = |pattern: &String| {
+            let literal = pattern.strip_suffix('*').unwrap_or(pattern);
+            (1..=Self::MAX_BYTES).contains(&pattern.len())
+                && !literal.contains('*')
+                && !literal.chars().any(char::is_control)
+        };
+        if patterns.len() <= Self::MAX && patterns.iter().all(is_valid) {
+            Ok(OwnerPatterns(patterns))
+        } else {
+            Err(InvalidAuth::Owners)
+        }
+    }
+
+    /// Returns whether an owner id fits one of the patterns.
+    pub fn match_id(&self, id: &str) -> bool {
+        let fits = |pattern: &String| match pattern.strip_suffix('*') {
+            Some(start) => id.starts_with(start),
+            None => id == pattern,
+        };
+        self.0.is_empty() || self.0.iter().any(fits)
+    }
+
+    /// Returns whether every id fits.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the patterns, sorted.
+    pub fn iter(&self) -> impl Iterator<Item = &str> {
+        self.0.iter().map(String::as_str)
+    }
+}
+
 /// Returns whether this is a valid name of a key or a group: 1 to 64 letters, digits, `.`, `-`, `_`.
 pub fn is_name(name: &str) -> bool {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
@@ -256,6 +317,10 @@ pub enum InvalidAuth {
     Key,
     /// A grant without verbs, or of a verb for a part of the paths that has no place.
     Grant,
+    /// A pattern of owner ids that is not one.
+    Owners,
+    /// Limits that have no meaning for their subject or place.
+    Limit,
 }
 
 impl fmt::Display for InvalidAuth {
@@ -268,7 +333,13 @@ impl fmt::Display for InvalidAuth {
                 "invalid key: its id and name have 1 to 64 letters, digits, `.`, `-` or `_`"
             }
             InvalidAuth::Grant => {
-                "invalid grant: it needs a verb, and impersonate, metrics, status, operate, backup and auth are granted at `*` only"
+                "invalid grant: it needs a verb, and impersonate, metrics, status, operate, backup and auth are granted at `*` and for all owners only"
+            }
+            InvalidAuth::Owners => {
+                "invalid owners: use at most 16 owner ids or beginnings of owner ids followed by `*`, such as ci-*"
+            }
+            InvalidAuth::Limit => {
+                "invalid limit: a row needs a value; paths, waiting and owners have any place; requests and burst have a place for `total` only; connections, streams, watches and subscriptions have no place and are not for `total`; only paths, waiting and owners may be 0"
             }
         })
     }
@@ -300,11 +371,13 @@ pub struct Grant {
     pub verbs: VerbSet,
     /// The namespace or path at and below which the grant holds; `None` for everything.
     pub at: Option<Namespace>,
+    /// The owner ids that the principal may use under this grant.
+    pub owners: OwnerPatterns,
 }
 
 impl Grant {
     fn check(&self) -> Result<(), InvalidAuth> {
-        let is_partial = self.at.is_some();
+        let is_partial = self.at.is_some() || !self.owners.is_empty();
         let is_senseless =
             self.verbs.is_empty() || (is_partial && self.verbs.iter().any(Verb::is_for_everything));
         match is_senseless {
@@ -355,6 +428,17 @@ pub enum AuthChange {
         /// All its members.
         members: Vec<Principal>,
     },
+    /// Sets limits of a subject at a place; its other limits there stay.
+    SetLimits(LimitRow),
+    /// Removes limits of a subject at a place.
+    ClearLimits {
+        /// Whom they limit.
+        of: LimitSubject,
+        /// Where.
+        at: Option<Namespace>,
+        /// Which.
+        kinds: Vec<LimitKind>,
+    },
 }
 
 /// Changes that apply together or not at all.
@@ -393,6 +477,8 @@ pub enum AuthRefusal {
     NoSuchKey,
     /// No such grant.
     NoSuchGrant,
+    /// No such limit.
+    NoSuchLimit,
     /// The table is full.
     Full,
     /// No key with the verb `auth` would be left.
@@ -418,9 +504,12 @@ impl fmt::Display for AuthRefusal {
             AuthRefusal::NoSuchGrant => {
                 f.write_str("there is no such grant: tenure auth ls lists all")
             }
+            AuthRefusal::NoSuchLimit => {
+                f.write_str("there is no such limit: tenure auth ls lists all")
+            }
             AuthRefusal::Full => write!(
                 f,
-                "the access control table is full: at most {MAX_ROWS} keys, grants and members"
+                "the access control table is full: at most {MAX_ROWS} keys, grants, limits and members"
             ),
             AuthRefusal::LastAdministrator => f.write_str(
                 "this would leave no key that may change permissions: grant `auth` to another key first",
@@ -436,7 +525,8 @@ pub struct AuthTable {
     version: u64,
     keys: BTreeMap<String, AuthKey>,
     groups: BTreeMap<Principal, BTreeSet<Principal>>,
-    grants: BTreeMap<(Principal, Option<Namespace>), VerbSet>,
+    grants: BTreeMap<(Principal, Option<Namespace>, OwnerPatterns), VerbSet>,
+    limits: BTreeMap<(LimitSubject, Option<Namespace>), LimitValues>,
 }
 
 impl AuthTable {
@@ -462,11 +552,87 @@ impl AuthTable {
 
     /// Returns all grants, by principal and place.
     pub fn grants(&self) -> impl Iterator<Item = Grant> {
-        self.grants.iter().map(|((to, at), verbs)| Grant {
+        self.grants.iter().map(|((to, at, owners), verbs)| Grant {
             to: to.clone(),
             verbs: *verbs,
             at: at.clone(),
+            owners: owners.clone(),
         })
+    }
+
+    /// Returns all limits, by subject and place.
+    pub fn limits(&self) -> impl Iterator<Item = LimitRow> {
+        self.limits.iter().map(|((of, at), values)| LimitRow {
+            of: of.clone(),
+            at: at.clone(),
+            values: values.clone(),
+        })
+    }
+
+    /// Returns a limit of a principal: that of its own rows, or else the highest of its groups, or
+    /// else that of everyone. Of several rows that cover the namespace the one with the longest
+    /// place counts; without a namespace only rows without a place do.
+    pub fn limit(
+        &self,
+        principal: &Principal,
+        kind: LimitKind,
+        namespace: Option<&Namespace>,
+    ) -> Option<u64> {
+        let own = || self.limit_of(&LimitSubject::Of(principal.clone()), kind, namespace);
+        let of_groups = || {
+            let groups = self.groups.iter();
+            let groups = groups.filter(|(_, members)| members.contains(principal));
+            let values = groups.filter_map(|(group, _)| {
+                self.limit_of(&LimitSubject::Of(group.clone()), kind, namespace)
+            });
+            values.max()
+        };
+        let default = || self.limit_of(&LimitSubject::Everyone, kind, namespace);
+        if self.limits.is_empty() {
+            return None;
+        }
+        own().or_else(of_groups).or_else(default)
+    }
+
+    /// Returns a limit of one subject; see [`AuthTable::limit`].
+    pub fn limit_of(
+        &self,
+        of: &LimitSubject,
+        kind: LimitKind,
+        namespace: Option<&Namespace>,
+    ) -> Option<u64> {
+        let target = namespace.map_or(Target::Everything, Target::Below);
+        let rows = self.limits.range((of.clone(), None)..);
+        let rows = rows.take_while(|((subject, _), _)| subject == of);
+        let rows = rows.filter(|((_, at), _)| covers(at.as_ref(), target));
+        let values = rows.filter_map(|((_, at), values)| {
+            let place = at.as_ref().map_or(0, |at| at.as_str().len());
+            Some((place, *values.get(&kind)?))
+        });
+        values
+            .max_by_key(|(place, _)| *place)
+            .map(|(_, value)| value)
+    }
+
+    /// Returns the quotas that apply to an owner's acquire in a namespace; `None` without any.
+    pub fn quota(&self, owner: &str, namespace: &Namespace) -> Option<Quota> {
+        if self.limits.is_empty() {
+            return None;
+        }
+        let principal = match scope_of(owner) {
+            Some(scope) => Principal(scope.into()),
+            None => Principal::anonymous(),
+        };
+        let values = |limit: &dyn Fn(LimitKind) -> Option<u64>| QuotaValues {
+            paths: limit(LimitKind::Paths),
+            waiting: limit(LimitKind::Waiting),
+            owners: limit(LimitKind::Owners),
+        };
+        let quota = Quota {
+            own: values(&|kind| self.limit(&principal, kind, Some(namespace))),
+            total: values(&|kind| self.limit_of(&LimitSubject::Total, kind, Some(namespace))),
+        };
+        (quota != Quota::default()).then_some(quota)
     }
 
     /// Returns the grants that apply to a principal: its own and those of its groups.
@@ -496,6 +662,7 @@ impl AuthTable {
         let rows = [
             next.keys.len(),
             next.grants.len(),
+            next.limits.len(),
             next.groups.values().map(BTreeSet::len).sum(),
         ];
         if rows.into_iter().any(|rows| rows > MAX_ROWS) {
@@ -530,11 +697,12 @@ impl AuthTable {
             }
             AuthChange::Grant(grant) => {
                 grant.check().map_err(|_| AuthRefusal::Invalid)?;
-                let row = self.grants.entry((grant.to, grant.at)).or_default();
+                let row = (grant.to, grant.at, grant.owners);
+                let row = self.grants.entry(row).or_default();
                 *row = row.with(grant.verbs);
             }
             AuthChange::Revoke(grant) => {
-                let row = (grant.to, grant.at);
+                let row = (grant.to, grant.at, grant.owners);
                 let verbs = self.grants.get_mut(&row);
                 let verbs = verbs.ok_or(AuthRefusal::NoSuchGrant)?;
                 *verbs = verbs.without(grant.verbs);
@@ -551,6 +719,22 @@ impl AuthTable {
                     self.groups.remove(&group);
                 } else {
                     self.groups.insert(group, members.into_iter().collect());
+                }
+            }
+            AuthChange::SetLimits(row) => {
+                row.check().map_err(|_| AuthRefusal::Invalid)?;
+                let limits = self.limits.entry((row.of, row.at)).or_default();
+                limits.extend(row.values);
+            }
+            AuthChange::ClearLimits { of, at, kinds } => {
+                let row = (of, at);
+                let limits = self.limits.get_mut(&row);
+                let limits = limits.ok_or(AuthRefusal::NoSuchLimit)?;
+                for kind in kinds {
+                    limits.remove(&kind).ok_or(AuthRefusal::NoSuchLimit)?;
+                }
+                if limits.is_empty() {
+                    self.limits.remove(&row);
                 }
             }
         }
@@ -587,6 +771,7 @@ impl AuthTable {
         keys: Vec<AuthKey>,
         groups: Vec<(Principal, Vec<Principal>)>,
         grants: Vec<Grant>,
+        limits: Vec<LimitRow>,
     ) -> AuthTable {
         let of_group = |(group, members): (Principal, Vec<Principal>)| {
             (group, members.into_iter().collect::<BTreeSet<_>>())
@@ -597,7 +782,11 @@ impl AuthTable {
             groups: groups.into_iter().map(of_group).collect(),
             grants: grants
                 .into_iter()
-                .map(|grant| ((grant.to, grant.at), grant.verbs))
+                .map(|grant| ((grant.to, grant.at, grant.owners), grant.verbs))
+                .collect(),
+            limits: limits
+                .into_iter()
+                .map(|row| ((row.of, row.at), row.values))
                 .collect(),
         }
     }
@@ -628,6 +817,7 @@ mod tests {
             to: principal(to),
             verbs: VerbSet::of(verbs.iter().copied()),
             at: at.map(|at| Namespace::parse(at).unwrap()),
+            owners: OwnerPatterns::default(),
         }
     }
 
@@ -779,9 +969,31 @@ mod tests {
             grant("group:ops", &[Verb::Auth, Verb::Lock], None),
             grant("key:ci", &[Verb::Share], Some("vol:/a")),
         ];
+        let limits = || {
+            let row = |of: &str, values: &[(LimitKind, u64)]| {
+                AuthChange::SetLimits(LimitRow {
+                    of: LimitSubject::parse(of).unwrap(),
+                    at: None,
+                    values: values.iter().copied().collect(),
+                })
+            };
+            [
+                row(
+                    "everyone",
+                    &[(LimitKind::Paths, 7), (LimitKind::Requests, 9)],
+                ),
+                row("total", &[(LimitKind::Owners, 3)]),
+                AuthChange::ClearLimits {
+                    of: LimitSubject::Everyone,
+                    at: None,
+                    kinds: vec![LimitKind::Requests],
+                },
+            ]
+        };
         let revoke = AuthChange::Revoke(grant("group:ops", &[Verb::Lock], None));
         let mut changes = vec![key("1", "ci"), set];
         changes.extend(rows.map(AuthChange::Grant));
+        changes.extend(limits());
         changes.extend([
             revoke,
             key("2", "dev"),
@@ -806,6 +1018,81 @@ mod tests {
         let restored = System::decode_snapshot(&bytes).unwrap();
         assert_eq!(restored.auth(), system.auth());
         assert_eq!(restored.encode_snapshot(Vec::new()), bytes);
+    }
+
+    /// The row of the principal counts, or else the highest of its groups, or else that of everyone;
+    /// of its places the longest.
+    #[test]
+    fn the_most_particular_limit_counts() {
+        let mut table = AuthTable::default();
+        let set = |of: &str, at: Option<&str>, kind, value| {
+            AuthChange::SetLimits(LimitRow {
+                of: LimitSubject::parse(of).unwrap(),
+                at: at.map(|at| Namespace::parse(at).unwrap()),
+                values: [(kind, value)].into_iter().collect(),
+            })
+        };
+        let group = |name: &str| AuthChange::SetGroup {
+            group: principal(name),
+            members: vec![principal("key:ci"), principal("key:dev")],
+        };
+        let changes = vec![
+            group("group:a"),
+            group("group:b"),
+            set("everyone", None, LimitKind::Paths, 1),
+            set("group:a", None, LimitKind::Paths, 2),
+            set("group:b", None, LimitKind::Paths, 3),
+            set("key:ci", None, LimitKind::Paths, 4),
+            set("key:ci", Some("vol:/a"), LimitKind::Paths, 5),
+            set("total", Some("vol"), LimitKind::Waiting, 6),
+        ];
+        apply(&mut table, changes).unwrap();
+        let namespace = |text: &str| Namespace::parse(text).unwrap();
+        let paths = |owner: &str, at: &str| {
+            let quota = table.quota(owner, &namespace(at));
+            quota.and_then(|quota| quota.own.paths)
+        };
+        assert_eq!(paths("x", "vol:/a"), Some(1));
+        assert_eq!(paths("x@key:dev", "vol:/a"), Some(3));
+        assert_eq!(paths("x@key:ci", "vol:/b"), Some(4));
+        assert_eq!(paths("x@key:ci", "vol:/a"), Some(5));
+        let total = |at: &str| table.quota("x", &namespace(at)).unwrap().total.waiting;
+        assert_eq!((total("vol:/a"), total("other:/a")), (Some(6), None));
+        let clear = AuthChange::ClearLimits {
+            of: LimitSubject::Everyone,
+            at: None,
+            kinds: vec![LimitKind::Waiting],
+        };
+        let refused = apply(&mut table, vec![clear]);
+        assert_eq!(refused, Err(AuthRefusal::NoSuchLimit));
+    }
+
+    #[test]
+    fn an_owner_id_names_its_principal() {
+        for (owner, scope) in [
+            ("job@key:ci", Some("key:ci")),
+            ("a@b@unix:7", Some("unix:7")),
+            ("job@jwt:i/s", Some("jwt:i/s")),
+            ("job", None),
+            ("job@anonymous", None),
+            ("job@group:ops", None),
+            ("job@key:", None),
+            ("job@unix:07", None),
+        ] {
+            assert_eq!(scope_of(owner), scope, "{owner}");
+        }
+    }
+
+    #[test]
+    fn patterns_of_owners_are_ids_or_beginnings_of_ids() {
+        let patterns = |all: &[&str]| OwnerPatterns::new(all.iter().map(|one| (*one).to_owned()));
+        let ci = patterns(&["ci-*", "deploy"]).unwrap();
+        assert!(ci.match_id("ci-7") && ci.match_id("ci-") && ci.match_id("deploy"));
+        assert!(!ci.match_id("ci") && !ci.match_id("deploy-2") && !ci.match_id("x-ci-7"));
+        assert!(patterns(&[]).unwrap().match_id("anything"));
+        for bad in [&["a*b"][..], &[""], &["a\n"]] {
+            assert_eq!(patterns(bad), Err(InvalidAuth::Owners), "{bad:?}");
+        }
     }
 
     #[test]

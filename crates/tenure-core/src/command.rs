@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::num::NonZeroU32;
 
+use crate::limits::Quota;
 use crate::path::{Namespace, Path};
 use crate::policy::{Algorithm, Mode};
 use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
@@ -16,6 +17,8 @@ use crate::value::{Fence, Holder, Key, OwnerId, QueueTtl, Ttl};
 pub enum Command {
     /// Acquires, re-validates and releases paths of one namespace, atomically (R40–R89).
     Acquire(Acquire),
+    /// Acquires within the quotas of the owner's principal and of the namespace. Since rules 2.
+    AcquireWithin(Box<AcquireWithin>),
     /// Releases paths of one namespace (R97 Release drops listed holds, R99 Release cancels a
     /// pending entry).
     Release(Release),
@@ -62,6 +65,9 @@ impl Command {
     pub fn for_rules(mut self, rules: u32) -> Command {
         if rules < 2 {
             match &mut self {
+                Command::AcquireWithin(within) => {
+                    return Command::Acquire(within.acquire.clone());
+                }
                 Command::Release(release) => release.whole = None,
                 Command::ReleaseAll(release) => release.until = None,
                 _ => {}
@@ -106,6 +112,15 @@ pub struct Acquire {
     pub wait: WaitMode,
     /// The description of the owner for people (E3: holder description).
     pub holder: Option<Box<Holder>>,
+}
+
+/// Arguments of [`Command::AcquireWithin`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AcquireWithin {
+    /// The acquire.
+    pub acquire: Acquire,
+    /// The quotas that apply to it.
+    pub quota: Quota,
 }
 
 /// One requested path.

@@ -17,6 +17,7 @@
 //! | lease arithmetic of the leader | [`lease`] |
 //! | deadlock detection | [`deadlock`] |
 //! | keys, groups and grants | [`auth`] |
+//! | quotas and activity limits of principals | [`limits`] |
 //! | binary encoding | [`codec`] |
 //! | text of others in text for people | [`text`] |
 
@@ -38,6 +39,7 @@ mod history;
 mod idempotency;
 mod idle_table;
 pub mod lease;
+pub mod limits;
 pub mod namespace_table;
 pub mod outcome;
 pub mod path;

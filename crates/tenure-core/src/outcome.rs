@@ -7,6 +7,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::event::{Event, LockChange};
+use crate::limits::{LimitKind, QuotaScope};
 use crate::path::Path;
 use crate::policy::{Missing, Mode, Reason};
 use crate::value::{Fence, Holder, OwnerId, Ttl};
@@ -141,6 +142,15 @@ pub enum Refusal {
     AnswersFull,
     /// No room in the queue (R85: queue size limit).
     QueueFull,
+    /// The acquire would exceed a quota.
+    Quota {
+        /// Whose.
+        scope: QuotaScope,
+        /// Which.
+        limit: LimitKind,
+        /// Its value.
+        value: u64,
+    },
     /// No fence is left below the limit in this namespace (R15 limit for supplied tokens, R71
     /// tokens never go back).
     FencesUsedUp,

@@ -30,13 +30,14 @@ mod restore;
 mod retained;
 mod sessions;
 mod snapshot;
+mod usage;
 mod wake;
 
 use alloc::boxed::Box;
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
 
-use crate::command::Command;
+use crate::command::{AcquireWithin, Command};
 use crate::event::{ChangeKind, Event, EventIdStride, LockChange};
 use crate::event_log::EventLog;
 use crate::hash::Hasher;
@@ -54,6 +55,7 @@ use self::namespaces::Namespaces;
 use self::policy_change::{RegionFloor, Routes};
 use self::retained::Capacity;
 use self::sessions::Sessions;
+use self::usage::Usage;
 
 pub(crate) use self::claims::Claim;
 pub(crate) use self::namespaces::NamespaceState;
@@ -150,6 +152,8 @@ pub struct Space {
     long_leases: u32,
     // The number of all leases.
     leases: u32,
+    // What each principal has in each namespace.
+    usage: Usage,
     watching: bool,
     // Not part of the replicated state.
     history: History,
@@ -243,6 +247,7 @@ impl Space {
             minted: 0,
             long_leases: 0,
             leases: 0,
+            usage: Usage::new(hasher),
             watching: false,
             history: History::default(),
             pending: BTreeSet::new(),
@@ -289,7 +294,11 @@ impl Space {
         self.woken = 0;
         self.pass_time(stamp);
         let outcome = match command {
-            Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
+            Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire, None)),
+            Command::AcquireWithin(within) => {
+                let AcquireWithin { acquire, quota } = *within;
+                Outcome::Acquire(self.acquire(acquire, Some(&quota)))
+            }
             Command::Release(release) => Outcome::Release(self.release(release)),
             Command::ReleaseAll(release) => Outcome::Touched(self.release_all(release)),
             Command::Renew(renew) => Outcome::Renew(self.renew(&renew)),

@@ -250,7 +250,12 @@ impl System {
         {
             return SystemOutcome::Repeated(repeated);
         }
-        let begun = self.changes.begin(&mut self.table, namespace, to);
+        let most_rows = match self.rules {
+            ..2 => usize::MAX,
+            _ => table_changes::MAX_POLICIES,
+        };
+        let table = &mut self.table;
+        let begun = self.changes.begin(table, namespace, to, most_rows);
         if let Some(claim) = claim {
             match begun {
                 ChangeBegun::Unchanged | ChangeBegun::Committed { .. } => {
@@ -268,7 +273,7 @@ impl System {
                     // Cannot fail: the lookup above found room and no other use of the key.
                     let _ = self.answers.reserve(claim, self.time);
                 }
-                ChangeBegun::Busy { .. } => {}
+                ChangeBegun::Busy { .. } | ChangeBegun::Full => {}
             }
         }
         SystemOutcome::Begun(begun)

@@ -297,6 +297,10 @@ pub(crate) struct Tree {
 }
 
 impl Tree {
+    pub(crate) fn hasher(&self) -> Hasher {
+        self.hasher
+    }
+
     pub(crate) fn new(hasher: Hasher) -> Tree {
         Tree {
             nodes: Slab::new(),

@@ -69,6 +69,13 @@ pub async fn connect<D: Driver>(engine: Engine<D>) -> Result<Channel, Status> {
     opened.map_err(|error| Status::unavailable(error.to_string()))
 }
 
+/// A call of the console, which a daemon serves.
+fn only_daemon(call: &str) -> Status {
+    Status::unimplemented(format!(
+        "{call} needs a daemon: an engine does not answer it"
+    ))
+}
+
 type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 type Answered<T> = Result<Response<T>, Status>;
 
@@ -129,22 +136,18 @@ impl<D: Driver> PathLock for Service<D> {
         &self,
         _: Request<v1::ListChildrenRequest>,
     ) -> Answered<v1::ListChildrenResponse> {
-        Err(Status::unimplemented(
-            "an engine does not list a tree level by level: use DumpLocks",
-        ))
+        Err(only_daemon("ListChildren"))
     }
 
     async fn list_waits(
         &self,
         _: Request<v1::ListWaitsRequest>,
     ) -> Answered<v1::ListWaitsResponse> {
-        Err(Status::unimplemented(
-            "an engine does not list all waits: use Explain for a path",
-        ))
+        Err(only_daemon("ListWaits"))
     }
 
     async fn history(&self, _: Request<v1::HistoryRequest>) -> Answered<v1::HistoryResponse> {
-        Err(Status::unimplemented("an engine keeps no history of locks"))
+        Err(only_daemon("History"))
     }
 
     async fn acquire_stream(

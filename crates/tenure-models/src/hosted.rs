@@ -55,8 +55,6 @@ pub enum Mistake {
     WritesAgainAfterTrim,
     /// Entries go before the snapshot is there.
     TrimsBeforeSnapshot,
-    /// A row that is created again starts with the version of the first one.
-    VersionsReturn,
 }
 
 /// How far the search goes.
@@ -72,8 +70,6 @@ pub struct Bounds {
     pub beats: u8,
     /// Trims, by any client at any moment.
     pub trims: u8,
-    /// Times that a client acquires again after its release was answered, under the same owner.
-    pub again: u8,
 }
 
 /// Model of the shared log.
@@ -109,7 +105,8 @@ enum Phase {
 enum Kind {
     Acquire,
     Release,
-    Expire(u8),
+    /// Of the lease of a client with this epoch.
+    Expire(u8, u64),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -138,8 +135,6 @@ enum Answer {
 struct Client {
     /// The number of its owner, which a crash raises.
     life: u8,
-    /// The number of its acquire under this owner.
-    round: u8,
     replica: u32,
     phase: Phase,
     activity: Activity,
@@ -166,13 +161,10 @@ pub struct State {
     calls: Vec<u64>,
     /// Entries up to this one are gone without a snapshot.
     dropped: u64,
-    /// For the mistake in which versions return: what to subtract from the version of a row.
-    shift: BTreeMap<LeaseKey, u64>,
     crashes: u8,
     losses: u8,
     beats: u8,
     trims: u8,
-    again: u8,
     fault: Option<&'static str>,
 }
 
@@ -379,10 +371,13 @@ impl SharedLog {
         let appended = attempt.append(&replica, NOW, |replica| match kind {
             Kind::Acquire => Ok(self.acquire(replica, owner)),
             Kind::Release => Ok(self.release(replica, owner)),
-            Kind::Expire(other) => {
+            Kind::Expire(other, epoch) => {
                 let mut ended = observer.ended(replica, BASE).into_iter();
                 let number = format!("{other}.");
-                let ended = ended.find(|ended| ended.key.owner.as_str().starts_with(&number));
+                let ended = ended.find(|ended| {
+                    let is_theirs = ended.key.owner.as_str().starts_with(&number);
+                    is_theirs && ended.expire.epoch == epoch
+                });
                 let Some(ended) = ended else {
                     return Err(());
                 };
@@ -407,9 +402,9 @@ impl SharedLog {
     fn begin(&self, state: &mut State, at: usize, kind: Kind) {
         let client = &mut state.clients[at];
         let number = match kind {
-            Kind::Acquire => u64::from(client.round) * 2,
-            Kind::Release => u64::from(client.round) * 2 + 1,
-            Kind::Expire(other) => 100 + u64::from(other),
+            Kind::Acquire => 0,
+            Kind::Release => 1,
+            Kind::Expire(_, epoch) => 2 + epoch,
         };
         let call = (at as u64) * 10_000 + u64::from(client.life) * 1000 + number;
         client.activity = Activity::Call(kind, Attempt::new(u128::from(call) * 2 + 2));
@@ -421,13 +416,7 @@ impl SharedLog {
     fn handle(&self, state: &mut State, request: &Request) -> Answer {
         match request {
             Request::Append(append) => {
-                let mut shifted = append.clone();
-                for (key, version) in &mut shifted.unchanged {
-                    let shift = state.shift.get(key).copied().unwrap_or(0);
-                    *version = version.map(|version| version + shift);
-                }
-                let there: Vec<Version> = state.log.read(u64::MAX, &append.raise).versions;
-                let appended = state.log.append(&shifted);
+                let appended = state.log.append(append);
                 if appended == Appended::Done {
                     let call = (append.id as u64 - 2) / 2;
                     if state.calls.contains(&call) {
@@ -443,25 +432,12 @@ impl SharedLog {
                     if fate.is_none() {
                         state.fault = Some("the log cannot be applied");
                     }
-                    if self.has(Mistake::VersionsReturn) {
-                        let now = state.log.read(u64::MAX, &append.raise).versions;
-                        for ((key, before), now) in append.raise.iter().zip(there).zip(now) {
-                            if before.is_none() {
-                                let shift = now.map_or(0, |version| version - 1);
-                                state.shift.insert(key.clone(), shift);
-                            }
-                        }
-                    }
                 }
                 Answer::Appended(appended)
             }
             Request::Read { from, rows } => {
                 let mut tail = state.log.read(*from, rows);
                 tail.entries.retain(|(index, _)| *index > state.dropped);
-                for (key, version) in rows.iter().zip(&mut tail.versions) {
-                    let shift = state.shift.get(key).copied().unwrap_or(0);
-                    *version = version.map(|version| version - shift);
-                }
                 Answer::Tail(tail)
             }
             Request::Beat(rows) => {
@@ -594,7 +570,7 @@ impl SharedLog {
         };
         match (fate, kind) {
             (Fate::Open, _) => self.send(state, at),
-            (Fate::Unknown, Kind::Expire(_)) => client.activity = Activity::None,
+            (Fate::Unknown, Kind::Expire(..)) => client.activity = Activity::None,
             (Fate::Unknown, _) => {
                 client.activity = Activity::None;
                 client.phase = Phase::Over;
@@ -620,13 +596,8 @@ impl SharedLog {
             (Fate::Applied(_), Kind::Release) => {
                 client.activity = Activity::None;
                 client.phase = Phase::Over;
-                if state.again < self.bounds.again {
-                    state.again += 1;
-                    client.round += 1;
-                    client.phase = Phase::Idle;
-                }
             }
-            (Fate::Applied(_), Kind::Expire(_)) => client.activity = Activity::None,
+            (Fate::Applied(_), Kind::Expire(..)) => client.activity = Activity::None,
         }
         true
     }
@@ -681,7 +652,6 @@ impl SharedLog {
         let life = state.clients[at].life + 1;
         state.clients[at] = Client {
             life,
-            round: 0,
             replica: nothing,
             phase: Phase::Idle,
             activity: Activity::None,
@@ -716,7 +686,6 @@ impl Model for SharedLog {
         let truth = self.intern(replica);
         let client = Client {
             life: 0,
-            round: 0,
             replica: truth,
             phase: Phase::Idle,
             activity: Activity::None,
@@ -733,12 +702,10 @@ impl Model for SharedLog {
             late: Vec::new(),
             calls: Vec::new(),
             dropped: 0,
-            shift: BTreeMap::new(),
             crashes: 0,
             losses: 0,
             beats: 0,
             trims: 0,
-            again: 0,
             fault: None,
         }]
     }
@@ -823,7 +790,7 @@ impl Model for SharedLog {
                         continue;
                     };
                     add(Step::Expires(number, other), &|state| {
-                        self.begin(state, at, Kind::Expire(other));
+                        self.begin(state, at, Kind::Expire(other, ended.expire.epoch));
                     });
                 }
             }
@@ -919,7 +886,6 @@ mod tests {
         losses: 1,
         beats: 1,
         trims: 0,
-        again: 0,
     };
 
     fn holds(bounds: Bounds) {
@@ -1024,16 +990,5 @@ mod tests {
         };
         let why = "nothing that can happen";
         finds(bounds, Mistake::TrimsBeforeSnapshot, why);
-    }
-
-    #[test]
-    fn a_version_that_returns_ends_a_new_lease() {
-        let bounds = Bounds {
-            losses: 0,
-            beats: 0,
-            again: 1,
-            ..BOUNDS
-        };
-        finds(bounds, Mistake::VersionsReturn, "believes");
     }
 }

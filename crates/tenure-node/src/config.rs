@@ -43,6 +43,9 @@ pub struct Limits {
     pub group_inflight: usize,
     /// Maximum pending operations and calls on this node.
     pub node_inflight: usize,
+    /// Estimated bytes of lock state on this node above which acquires are refused; `None` for no
+    /// limit.
+    pub state_bytes: Option<u64>,
     /// A group's log is cut when it has this many entries.
     pub log_entries: usize,
     /// A group's log is also cut when it has this many bytes.
@@ -64,6 +67,7 @@ impl Default for Limits {
         Limits {
             group_inflight: 1024,
             node_inflight: 65_536,
+            state_bytes: None,
             log_entries: 10_000,
             log_bytes: 2 * 1024 * 1024,
             log_kept: 1_000,

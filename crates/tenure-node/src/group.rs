@@ -966,6 +966,7 @@ impl Group {
 fn decided_in(command: &Command) -> Option<Namespace> {
     match command {
         Command::Acquire(acquire) => Some(acquire.route.namespace.clone()),
+        Command::AcquireWithin(within) => Some(within.acquire.route.namespace.clone()),
         _ => None,
     }
 }

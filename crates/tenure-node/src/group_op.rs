@@ -58,7 +58,7 @@ impl GroupOp {
                     .is_some_and(|until| until != ReleaseAll::EVERYTHING),
                 // A second one would mint another fence, or release what was acquired in between. With a
                 // key it is the client that repeats, and only if it wants to.
-                Command::Acquire(_) | Command::Release(_) => false,
+                Command::Acquire(_) | Command::AcquireWithin(_) | Command::Release(_) => false,
                 // A second one would answer that the hold is not there, or break the next one.
                 Command::Break(_) => false,
                 // A second one would mark a lease that was born in between.
@@ -230,6 +230,8 @@ pub(crate) enum GroupOpResult {
     NotHere { leader: Option<ReplicaId> },
     /// It had no effect: too much work is pending (R151: backpressure per group).
     Busy,
+    /// It had no effect: this node has no room for more lock state.
+    StateFull,
     /// It may have taken effect, or may still do so.
     Unknown,
     /// It had no effect: it is longer than the maximum entry. Or it is a read on another node whose
@@ -291,4 +293,6 @@ record_enum! { GroupOpResult as "answer" {
     8 => Busy,
     9 => Unknown,
     10 => TooLong,
+    // Since rules 2.
+    11 => StateFull,
 } }

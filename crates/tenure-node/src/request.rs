@@ -7,6 +7,7 @@
 use tenure_core::auth::{AuthCommand, AuthTable};
 use tenure_core::command::{Hold, Request, WaitMode};
 use tenure_core::deadlock::Detection;
+use tenure_core::limits::LimitKind;
 use tenure_core::outcome::{Blocker, BreakOutcome, Conflict};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, BlockReason, Missing, Mode};
@@ -486,6 +487,14 @@ pub enum Failure {
     /// A limit is reached. Nothing has changed.
     #[error("{0}")]
     ResourceExhausted(String),
+    /// A quota of the principal or of the namespace is used up. Nothing has changed.
+    #[error("{text}")]
+    OverQuota {
+        /// Which one.
+        limit: LimitKind,
+        /// Whose, how much, and who raises it.
+        text: String,
+    },
     /// No leader, no quorum, overload, or a lost answer. The request may have taken effect, unless
     /// `nothing_happened` says otherwise.
     #[error("{why}")]

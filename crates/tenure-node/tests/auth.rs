@@ -5,7 +5,9 @@
 mod support;
 
 use support::*;
-use tenure_core::auth::{AuthChange, AuthCommand, Grant, Lockout, Principal, Verb, VerbSet};
+use tenure_core::auth::{
+    AuthChange, AuthCommand, Grant, Lockout, OwnerPatterns, Principal, Verb, VerbSet,
+};
 use tenure_node::*;
 
 fn grant(verb: Verb) -> AuthChange {
@@ -13,6 +15,7 @@ fn grant(verb: Verb) -> AuthChange {
         to: Principal::parse("key:ci").unwrap(),
         verbs: VerbSet::of([verb]),
         at: None,
+        owners: OwnerPatterns::default(),
     })
 }
 

@@ -452,6 +452,26 @@ fn a_dump_sees_everything_once() {
     ));
 }
 
+/// R143: a page goes on with the next group while it has room: a few holds are one page.
+#[test]
+fn a_dump_fills_its_pages_across_groups() {
+    let mut cluster = trio();
+    for number in 0..10 {
+        granted(&cluster.write(0, "amy", &format!("t:/{number}/x")));
+    }
+    let dump = |cluster: &mut Cluster, cursor, page| match cluster
+        .call(1, ClientRequest::DumpLocks { cursor, page })
+    {
+        Ok(Answer::Dump { locks, next }) => (locks.len(), next),
+        other => panic!("odd answer {other:?}"),
+    };
+    assert_eq!(dump(&mut cluster, Vec::new(), 64), (10, Vec::new()));
+    let (first, next) = dump(&mut cluster, Vec::new(), 7);
+    assert_eq!(first, 7);
+    let (second, next) = dump(&mut cluster, next, 7);
+    assert_eq!((second, next), (3, Vec::new()));
+}
+
 /// R75: the global counter exceeds everything minted, and a key gives the same number again.
 #[test]
 fn the_global_counter_grows_above_all_fences() {
@@ -820,4 +840,77 @@ fn a_policy_change_waits_for_a_full_group() {
     assert!(!cluster.test_nodes[0].answers.contains_key(&change));
     cluster.test_nodes[0].paused_disk = false;
     assert_eq!(cluster.wait(0, change), Ok(Answer::Done));
+}
+
+fn history_of(cluster: &mut Cluster, at: usize, path: &str) -> Vec<(String, ChangeKind)> {
+    let query = BrowseQuery::History {
+        prefix: Some(ns(path)),
+        since: 0,
+        page: 100,
+    };
+    match cluster.call(at, ClientRequest::Browse(query)) {
+        Ok(Answer::Browse(answer)) => match answer.result {
+            BrowseResult::History(page) => page
+                .events
+                .into_iter()
+                .map(|event| (event.owner.unwrap().as_str().to_owned(), event.kind))
+                .collect(),
+            other => panic!("odd list {other:?}"),
+        },
+        other => panic!("odd answer {other:?}"),
+    }
+}
+
+/// E20, E22: every node lists all groups, and a new leader has the history of the old one.
+#[test]
+fn lists_cover_all_groups_and_a_new_leader_has_the_history() {
+    let limits = Limits {
+        history_bytes: 8 << 20,
+        ..Limits::default()
+    };
+    let mut cluster = Cluster::empty(8, limits);
+    cluster.fill_with_trio(0);
+    cluster.settle();
+    for number in 0..20 {
+        granted(&cluster.write(0, "amy", &format!("t:/{number:02}/x")));
+    }
+    cluster
+        .call(0, release_all("amy", &["t:/03"], None))
+        .unwrap();
+    for at in 0..3 {
+        let query = BrowseQuery::Children {
+            prefix: Some(ns("t")),
+            after: None,
+            page: 12,
+        };
+        let Ok(Answer::Browse(answer)) = cluster.call(at, ClientRequest::Browse(query)) else {
+            panic!("no list");
+        };
+        let BrowseResult::Children(page) = answer.result else {
+            panic!("another list");
+        };
+        let names: Vec<&str> = page.children.iter().map(|child| &*child.name).collect();
+        let expected: Vec<String> = (0..13)
+            .filter(|number| *number != 3)
+            .map(|number| format!("{number:02}"))
+            .collect();
+        assert_eq!(names, expected);
+        assert_eq!(page.until.as_deref(), Some("12"));
+        assert_eq!(answer.missing_groups, 0);
+    }
+    let expected = [
+        ("amy".to_owned(), ChangeKind::Granted),
+        ("amy".to_owned(), ChangeKind::Released),
+    ];
+    assert_eq!(history_of(&mut cluster, 2, "t:/03"), expected);
+    let group = placement::group_of(&ns("t:/03"), 8);
+    let leader = cluster.leader(group).unwrap();
+    cluster.crash(leader);
+    cluster.tell_down(leader);
+    cluster.until(20_000, "another leader", |cluster| {
+        cluster.leader(group).is_some_and(|now| now != leader)
+    });
+    cluster.run(3_000);
+    let other = (leader + 1) % 3;
+    assert_eq!(history_of(&mut cluster, other, "t:/03"), expected);
 }

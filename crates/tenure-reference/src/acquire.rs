@@ -8,8 +8,10 @@ use super::{
     ASKED_AT_ONCE, Capacity, Claim, Counter, HoldEnd, KEPT_MS, Model, ModelRemembered, StoredFence,
     Waiter, without_route,
 };
+use tenure_core::auth::scope_of;
 use tenure_core::command::{Acquire, Command, Request, RequestKind, WaitMode};
 use tenure_core::event::{ChangeKind, EventKind};
+use tenure_core::limits::{LimitKind, QuotaScope};
 use tenure_core::outcome::{AcquireOutcome, Blocker, Conflict, Queued, Refusal};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Missing, Mode, Reason};
@@ -103,7 +105,11 @@ impl Model {
             ModelDecision::Wait(conflict) if acquire.wait == WaitMode::No => {
                 AcquireOutcome::Conflict(Box::new(conflict))
             }
-            ModelDecision::Wait(conflict) => match self.queue(acquire, conflict) {
+            ModelDecision::Wait(conflict) => match self
+                .wait_over_quota(acquire)
+                .map_or(Ok(()), Err)
+                .and_then(|()| self.queue(acquire, conflict))
+            {
                 Ok(queued) => {
                     let result = ModelRemembered::Waiting(queued.waiter);
                     self.remember(namespace, &acquire.key, request, result);
@@ -112,6 +118,9 @@ impl Model {
                 Err(refusal) => AcquireOutcome::Refused(refusal),
             },
             ModelDecision::Free => {
+                if let Some(refusal) = self.grant_over_quota(acquire) {
+                    return AcquireOutcome::Refused(refusal);
+                }
                 let fence = match acquire.fence {
                     None if needs_fence(acquire) => match self.mint(acquire) {
                         Some(fence) => Some(fence),
@@ -128,6 +137,124 @@ impl Model {
                 AcquireOutcome::Granted { fence }
             }
         }
+    }
+
+    /// Quotas of an acquire that would be granted: it must not leave more than allowed, unless it
+    /// leaves no more than there was.
+    fn grant_over_quota(&self, acquire: &Acquire) -> Option<Refusal> {
+        let place = |claim: &Claim| (claim.path.clone(), claim.mode);
+        let own = self.claims.iter().filter(|claim| {
+            claim.owner == acquire.owner && claim.namespace == acquire.route.namespace
+        });
+        let before: BTreeSet<(Path, Mode)> = own.map(place).collect();
+        let mut after = before.clone();
+        after.extend(
+            wanted(acquire)
+                .into_iter()
+                .map(|(path, mode)| (path.clone(), mode)),
+        );
+        for hold in &acquire.releases {
+            after.remove(&(hold.path.clone(), hold.mode));
+        }
+        let waited = self.waiting_of(acquire);
+        let is_new = before.is_empty() && self.place_of_acquire(acquire).is_none();
+        let comes = is_new && !wanted(acquire).is_empty();
+        self.over_quota(
+            acquire,
+            before.len() + waited,
+            after.len(),
+            waited,
+            0,
+            comes,
+        )
+    }
+
+    /// The same for an acquire that would wait: it may be granted later without another decision.
+    fn wait_over_quota(&self, acquire: &Acquire) -> Option<Refusal> {
+        let own = self.claims.iter().any(|claim| {
+            claim.owner == acquire.owner && claim.namespace == acquire.route.namespace
+        });
+        let waited = self.waiting_of(acquire);
+        let waits = wanted(acquire).len();
+        let comes = !own && self.place_of_acquire(acquire).is_none();
+        self.over_quota(acquire, waited, waits, waited, waits, comes)
+    }
+
+    fn place_of_acquire(&self, acquire: &Acquire) -> Option<usize> {
+        self.place_of(&acquire.route.namespace, &acquire.owner)
+    }
+
+    fn waiting_of(&self, acquire: &Acquire) -> usize {
+        let at = self.place_of_acquire(acquire);
+        at.map_or(0, |at| wanted(&self.waiters[at].acquire).len())
+    }
+
+    /// `paths` and `waits` change from the first to the second number; `comes` is whether the owner
+    /// is new.
+    fn over_quota(
+        &self,
+        acquire: &Acquire,
+        paths: usize,
+        paths_after: usize,
+        waits: usize,
+        waits_after: usize,
+        comes: bool,
+    ) -> Option<Refusal> {
+        let quota = self.quota?;
+        let scope = scope_of(acquire.owner.as_str());
+        for (whose, values) in [
+            (QuotaScope::Own, quota.own),
+            (QuotaScope::Total, quota.total),
+        ] {
+            let counts = |namespace: &Namespace, owner: &OwnerId| {
+                *namespace == acquire.route.namespace
+                    && (whose == QuotaScope::Total || scope_of(owner.as_str()) == scope)
+            };
+            let held: Vec<&OwnerId> = self
+                .claims
+                .iter()
+                .filter(|claim| counts(&claim.namespace, &claim.owner))
+                .map(|claim| &claim.owner)
+                .collect();
+            let waiters = self.waiters.iter();
+            let waiters: Vec<&Acquire> = waiters
+                .map(|waiter| &waiter.acquire)
+                .filter(|waiting| counts(&waiting.route.namespace, &waiting.owner))
+                .collect();
+            let waiting: usize = waiters.iter().map(|waiting| wanted(waiting).len()).sum();
+            let mut owners: BTreeSet<&OwnerId> = held.iter().copied().collect();
+            owners.extend(waiters.iter().map(|waiting| &waiting.owner));
+            let all = held.len() + waiting;
+            for (limit, value, before, after, now) in [
+                (LimitKind::Paths, values.paths, paths, paths_after, all),
+                (
+                    LimitKind::Waiting,
+                    values.waiting,
+                    waits,
+                    waits_after,
+                    waiting,
+                ),
+                (
+                    LimitKind::Owners,
+                    values.owners,
+                    0,
+                    usize::from(comes),
+                    owners.len(),
+                ),
+            ] {
+                if let Some(value) = value
+                    && after > before
+                    && (now + after - before) as u64 > value
+                {
+                    return Some(Refusal::Quota {
+                        scope: whose,
+                        limit,
+                        value,
+                    });
+                }
+            }
+        }
+        None
     }
 
     /// A repeated OK is answered only while it is still true: R105 (replays report present truth).

@@ -21,6 +21,7 @@ use tenure_core::command::{
     Withdraw,
 };
 use tenure_core::event::{ChangeKind, Event, EventKind, LockChange};
+use tenure_core::limits::Quota;
 use tenure_core::outcome::{
     Applied, BreakOutcome, FreezeReport, LeaseChange, LeaseNumber, Outcome, Refusal, Renewed,
     Withdrawn,
@@ -158,6 +159,8 @@ pub struct Model {
     batch: Option<usize>,
     /// How many waiters the present command has granted or dropped so far.
     woken: usize,
+    /// The quotas of the present command.
+    quota: Option<Quota>,
     time: u64,
     wall: u64,
     claims: Vec<Claim>,
@@ -242,6 +245,12 @@ impl Model {
         self.forget_the_gone();
         let outcome = match command {
             Command::Acquire(acquire) => Outcome::Acquire(self.acquire(acquire)),
+            Command::AcquireWithin(within) => {
+                self.quota = Some(within.quota);
+                let outcome = self.acquire(&within.acquire);
+                self.quota = None;
+                Outcome::Acquire(outcome)
+            }
             Command::Release(release) => Outcome::Release(self.release(release)),
             Command::ReleaseAll(all) => self.release_all(all),
             Command::Renew(renew) => Outcome::Renew(self.renew(renew)),

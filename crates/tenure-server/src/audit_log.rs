@@ -12,7 +12,7 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use aws_lc_rs::digest;
 use serde_json::{Map, Value, json};
@@ -25,10 +25,47 @@ const KEPT: usize = 9;
 /// `prev` of the first line.
 const START: &str = "0000000000000000000000000000000000000000000000000000000000000000";
 
+/// Refused calls that are recorded in one second; the next recorded one says how many were left
+/// out. A client that is refused all the time must not fill the log, nor wait for its syncs.
+const DENIALS_PER_SECOND: u32 = 5;
+
+/// Whether a line is on the disk before its call goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LineSync {
+    Now,
+    /// With the next line that is synced.
+    Later,
+}
+
 /// The audit log of a daemon.
 #[derive(Debug)]
 pub struct AuditLog {
     state: Mutex<State>,
+    denials: Mutex<DenialSample>,
+}
+
+/// How many refused calls were recorded in the present second.
+#[derive(Debug)]
+struct DenialSample {
+    since: Instant,
+    recorded: u32,
+    left_out: u64,
+}
+
+impl DenialSample {
+    /// Returns whether a refused call is recorded now, and how many were left out before it.
+    fn take(&mut self, now: Instant) -> Option<u64> {
+        if now.saturating_duration_since(self.since) >= Duration::from_secs(1) {
+            self.since = now;
+            self.recorded = 0;
+        }
+        if self.recorded >= DENIALS_PER_SECOND {
+            self.left_out += 1;
+            return None;
+        }
+        self.recorded += 1;
+        Some(std::mem::take(&mut self.left_out))
+    }
 }
 
 #[derive(Debug)]
@@ -64,6 +101,11 @@ impl AuditLog {
         }
         AuditLog {
             state: Mutex::new(state),
+            denials: Mutex::new(DenialSample {
+                since: Instant::now(),
+                recorded: 0,
+                left_out: 0,
+            }),
         }
     }
 
@@ -73,10 +115,28 @@ impl AuditLog {
         state.file.is_some() || state.resume().is_ok()
     }
 
+    /// Appends a line about a refused call, or counts the call as left out.
+    pub fn record_denied(&self, mut fields: Map<String, Value>) {
+        let mut denials = self.denials.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(left_out) = denials.take(Instant::now()) else {
+            return;
+        };
+        drop(denials);
+        if left_out > 0 {
+            fields.insert("leftOut".to_owned(), json!(left_out));
+        }
+        // A stranger must not make the daemon wait for the disk.
+        self.append(fields, LineSync::Later);
+    }
+
     /// Appends a line with these fields.
     pub fn record(&self, fields: Map<String, Value>) {
+        self.append(fields, LineSync::Now);
+    }
+
+    fn append(&self, fields: Map<String, Value>, sync: LineSync) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Err(error) = state.append(fields) {
+        if let Err(error) = state.append(fields, sync) {
             state.file = None;
             tracing::error!(%error, "the audit log cannot be written: privileged calls are refused");
         }
@@ -113,7 +173,7 @@ impl State {
         Ok(())
     }
 
-    fn append(&mut self, fields: Map<String, Value>) -> io::Result<()> {
+    fn append(&mut self, fields: Map<String, Value>, sync: LineSync) -> io::Result<()> {
         if self.file.is_none() {
             self.resume()?;
         }
@@ -132,7 +192,9 @@ impl State {
         let file = file.ok_or_else(|| io::Error::other("the file is closed"))?;
         // One write per line: a crash leaves a whole line or a torn last one.
         file.write_all(format!("{line}\n").as_bytes())?;
-        file.sync_data()?;
+        if sync == LineSync::Now {
+            file.sync_data()?;
+        }
         self.bytes += line.len() as u64 + 1;
         self.number += 1;
         self.last = hash(&line);
@@ -271,6 +333,23 @@ mod tests {
         }
         std::fs::write(&path, text).unwrap();
         assert_eq!(verify(data.path()).unwrap().lines, 3);
+    }
+
+    /// A flood of refused calls is sampled, and the log says how many it left out.
+    #[test]
+    fn refused_calls_are_sampled() {
+        let start = Instant::now();
+        let mut sample = DenialSample {
+            since: start,
+            recorded: 0,
+            left_out: 0,
+        };
+        let taken: Vec<_> = (0..8).map(|_| sample.take(start)).collect();
+        let recorded = taken.iter().flatten().count();
+        assert_eq!(recorded, DENIALS_PER_SECOND as usize);
+        let next = start + Duration::from_secs(1);
+        assert_eq!(sample.take(next), Some(3));
+        assert_eq!(sample.take(next), Some(0));
     }
 
     #[test]

@@ -10,9 +10,11 @@
 //! principal as of one version of the table; the RPC table names the verb of each call, and
 //! `authorization.rs` compares. A stream keeps a `LiveCaller`, which is judged again when the table changes.
 
+mod activity;
 mod api_key;
 mod authorization;
 mod caller;
+mod jwt;
 mod root_key;
 mod service;
 mod session;
@@ -23,12 +25,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use subtle::ConstantTimeEq;
-use tenure_core::auth::{AuthTable, Principal, Verb, VerbSet};
+use tenure_core::auth::{AuthTable, Grant, Principal, Verb, VerbSet};
 use tokio::sync::watch;
 
+pub(crate) use activity::{
+    ActivityTable, ConnectionSlots, LimitRefusals, OpenPlace, Place, SNAPSHOT_COST,
+};
 pub use api_key::ApiKey;
-pub(crate) use authorization::{judge, judge_owner, judge_watch, service_verb};
+pub(crate) use authorization::{
+    acts_as_another, judge, judge_owner, judge_watch, service_verb, take_call,
+};
+use caller::Right;
 pub(crate) use caller::{Caller, LiveCaller};
+pub(crate) use jwt::TokenIssuer;
 pub(crate) use root_key::ensure_root_key;
 pub(crate) use service::{AuthService, caller};
 pub(crate) use session::{HEADER as SESSION_HEADER, Sessions};
@@ -106,6 +115,13 @@ pub(crate) enum Credential {
     Unix(u32),
     /// A verified name.
     Named(Principal),
+    /// A verified token of an issuer.
+    Token {
+        /// The name in the token.
+        principal: Principal,
+        /// When it expires, in Unix milliseconds.
+        expires_ms: u64,
+    },
 }
 
 /// Authenticates requests. Cheap to clone.
@@ -119,6 +135,8 @@ struct Shared {
     remote_anonymous: RemoteAnonymous,
     own_uid: u32,
     audit: Arc<AuditLog>,
+    activity: Arc<ActivityTable>,
+    tokens: Option<TokenIssuer>,
     callers: Mutex<Callers>,
 }
 
@@ -134,6 +152,8 @@ impl AccessControl {
         config: &TransportConfig,
         table: watch::Receiver<Option<Arc<AuthTable>>>,
         audit: Arc<AuditLog>,
+        refusals: Arc<LimitRefusals>,
+        tokens: Option<TokenIssuer>,
     ) -> AccessControl {
         let token = config.client_token.as_ref();
         AccessControl(Arc::new(Shared {
@@ -143,6 +163,8 @@ impl AccessControl {
             remote_anonymous: config.remote_anonymous,
             own_uid: rustix::process::geteuid().as_raw(),
             audit,
+            activity: Arc::new(ActivityTable::new(refusals)),
+            tokens,
             callers: Mutex::default(),
         }))
     }
@@ -159,6 +181,34 @@ impl AccessControl {
 
     /// Authenticates a request by its `authorization` header and its connection.
     pub(crate) fn authenticate(
+        &self,
+        origin: &Origin,
+        authorization: Option<&[u8]>,
+    ) -> Result<Caller, Failure> {
+        let caller = self.proven_caller(origin, authorization);
+        if let Err(failure) = &caller
+            && failure.code == Code::Unauthenticated
+        {
+            self.record_stranger(origin, failure);
+        }
+        caller
+    }
+
+    /// Records that a client was not let in. The log limits how many of these lines it takes.
+    fn record_stranger(&self, origin: &Origin, failure: &Failure) {
+        let peer = match origin {
+            Origin::Network { peer, .. } => peer.to_string(),
+            Origin::Unix { uid } => format!("unix:{uid}"),
+        };
+        self.0.audit.record_denied(caller::fields_of([
+            ("action", "denied"),
+            ("peer", &peer),
+            ("why", &failure.message),
+            ("result", failure.code.name()),
+        ]));
+    }
+
+    fn proven_caller(
         &self,
         origin: &Origin,
         authorization: Option<&[u8]>,
@@ -221,7 +271,15 @@ impl AccessControl {
                 "the key is malformed: copy it again, it starts with tnr_ and ends in its checksum"
                     .to_owned(),
             ),
-            None => Bearer::Foreign,
+            None => match &self.0.tokens {
+                Some(tokens) if TokenIssuer::is_token(shown) => {
+                    match tokens.verify(shown, now_ms()) {
+                        Ok(credential) => Bearer::Proven(credential),
+                        Err(why) => Bearer::Wrong(why),
+                    }
+                }
+                _ => Bearer::Foreign,
+            },
         }
     }
 
@@ -236,6 +294,11 @@ impl AccessControl {
             if key.expires_ms.is_some_and(|end| end <= now_ms()) {
                 return Err(unauthenticated(expired(&key.name)));
             }
+        }
+        if let Credential::Token { expires_ms, .. } = credential
+            && *expires_ms <= now_ms()
+        {
+            return Err(unauthenticated("the token has expired".to_owned()));
         }
         let mut callers = self
             .0
@@ -260,7 +323,7 @@ impl AccessControl {
         table: Option<&AuthTable>,
     ) -> Result<Caller, Failure> {
         let version = table.map(AuthTable::version);
-        let everything = || vec![(VerbSet::ALL, None)];
+        let everything = || vec![Right::everywhere(VerbSet::ALL)];
         let (principal, rights) = match credential {
             Credential::Loopback => (Principal::anonymous(), everything()),
             Credential::SharedToken => (named(SHARED_TOKEN)?, everything()),
@@ -271,7 +334,7 @@ impl AccessControl {
                         let health = VerbSet::of([Verb::Status, Verb::Metrics]);
                         let impersonate = VerbSet::of([Verb::Impersonate]);
                         let paths = VerbSet::PATHS.without(impersonate);
-                        vec![(paths.with(health), None)]
+                        vec![Right::everywhere(paths.with(health))]
                     }
                     RemoteAnonymous::Granted => Vec::new(),
                 };
@@ -280,8 +343,11 @@ impl AccessControl {
                 let granted = table
                     .into_iter()
                     .flat_map(|table| table.grants_of(&principal));
-                rights.extend(granted.map(|grant| (grant.verbs.without(never), grant.at)));
-                rights.retain(|(verbs, _)| !verbs.is_empty());
+                rights.extend(granted.map(|grant| Right {
+                    verbs: grant.verbs.without(never),
+                    ..right(grant)
+                }));
+                rights.retain(|row| !row.verbs.is_empty());
                 if rights.is_empty() {
                     return Err(unauthenticated("credentials are missing".to_owned()));
                 }
@@ -305,15 +371,17 @@ impl AccessControl {
                 let rights = rights_of(table, &principal);
                 (principal, rights)
             }
-            Credential::Named(principal) => {
+            Credential::Named(principal) | Credential::Token { principal, .. } => {
                 let table = table.ok_or_else(not_loaded)?;
                 (principal.clone(), rights_of(table, principal))
             }
         };
         let audit = Some(Arc::clone(&self.0.audit));
+        let limits = self.0.activity.limits_of(&principal, table);
         Ok(Caller::new(
             principal,
             rights,
+            limits,
             credential.clone(),
             version,
             audit,
@@ -356,16 +424,26 @@ fn expired(name: &str) -> String {
     )
 }
 
-fn rights_of(
-    table: &AuthTable,
-    principal: &Principal,
-) -> Vec<(VerbSet, Option<tenure_core::path::Namespace>)> {
-    let grants = table.grants_of(principal);
-    grants.map(|grant| (grant.verbs, grant.at)).collect()
+fn rights_of(table: &AuthTable, principal: &Principal) -> Vec<Right> {
+    table.grants_of(principal).map(right).collect()
+}
+
+fn right(grant: Grant) -> Right {
+    Right {
+        verbs: grant.verbs,
+        at: grant.at,
+        owners: grant.owners,
+    }
 }
 
 fn named(name: &str) -> Result<Principal, Failure> {
     Principal::parse(name).map_err(|error| crate::handlers::internal(&error))
+}
+
+/// Returns a name of another system as a part of a principal's name. `@` separates an owner id from
+/// its principal; `%` is escaped too, so that two names never become the same.
+pub(crate) fn escaped(name: &str) -> String {
+    name.replace('%', "%25").replace('@', "%40")
 }
 
 /// Unix time in milliseconds.

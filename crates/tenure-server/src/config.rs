@@ -76,6 +76,8 @@ pub struct NodeConfig {
     pub fixed: FixedConfig,
     /// Maximum number of waiting commands per group (R151 backpressure per group).
     pub max_inflight_per_group: u64,
+    /// Memory that lock state may occupy on this node, in MiB; 0 for no limit.
+    pub max_state_mb: u64,
     /// Memory for the history of holds and waits, in MiB; 0 switches it off.
     pub history_mb: u64,
 }
@@ -217,6 +219,30 @@ pub struct TransportConfig {
     pub loopback: LoopbackAccess,
     /// What clients on other machines may do without credentials.
     pub remote_anonymous: RemoteAnonymous,
+    /// The identity provider whose tokens are accepted.
+    pub jwt: Option<JwtConfig>,
+    /// Maximum number of open connections of one address beyond loopback.
+    pub connections_per_address: u64,
+}
+
+/// An identity provider whose tokens prove principals.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JwtConfig {
+    /// The claim `iss` of its tokens.
+    pub issuer: String,
+    /// The claim `aud` of its tokens.
+    pub audience: String,
+    /// Where its public keys are.
+    pub keys: JwksSource,
+}
+
+/// Where the public keys of an identity provider are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JwksSource {
+    /// A file with a key set.
+    File(PathBuf),
+    /// An https URL of a key set.
+    Url(String),
 }
 
 /// What a client on a loopback address may do without credentials.
@@ -422,6 +448,7 @@ impl Config {
             fixed,
             history_mb: w.number("history_mb", 32, 0..=65_536),
             max_inflight_per_group: w.number("max_inflight_per_group", 1024, 1..=u64::MAX),
+            max_state_mb: w.number("max_state_mb", 0, 0..=1_048_576),
         };
 
         let data_dir = w.text("data_dir", &default_data_dir(machine));
@@ -529,7 +556,8 @@ impl Config {
         };
         let client_token = w.secret("client_auth_token");
         let has_token = client_token.is_some();
-        let has_credentials = has_token || tls.client_authority.is_some();
+        let jwt = jwt(&mut w);
+        let has_credentials = has_token || tls.client_authority.is_some() || jwt.is_some();
         let loopback = loopback(&mut w, has_credentials);
         let anonymous = w.flag("allow_anonymous", false);
         let web_listen = w.optional_address("web_listen", WEB_LISTEN);
@@ -571,6 +599,8 @@ impl Config {
             } else {
                 RemoteAnonymous::Granted
             },
+            jwt,
+            connections_per_address: w.number("max_connections_per_address", 1024, 1..=1_000_000),
         };
         check_exposure(&mut w, &transports);
         let log = LogConfig {
@@ -800,6 +830,54 @@ fn loopback(w: &mut raw::SettingsReader, has_credentials: bool) -> LoopbackAcces
             LoopbackAccess::Authenticated
         }
     }
+}
+
+/// Reads the settings of the identity provider: all of them, or none.
+fn jwt(w: &mut raw::SettingsReader) -> Option<JwtConfig> {
+    let issuer = w.optional_text("jwt_issuer");
+    let audience = w.optional_text("jwt_audience");
+    let path = w.optional_text("jwt_jwks_path");
+    let url = w.optional_text("jwt_jwks_url");
+    if [&issuer, &audience, &path, &url]
+        .iter()
+        .all(|value| value.is_none())
+    {
+        return None;
+    }
+    let hint = "set jwt_issuer, jwt_audience, and one of jwt_jwks_path and jwt_jwks_url";
+    if issuer.is_none() {
+        w.mistake("jwt_issuer", "", "is missing", hint);
+    }
+    if audience.is_none() {
+        w.mistake("jwt_audience", "", "is missing", hint);
+    }
+    let keys = match (path, url) {
+        (Some(path), None) => Some(JwksSource::File(path.into())),
+        (None, Some(url)) if url.starts_with("https://") => Some(JwksSource::Url(url)),
+        (None, Some(url)) => {
+            let problem = "must start with https://";
+            w.mistake(
+                "jwt_jwks_url",
+                &url,
+                problem,
+                "the keys decide who is let in",
+            );
+            None
+        }
+        (Some(_), Some(url)) => {
+            w.mistake("jwt_jwks_url", &url, "excludes jwt_jwks_path", hint);
+            None
+        }
+        (None, None) => {
+            w.mistake("jwt_jwks_path", "", "is missing", hint);
+            None
+        }
+    };
+    Some(JwtConfig {
+        issuer: issuer?,
+        audience: audience?,
+        keys: keys?,
+    })
 }
 
 fn log_format(w: &mut raw::SettingsReader) -> LogFormat {

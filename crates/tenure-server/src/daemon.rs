@@ -231,6 +231,10 @@ fn start_node(config: &Config) -> Result<RunningNode, DaemonError> {
         },
         limits: Limits {
             group_inflight: entries(config.node.max_inflight_per_group),
+            state_bytes: match config.node.max_state_mb {
+                0 => None,
+                megabytes => Some(megabytes << 20),
+            },
             log_entries: entries(config.disk.snapshot_entries),
             log_kept: entries(config.disk.kept_entries),
             history_bytes: entries(config.node.history_mb << 20),

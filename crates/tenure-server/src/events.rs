@@ -16,6 +16,7 @@ use futures_util::Stream;
 use tenure_cluster::{Handle, StreamEnd};
 use tenure_core::auth::{Target, Verb};
 use tenure_core::event::{Event, EventKind, LockChange};
+use tenure_core::limits::LimitKind;
 use tenure_core::path::Namespace;
 use tenure_core::value::OwnerId;
 use tenure_node::{WatchEvent, WatchStart};
@@ -23,7 +24,7 @@ use tenure_wire::v1;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::task::AbortHandle;
 
-use crate::auth::{Caller, LiveCaller};
+use crate::auth::{Caller, LiveCaller, OpenPlace, Place, SNAPSHOT_COST};
 use crate::convert;
 use crate::handlers;
 use crate::status::{Code, Failure};
@@ -119,11 +120,12 @@ impl EventHub {
     }
 
     /// Subscribes to an owner's events from now on. A GRANT that still stands comes first.
-    pub fn subscribe(
+    pub(crate) fn subscribe(
         &self,
+        caller: &Caller,
         owner: OwnerId,
     ) -> Result<impl Stream<Item = Result<Event, Failure>> + Send + use<>, Failure> {
-        let place = place(&self.subscriptions, "subscriptions", SUBSCRIPTIONS)?;
+        let place = self.subscription(caller)?;
         let stream = self.node.subscribe(owner, self.buffer);
         let state = Some((stream, place));
         Ok(futures_util::stream::unfold(state, |state| async move {
@@ -137,8 +139,9 @@ impl EventHub {
 
     /// Returns the buffered events after `after`, and a live stream that continues from there. The
     /// owner's buffer is kept while the stream exists.
-    pub async fn resume(
+    pub(crate) async fn resume(
         &self,
+        caller: &Caller,
         owner: OwnerId,
         after: Option<u64>,
     ) -> Result<
@@ -148,7 +151,7 @@ impl EventHub {
         ),
         Failure,
     > {
-        let place = place(&self.subscriptions, "subscriptions", SUBSCRIPTIONS)?;
+        let place = self.subscription(caller)?;
         let attached = self.attach(owner.clone());
         // The node confirms the subscription before the buffer is read: an event is then in the
         // buffer or in the stream, or in both (`known` removes duplicates), never in neither.
@@ -184,7 +187,11 @@ impl EventHub {
         prefix: Namespace,
         snapshot: bool,
     ) -> Result<impl Stream<Item = Result<v1::LockChange, Failure>> + Send + use<>, Failure> {
-        let place = place(&self.watches, "watches", WATCHES)?;
+        let limits = caller.as_opened().limits();
+        let cost = if snapshot { SNAPSHOT_COST } else { 1 };
+        limits.take_cost(cost, Some(Place::Namespace(&prefix)))?;
+        let own = limits.open(LimitKind::Watches)?;
+        let place = (place(&self.watches, "watches", WATCHES)?, own);
         let start = if snapshot {
             WatchStart::PacedSnapshot
         } else {
@@ -209,6 +216,14 @@ impl EventHub {
 }
 
 impl EventHub {
+    /// Counts a subscription, of all callers and of this one.
+    fn subscription(&self, caller: &Caller) -> Result<(OwnedSemaphorePermit, OpenPlace), Failure> {
+        caller.limits().take_cost(1, None)?;
+        let own = caller.limits().open(LimitKind::Subscriptions)?;
+        let place = place(&self.subscriptions, "subscriptions", SUBSCRIPTIONS)?;
+        Ok((place, own))
+    }
+
     fn lock(&self) -> MutexGuard<'_, HashMap<OwnerId, OwnerEvents>> {
         self.remembered
             .lock()

@@ -57,6 +57,10 @@ pub(crate) fn failure(failure: NodeFailure) -> Failure {
         NodeFailure::Aborted => Failure::new(Code::Aborted, text),
         NodeFailure::FailedPrecondition(_) => Failure::new(Code::FailedPrecondition, text),
         NodeFailure::ResourceExhausted(_) => Failure::new(Code::ResourceExhausted, text),
+        NodeFailure::OverQuota { limit, .. } => Failure {
+            quota: Some(limit),
+            ..Failure::new(Code::ResourceExhausted, text)
+        },
         NodeFailure::Unavailable {
             nothing_happened, ..
         } => {

@@ -11,6 +11,8 @@ mod console;
 mod convert;
 pub mod daemon;
 pub mod events;
+#[cfg(test)]
+mod fuzz;
 pub(crate) mod handlers;
 pub mod health_probe;
 mod in_flight;

@@ -18,7 +18,7 @@ use tokio::sync::{Semaphore, watch};
 use tonic::service::Routes;
 
 use crate::audit_log::AuditLog;
-use crate::auth::{AccessControl, AuthService, Sessions};
+use crate::auth::{AccessControl, AuthService, ConnectionSlots, Sessions, TokenIssuer};
 use crate::config::{
     Config, FixedConfig, PlaintextConsent, RemoteAnonymous, Secret, TransportConfig,
 };
@@ -35,7 +35,7 @@ use crate::transport::grpc::Grpc;
 use crate::transport::json::{self, JsonApi};
 use crate::transport::memory_budget::ConnectionBudget;
 use crate::transport::sse::{self, Sse};
-use crate::transport::tcp::{self, PlaintextPolicy, TcpListenerConfig};
+use crate::transport::tcp::{self, AddressLimit, PlaintextPolicy, TcpListenerConfig};
 use crate::transport::tls::{self, ServerTls};
 use crate::transport::web_origin::HostNames;
 use crate::transport::{auth, grpc_connection, h3, openapi, unix};
@@ -92,6 +92,7 @@ pub(crate) struct Listeners<'a> {
     cluster_token: Option<&'a str>,
     tls: Arc<ServerTls>,
     connections: ConnectionLimits,
+    addresses: Arc<AddressLimit>,
     fixed: &'a FixedConfig,
     node: &'a Handle,
     telemetry: &'a Telemetry,
@@ -130,6 +131,7 @@ impl<'a> Listeners<'a> {
             usize::try_from(transports.event_buffer).unwrap_or(usize::MAX),
             usize::try_from(transports.web_event_log_capacity).unwrap_or(usize::MAX),
         );
+        let tokens = transports.jwt.as_ref().map(TokenIssuer::new);
         let memory = usize::try_from(transports.client_memory_mb << 20).unwrap_or(usize::MAX);
         Ok(Listeners {
             config: transports,
@@ -137,6 +139,9 @@ impl<'a> Listeners<'a> {
             cluster_token: config.cluster.token.as_ref().map(Secret::reveal),
             tls: Arc::new(tls),
             connections: ConnectionLimits::of_this_process(),
+            addresses: AddressLimit::new(
+                usize::try_from(transports.connections_per_address).unwrap_or(usize::MAX),
+            ),
             fixed: &config.node.fixed,
             node,
             telemetry,
@@ -146,6 +151,8 @@ impl<'a> Listeners<'a> {
                 transports,
                 node.auth(),
                 Arc::new(AuditLog::open(&config.disk.data_dir)),
+                telemetry.limit_refusals(),
+                tokens,
             ),
             admission: Admission::new(timeout, memory),
             timeout,
@@ -213,7 +220,13 @@ impl<'a> Listeners<'a> {
             let port = Arc::clone(&port);
             grpc_connection::serve(stream, peer, port, stop.clone())
         };
-        let served = tcp::serve(listener, connections, connection, self.stop.clone());
+        let served = tcp::serve(
+            listener,
+            connections,
+            Arc::clone(&self.addresses),
+            connection,
+            self.stop.clone(),
+        );
         self.running.push(Box::pin(served));
         Ok(address)
     }
@@ -267,13 +280,20 @@ impl<'a> Listeners<'a> {
                     admission,
                     memory,
                     peer,
+                    slots: ConnectionSlots::default(),
                     certificate,
                     alt_svc,
                 };
                 tcp::web(stream, listen_endpoint, service, stop).await;
             }
         };
-        let served = tcp::serve(listener, connections, connection, self.stop.clone());
+        let served = tcp::serve(
+            listener,
+            connections,
+            Arc::clone(&self.addresses),
+            connection,
+            self.stop.clone(),
+        );
         self.running.push(Box::pin(served));
         Ok(Some(WebAddresses { tcp, quic }))
     }

@@ -151,12 +151,28 @@ impl Unary {
 /// level of the row.
 fn check<M, A: Into<ValidCall>>(
     caller: &Caller,
+    name: &'static str,
     verb: Verb,
     audit: Audit,
     parse: impl FnOnce(&Caller, M) -> Result<A, Failure>,
     message: M,
 ) -> Checked {
-    let mut asked = parse(caller, message)?.into();
+    let mut asked = match parse(caller, message) {
+        Ok(asked) => asked.into(),
+        // Parsing refuses owner ids of other principals.
+        Err(refused) => {
+            caller.record_denied(name, &refused);
+            return Err(refused);
+        }
+    };
+    let mut audit = audit;
+    if asked.facts.audit.is_none()
+        && let Some((owner, action)) = auth::acts_as_another(caller, &asked.request)
+    {
+        audit = Audit::Warn;
+        let record = AuditRecord::new(action, owner.as_str().to_owned());
+        asked.facts.audit = Some(Box::new(record));
+    }
     if let Some(record) = &mut asked.facts.audit {
         record.audit = audit;
         record.caller = Some(caller.clone());
@@ -165,9 +181,13 @@ fn check<M, A: Into<ValidCall>>(
     if audit == Audit::Warn && judged.is_ok() {
         judged = caller.recordable();
     }
+    if judged.is_ok() {
+        judged = auth::take_call(caller, &asked.request);
+    }
     if let Err(denied) = judged {
-        if let Some(record) = asked.facts.audit {
-            (*record).end::<()>(&Err(denied.clone()));
+        match asked.facts.audit {
+            Some(record) => (*record).end::<()>(&Err(denied.clone())),
+            None => caller.record_denied(name, &denied),
         }
         return Err(denied);
     }
@@ -180,6 +200,11 @@ fn finish<M>(
     mut outcome: Outcome<'_>,
 ) -> Result<M, Failure> {
     let record = outcome.facts.audit.take();
+    if let Err(failure) = &outcome.answer
+        && let Some(limit) = failure.quota
+    {
+        outcome.caller.limits().count_refusal(limit);
+    }
     let result = respond(outcome);
     if let Some(record) = record {
         (*record).end(&result);
@@ -260,7 +285,8 @@ macro_rules! rpcs {
                 $($($(Op::$op(message) => (
                     Rpc::$name,
                     check::<v1::$request, _>(
-                        caller, Verb::$verb, Audit::$audit, $parse, message.unboxed(),
+                        caller, stringify!($name), Verb::$verb, Audit::$audit, $parse,
+                        message.unboxed(),
                     ),
                 ),)?)?)+
             }
@@ -288,11 +314,11 @@ macro_rules! rpcs {
             messages: (stringify!($request), stringify!($response)),
             parse: |caller, bytes| {
                 let message = v1::$request::decode(bytes)?;
-                Ok(check(caller, Verb::$verb, Audit::$audit, $parse, message))
+                Ok(check(caller, stringify!($name), Verb::$verb, Audit::$audit, $parse, message))
             },
             parse_json: |caller, bytes| {
                 let message: JsonObject<v1::$request> = serde_json::from_slice(bytes)?;
-                Ok(check(caller, Verb::$verb, Audit::$audit, $parse, message.0))
+                Ok(check(caller, stringify!($name), Verb::$verb, Audit::$audit, $parse, message.0))
             },
             respond: |outcome| {
                 let message: v1::$response = finish($respond, outcome)?;

@@ -3,8 +3,10 @@
 //! A logical result (CONFLICT, QUEUED, LOST, …) is a response, not a failure.
 
 use std::fmt;
+use std::time::Duration;
 
 use http::StatusCode;
+use tenure_core::limits::LimitKind;
 use tenure_wire::v1::ErrorDetail;
 
 /// The gRPC codes that this daemon uses.
@@ -95,6 +97,10 @@ pub struct Failure {
     pub message: String,
     /// For programs: what to do next, if the code does not say it.
     pub detail: ErrorDetail,
+    /// When a call that exceeded a rate may be tried again.
+    pub retry_after: Option<Duration>,
+    /// The quota that the call would exceed.
+    pub quota: Option<LimitKind>,
 }
 
 impl Failure {
@@ -104,6 +110,8 @@ impl Failure {
             code,
             message: message.into(),
             detail: ErrorDetail::Unspecified,
+            retry_after: None,
+            quota: None,
         }
     }
 }
@@ -124,7 +132,15 @@ impl From<tenure_core::value::Invalid> for Failure {
 
 impl From<Failure> for tonic::Status {
     fn from(failure: Failure) -> tonic::Status {
-        tonic::Status::new(failure.code.grpc(), failure.message)
+        let mut status = tonic::Status::new(failure.code.grpc(), failure.message);
+        // The header by which gRPC servers tell clients when to retry.
+        if let Some(wait) = failure.retry_after
+            && let Ok(millis) = wait.as_millis().max(1).to_string().parse()
+        {
+            let metadata = status.metadata_mut();
+            metadata.insert("grpc-retry-pushback-ms", millis);
+        }
+        status
     }
 }
 

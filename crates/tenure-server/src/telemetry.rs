@@ -29,6 +29,7 @@ use calls::CallCounters;
 use families::MetricFamily;
 use otlp::{OpenSpan, Tracing};
 
+use crate::auth::LimitRefusals;
 use crate::status::Failure;
 
 /// The telemetry of one daemon. Cheap to clone.
@@ -39,6 +40,7 @@ pub struct Telemetry {
 
 struct Inner {
     calls: CallCounters,
+    limit_refusals: Arc<LimitRefusals>,
     node: Handle,
     tracing: Option<Tracing>,
 }
@@ -50,10 +52,16 @@ impl Telemetry {
         Telemetry {
             inner: Arc::new(Inner {
                 calls,
+                limit_refusals: Arc::default(),
                 node,
                 tracing,
             }),
         }
+    }
+
+    /// Returns the counters of calls that a limit refused.
+    pub(crate) fn limit_refusals(&self) -> Arc<LimitRefusals> {
+        Arc::clone(&self.inner.limit_refusals)
     }
 
     /// Starts to measure a call.
@@ -108,6 +116,7 @@ impl Telemetry {
     /// Collects all metrics. Those of the node are missing if it has stopped.
     pub(crate) async fn families(&self) -> Vec<MetricFamily> {
         let mut families = families::of_calls(&self.inner.calls);
+        families.push(families::of_limits(&self.inner.limit_refusals));
         if let Some(report) = self.inner.node.vitals().await {
             families.extend(families::of_node(&report));
         }

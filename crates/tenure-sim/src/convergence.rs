@@ -14,6 +14,8 @@ use tenure_node::{
 };
 
 use crate::check::{Fact, Violation};
+use crate::fault_profile::FaultProfile;
+use crate::faults::lose_change_of;
 use crate::load::{PATHS, path};
 use crate::simulator::{SimEvent, Simulator};
 use crate::time::{MILLISECOND, SECOND, SimTime};
@@ -46,6 +48,7 @@ impl Simulator {
             self.counts.operator_waits += 1;
             return self.run_until(self.now + PROGRESS);
         }
+        self.lose_changes()?;
         self.checkers.see(self.now, &Fact::ConvergencePhase);
         self.progress()?;
         self.memberships_change()?;
@@ -84,6 +87,22 @@ impl Simulator {
                 voters.is_empty() || voters.iter().filter(is_sound).count() * 2 > voters.len()
             })
         })
+    }
+
+    /// Where replicas come and go: every group loses a membership change with a leadership, and has the
+    /// same leader again. [`Simulator::memberships_change`] must succeed afterwards. Other faults would
+    /// change the leader, which hides a change that is stuck.
+    fn lose_changes(&mut self) -> Result<(), Violation> {
+        if self.plan.fault_profile != FaultProfile::Returning {
+            return Ok(());
+        }
+        for at in 0..self.operator.wanted.len() {
+            let mut random = self.random.split();
+            let group = GroupId(u32::try_from(at).unwrap_or(0));
+            lose_change_of(self, group, &mut random);
+            self.run_until(self.now + 8 * SECOND)?;
+        }
+        self.run_until(self.now + SETTLE)
     }
 
     /// The queue is never stuck: clients get what they ask for.

@@ -207,7 +207,7 @@ impl RunPlan {
             batch: batch(self.limits.group_inflight),
         };
         // Nearly every step needs several batches.
-        self.limits.batch_bytes = random.pick(&[300, 1_000, 4_000]);
+        self.limits.batch_bytes = random.pick(&[1, 200, 1_000]);
         // A renewal that concerns all groups meets groups that are busy.
         self.habits.wide = 300;
         self.faults.push((FaultKind::CutLogs, SECOND));

@@ -439,7 +439,7 @@ impl RareEvents {
             Some(Refusal::Frozen { .. }) => self.add(RareEvent::FrozenRegion),
             Some(Refusal::AnswersFull) => self.add(RareEvent::AnswersFull),
             Some(Refusal::QueueFull) => self.add(RareEvent::QueueFull),
-            Some(Refusal::KeyReused | Refusal::FencesUsedUp) | None => {}
+            Some(Refusal::KeyReused | Refusal::FencesUsedUp | Refusal::Quota { .. }) | None => {}
         }
         match (command, outcome) {
             (Command::Expire(expire), Outcome::Expired(ended)) => {

@@ -95,6 +95,8 @@ const FOR_TESTS: &[(&str, &[&str])] = &[
     // Property tests compare the space with the naive model.
     ("tenure-core", &["tenure-reference", "tenure-random"]),
     ("tenure-files", &["tenure-testkit"]),
+    // The fuzzer of keys, tokens and configuration files.
+    ("tenure-server", &["tenure-random"]),
     // The tests of the client speak the wire protocol beside it.
     ("tenure-testkit", &["tenure-wire"]),
     // Black-box tests use the wire protocol.

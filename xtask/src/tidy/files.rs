@@ -114,8 +114,12 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
         let Some(target) = piece.split(')').next() else {
             continue;
         };
-        let target = target.split('#').next().unwrap_or(target);
-        if target.is_empty() || target.contains("://") || target.starts_with("mailto:") {
+        if target.contains("://") || target.starts_with("mailto:") {
+            continue;
+        }
+        let (target, anchor) = target.split_once('#').unwrap_or((target, ""));
+        if target.is_empty() {
+            anchors(source, &source.text, anchor, complaints);
             continue;
         }
         let folder = source
@@ -129,16 +133,42 @@ fn links(source: &Source, sources: &[Source], complaints: &mut Vec<String>) {
             ));
             continue;
         };
-        let found = sources
-            .iter()
-            .any(|other| other.path == resolved || other.path.starts_with(&format!("{resolved}/")));
-        if !found {
-            complaints.push(format!(
+        let found = sources.iter().find(|other| {
+            other.path == resolved || other.path.starts_with(&format!("{resolved}/"))
+        });
+        match found {
+            None => complaints.push(format!(
                 "{}: the link {target} leads to no file of the repository",
                 source.path
-            ));
+            )),
+            Some(page) if page.path.ends_with(".md") => {
+                anchors(source, &page.text, anchor, complaints);
+            }
+            Some(_) => {}
         }
     }
+}
+
+/// Reports an anchor that is no heading and no `<a id>` of its page.
+fn anchors(source: &Source, page: &str, anchor: &str, complaints: &mut Vec<String>) {
+    let named = page.contains(&format!("<a id=\"{anchor}\">"));
+    let mut headings = page.lines().filter(|line| line.starts_with('#'));
+    if !anchor.is_empty() && !named && !headings.any(|line| slug(line) == anchor) {
+        complaints.push(format!(
+            "{}: the link #{anchor} leads to no heading of its page",
+            source.path
+        ));
+    }
+}
+
+/// Returns the anchor that forges and mdBook make of a heading.
+fn slug(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    let kept = text
+        .chars()
+        .filter(|letter| letter.is_alphanumeric() || " -_".contains(*letter));
+    kept.map(|letter| if letter == ' ' { '-' } else { letter })
+        .collect()
 }
 
 /// Reports pages that a comment names, by path or by name, and that do not exist.
@@ -181,6 +211,23 @@ fn resolve(folder: &str, target: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_link_to_a_missing_heading_is_a_complaint() {
+        let page = |text: &str| Source {
+            path: "docs/a.md".into(),
+            text: text.into(),
+        };
+        let sources = [page(
+            "# A page\n## When it's `broken`, then\n[good](a.md#when-its-broken-then) [own](#a-page) [bad](a.md#gone)\n",
+        )];
+        let mut complaints = Vec::new();
+        links(&sources[0], &sources, &mut complaints);
+        assert_eq!(
+            complaints,
+            ["docs/a.md: the link #gone leads to no heading of its page"]
+        );
+    }
 
     #[test]
     fn a_comment_that_names_a_missing_page_is_a_complaint() {

@@ -10,7 +10,7 @@ use clap::{Args, Subcommand};
 use serde_json::{Value, json};
 use tenure_wire::auth::{
     ChangeTableRequest, ChangeTableResponse, CheckRequest, CreateKeyRequest, Grant, Group, Key,
-    ReadTableRequest, ReadTableResponse, WhoAmIRequest,
+    Limit, Limits, ReadTableRequest, ReadTableResponse, WhoAmIRequest,
 };
 
 use super::cluster::{DaemonAddress, block_on, said};
@@ -29,6 +29,7 @@ mod file;
 ///   tenure auth key create ci
 ///   tenure auth grant key:ci lock,observe ci:/
 ///   tenure auth check key:ci lock ci:/build
+///   tenure auth limit key:ci paths=1000,requests=200
 ///   tenure auth apply auth.toml
 #[derive(Subcommand)]
 #[command(verbatim_doc_comment)]
@@ -38,6 +39,7 @@ pub(crate) enum AuthCommand {
     Key(KeyCommand),
     Grant(GrantArguments),
     Revoke(RevokeArguments),
+    Limit(LimitArguments),
     Ls(List),
     Check(CheckArguments),
     Plan(FileArguments),
@@ -71,7 +73,7 @@ pub(crate) struct Plain {
     common: Common,
 }
 
-/// List all grants and groups.
+/// List all grants, groups and limits.
 #[derive(Args)]
 pub(crate) struct List {
     #[command(flatten)]
@@ -143,6 +145,36 @@ struct GrantRow {
     /// A namespace or path; `*` for everything.
     #[arg(default_value = "*")]
     at: String,
+    /// Owner ids that the principal may use under this grant, separated by commas: ids, or beginnings
+    /// of ids followed by `*`. Default: every id.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    owners: Vec<String>,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Limit what a principal may keep and do.
+///
+/// SUBJECT is a principal, group:NAME (each member), everyone (each principal), or total (all together). The row of a
+/// principal counts before those of its groups, and those before everyone's.
+/// In each namespace: paths (held and waiting), waiting (paths), owners.
+/// On each node: requests (a second), burst, connections, streams, watches, subscriptions.
+/// Renewals and releases are never refused for requests.
+///
+/// Examples:
+///   tenure auth limit everyone paths=10000,requests=500
+///   tenure auth limit key:ci paths=100 ci:/
+///   tenure auth limit key:ci requests=none
+#[derive(Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct LimitArguments {
+    /// Whom to limit.
+    subject: String,
+    /// NAME=NUMBER or NAME=none, separated by commas.
+    values: String,
+    /// A namespace; `*` for everything.
+    #[arg(default_value = "*")]
+    at: String,
     #[command(flatten)]
     common: Common,
 }
@@ -198,6 +230,7 @@ impl AuthCommand {
             AuthCommand::Key(KeyCommand::Revoke(verb)) => verb.common.json,
             AuthCommand::Grant(verb) => verb.row.common.json,
             AuthCommand::Revoke(verb) => verb.row.common.json,
+            AuthCommand::Limit(verb) => verb.common.json,
             AuthCommand::Ls(verb) => verb.common.json,
             AuthCommand::Check(verb) => verb.common.json,
             AuthCommand::Plan(verb) | AuthCommand::Apply(verb) => verb.common.json,
@@ -226,6 +259,7 @@ impl AuthCommand {
                 };
                 changed(format, "revoked", &common.change(request)?)
             }
+            AuthCommand::Limit(verb) => verb.act(format),
             AuthCommand::Ls(verb) => verb.act(format),
             AuthCommand::Check(verb) => verb.act(format),
             AuthCommand::Plan(verb) => verb.plan(format),
@@ -308,7 +342,8 @@ impl Plain {
             text.push_str(&me.groups.join(", "));
         }
         for grant in &me.grants {
-            text.push_str(&format!("\n  {}  at {}", verbs(grant), shown(&grant.at)));
+            let (verbs, at) = (verbs(grant), shown(&grant.at));
+            text.push_str(&format!("\n  {verbs}  at {at}{}", owners(grant)));
         }
         format.answer(text, &json)?;
         Ok(0)
@@ -419,8 +454,47 @@ impl GrantRow {
             to: self.principal,
             verbs: verbs.collect(),
             at: self.at,
+            owners: self.owners,
         };
         (self.common, grant)
+    }
+}
+
+impl LimitArguments {
+    fn act(self, format: OutputFormat) -> Result<u8, CommandFailure> {
+        let (mut set, mut clear) = (Vec::new(), Vec::new());
+        for value in self.values.split(',') {
+            let (name, value) = value.split_once('=').ok_or_else(|| {
+                CommandFailure::usage(format!(
+                    "{value:?} is not a limit: write NAME=NUMBER or NAME=none, such as paths=100"
+                ))
+            })?;
+            let limit = |value| Limit {
+                name: name.trim().to_owned(),
+                value,
+            };
+            match value.trim() {
+                "none" => clear.push(limit(0)),
+                number => set.push(limit(number.parse().map_err(|_| {
+                    CommandFailure::usage(format!("{number:?} is not a number, nor none"))
+                })?)),
+            }
+        }
+        let row = |values: Vec<Limit>| Limits {
+            of: self.subject.clone(),
+            at: self.at.clone(),
+            values,
+        };
+        let rows = |values: Vec<Limit>| match values.is_empty() {
+            true => Vec::new(),
+            false => vec![row(values)],
+        };
+        let request = ChangeTableRequest {
+            set_limits: rows(set),
+            clear_limits: rows(clear),
+            ..Default::default()
+        };
+        changed(format, "limited", &self.common.change(request)?)
     }
 }
 
@@ -429,12 +503,14 @@ impl List {
         let table = self.common.table()?;
         let grants: Vec<Value> = table.grants.iter().map(grant_json).collect();
         let groups: Vec<Value> = table.groups.iter().map(group_json).collect();
+        let limits: Vec<Value> = table.limits.iter().map(limits_json).collect();
         match format {
             OutputFormat::Json | OutputFormat::JsonOnStderr => {
                 output::line(&output::to_json(&json!({
                     "version": table.version,
                     "grants": grants,
                     "groups": groups,
+                    "limits": limits,
                 }))?)?
             }
             OutputFormat::Text => {
@@ -444,6 +520,9 @@ impl List {
                 for group in &table.groups {
                     let members: Vec<_> = group.members.iter().map(|one| shown(one)).collect();
                     output::line(&format!("{} = {}", shown(&group.name), members.join(", ")))?;
+                }
+                for row in &table.limits {
+                    output::line(&limits_text(row))?;
                 }
             }
         }
@@ -513,6 +592,8 @@ fn show(format: OutputFormat, difference: &file::Difference) -> Result<(), Comma
                 "grant": difference.grant.iter().map(grant_json).collect::<Vec<_>>(),
                 "revoke": difference.revoke.iter().map(grant_json).collect::<Vec<_>>(),
                 "groups": difference.groups.iter().map(group_json).collect::<Vec<_>>(),
+                "setLimits": difference.set_limits.iter().map(limits_json).collect::<Vec<_>>(),
+                "clearLimits": difference.clear_limits.iter().map(limits_json).collect::<Vec<_>>(),
             }))?)
         }
         OutputFormat::Text if lines.is_empty() => output::line("no difference"),
@@ -557,11 +638,35 @@ fn verbs(grant: &Grant) -> String {
 
 fn grant_text(grant: &Grant) -> String {
     let (to, at) = (shown(&grant.to), shown(&grant.at));
-    format!("{to}  {}  at {at}", verbs(grant))
+    format!("{to}  {}  at {at}{}", verbs(grant), owners(grant))
+}
+
+fn owners(grant: &Grant) -> String {
+    match grant.owners.is_empty() {
+        true => String::new(),
+        false => format!("  as {}", shown(&grant.owners.join(","))),
+    }
+}
+
+fn limits_text(row: &Limits) -> String {
+    let (of, at) = (shown(&row.of), shown(&row.at));
+    let values = row.values.iter();
+    let values: Vec<String> = values
+        .map(|limit| format!("{}={}", shown(&limit.name), limit.value))
+        .collect();
+    format!("{of}  limit {}  at {at}", values.join(","))
+}
+
+fn limits_json(row: &Limits) -> Value {
+    let values = row.values.iter();
+    let values: serde_json::Map<String, Value> = values
+        .map(|limit| (limit.name.clone(), json!(limit.value)))
+        .collect();
+    json!({ "of": row.of, "at": row.at, "limits": values })
 }
 
 fn grant_json(grant: &Grant) -> Value {
-    json!({ "to": grant.to, "verbs": grant.verbs, "at": grant.at })
+    json!({ "to": grant.to, "verbs": grant.verbs, "at": grant.at, "owners": grant.owners })
 }
 
 fn group_json(group: &Group) -> Value {

@@ -79,8 +79,11 @@ impl Serve {
     }
 
     fn settings(&self) -> Result<RawSettings, Box<dyn std::error::Error>> {
-        let text = match &self.config {
+        // The variable that pathlockd has for the same file.
+        let other = || std::env::var_os("PATHLOCKD_CONFIG").map(PathBuf::from);
+        let text = match self.config.clone().or_else(other) {
             Some(path) => {
+                let path = path.as_path();
                 secret_file::check("the configuration", path)?;
                 let text = std::fs::read_to_string(path)
                     .map_err(|error| format!("cannot read {}: {error}", path.display()))?;

@@ -397,3 +397,65 @@ fn unprotected_secrets_are_refused() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("chmod o-w"), "{said}");
 }
+
+/// Shakes hands by `openssl s_client`; returns the version and the cipher, if the port accepts.
+fn shake_hands(port: u16, arguments: &str) -> Option<(String, String)> {
+    let output = Command::new("openssl")
+        .args(["s_client", "-brief", "-alpn", "h2", "-connect"])
+        .arg(format!("127.0.0.1:{port}"))
+        .args(arguments.split_whitespace())
+        .stdin(std::process::Stdio::null())
+        .output()
+        .expect("openssl is needed for this test");
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    let field = |name: &str| {
+        let mut lines = text.lines();
+        let line = lines.find_map(|line| line.strip_prefix(name));
+        line.map(|value| value.trim().to_owned())
+    };
+    Some((field("Protocol version:")?, field("Ciphersuite:")?))
+}
+
+/// What a scanner of TLS servers looks at: versions, key exchange, ciphers, of both ports.
+#[test]
+fn both_ports_speak_only_current_tls() {
+    let (_data, daemon) = with(&[]);
+    let weakest = "ALL:COMPLEMENTOFALL:@SECLEVEL=0";
+    let known = |options: &[&str]| {
+        let output = Command::new("openssl")
+            .arg("ciphers")
+            .args(options)
+            .output();
+        String::from_utf8(output.unwrap().stdout).unwrap()
+    };
+    // This client can speak what the daemon must refuse.
+    assert!(known(&["-s", "-tls1_1", weakest]).contains("AES128-SHA"));
+    let older = known(&["-s", "-tls1_2", weakest]);
+    for port in [daemon.grpc.port(), daemon.web.port()] {
+        for version in ["-tls1", "-tls1_1"] {
+            let accepted = shake_hands(port, &format!("{version} -cipher {weakest}"));
+            assert_eq!(accepted, None, "{version} on port {port}");
+        }
+        let (version, _) = shake_hands(port, "").unwrap();
+        assert_eq!(version, "TLSv1.3");
+        let (version, cipher) = shake_hands(port, "-tls1_2").unwrap();
+        assert_eq!(version, "TLSv1.2");
+        assert!(cipher.starts_with("ECDHE-"), "forward secrecy: {cipher}");
+        // Everything but ECDHE with an authenticated cipher is refused: RSA key exchange, CBC, no
+        // authentication, no encryption.
+        let is_weak = |cipher: &&str| {
+            let is_current = cipher.contains("GCM") || cipher.contains("CHACHA20");
+            let is_good = cipher.starts_with("ECDHE-") && is_current;
+            !is_good && !cipher.starts_with("TLS_")
+        };
+        let weak: Vec<&str> = older.trim().split(':').filter(is_weak).collect();
+        assert!(weak.len() > 20, "{weak:?}");
+        let offered = format!("-tls1_2 -cipher {}:@SECLEVEL=0", weak.join(":"));
+        assert_eq!(shake_hands(port, &offered), None, "on port {port}");
+    }
+    let (_data, strict) = with(&[("TENURE_TLS_MIN_VERSION", "1.3")]);
+    for port in [strict.grpc.port(), strict.web.port()] {
+        assert_eq!(shake_hands(port, "-tls1_2"), None);
+        assert!(shake_hands(port, "-tls1_3").is_some());
+    }
+}

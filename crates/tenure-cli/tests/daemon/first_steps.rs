@@ -47,7 +47,7 @@ fn checked(steps: &[Step], answers: Vec<Answer>) -> Vec<Answer> {
 async fn every_call_is_the_same_on_every_transport() {
     let steps = steps();
     let called: std::collections::BTreeSet<&str> = steps.iter().map(|step| step.rpc).collect();
-    assert_eq!(called.len(), 23, "every unary RPC is in the table");
+    assert_eq!(called.len(), 26, "every unary RPC is in the table");
 
     let (_data, first) = daemon();
     let expected = checked(&steps, transports::http1(&first, &steps));

@@ -29,33 +29,33 @@ use super::support::foreign::python_script;
 use super::table::Step;
 use super::transports::{code_name, from_http, tonic_call, url};
 
-const LONG: Duration = Duration::from_secs(60);
+pub(super) const LONG: Duration = Duration::from_secs(60);
 
 /// A daemon where clients on loopback need credentials, with its administrator's key.
-struct Guarded {
-    data: tempfile::TempDir,
-    daemon: Daemon,
-    root: String,
+pub(super) struct Guarded {
+    pub(super) data: tempfile::TempDir,
+    pub(super) daemon: Daemon,
+    pub(super) root: String,
 }
 
 impl Guarded {
-    fn start() -> Guarded {
+    pub(super) fn start() -> Guarded {
         let data = tempfile::tempdir().unwrap();
         let daemon = Daemon::start_with(data.path(), &[("TENURE_LOOPBACK", "authenticated")]);
         let root = root_key(data.path());
         Guarded { data, daemon, root }
     }
 
-    async fn auth(&self) -> AuthClient<Channel> {
+    pub(super) async fn auth(&self) -> AuthClient<Channel> {
         AuthClient::new(self.daemon.channel().await)
     }
 
-    async fn client(&self) -> PathLockClient<Channel> {
+    pub(super) async fn client(&self) -> PathLockClient<Channel> {
         PathLockClient::new(self.daemon.channel().await)
     }
 
     /// Creates a key; returns its id and the key.
-    async fn key(&self, name: &str, valid_ms: u64) -> (String, String) {
+    pub(super) async fn key(&self, name: &str, valid_ms: u64) -> (String, String) {
         let request = CreateKeyRequest {
             name: name.to_owned(),
             valid_ms,
@@ -67,12 +67,12 @@ impl Guarded {
         (created.key.unwrap().id, created.secret)
     }
 
-    async fn change(&self, request: ChangeTableRequest) {
+    pub(super) async fn change(&self, request: ChangeTableRequest) {
         let request = with(request, Some(&self.root));
         self.auth().await.change_table(request).await.unwrap();
     }
 
-    async fn grant(&self, to: &str, verbs: &[&str], at: &str) {
+    pub(super) async fn grant(&self, to: &str, verbs: &[&str], at: &str) {
         let grant = vec![grant(to, verbs, at)];
         self.change(ChangeTableRequest {
             grant,
@@ -91,7 +91,7 @@ impl Guarded {
     }
 
     /// Runs the command with a key.
-    fn tenure(&self, key: Option<&str>, words: &[&str]) -> Output {
+    pub(super) fn tenure(&self, key: Option<&str>, words: &[&str]) -> Output {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tenure"));
         command
             .args(words)
@@ -105,7 +105,7 @@ impl Guarded {
 }
 
 /// Waits for the administrator's key.
-fn root_key(data: &Path) -> String {
+pub(super) fn root_key(data: &Path) -> String {
     let begun = Instant::now();
     loop {
         if let Ok(text) = std::fs::read_to_string(data.join("root.key")) {
@@ -116,15 +116,16 @@ fn root_key(data: &Path) -> String {
     }
 }
 
-fn grant(to: &str, verbs: &[&str], at: &str) -> Grant {
+pub(super) fn grant(to: &str, verbs: &[&str], at: &str) -> Grant {
     Grant {
         to: to.to_owned(),
         verbs: verbs.iter().map(|verb| (*verb).to_owned()).collect(),
         at: at.to_owned(),
+        owners: Vec::new(),
     }
 }
 
-fn with<T>(message: T, key: Option<&str>) -> Request<T> {
+pub(super) fn with<T>(message: T, key: Option<&str>) -> Request<T> {
     let mut request = Request::new(message);
     if let Some(key) = key {
         let value = format!("Bearer {key}").parse().unwrap();
@@ -133,7 +134,7 @@ fn with<T>(message: T, key: Option<&str>) -> Request<T> {
     request
 }
 
-fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
+pub(super) fn acquire(owner: &str, path: &str) -> v1::AcquireRequest {
     v1::AcquireRequest {
         owner_id: owner.to_owned(),
         ttl_ms: 60_000,
@@ -189,6 +190,9 @@ fn requests() -> Vec<Step> {
         ("Explain", json!({"path": "m:/a", "ownerId": "o"})),
         ("Break", json!({"path": "m:/a", "ownerId": "o", "fence": 1})),
         ("ListNamespacePolicies", json!({})),
+        ("ListChildren", json!({})),
+        ("ListWaits", json!({})),
+        ("History", json!({})),
     ];
     let step = |(rpc, request)| Step {
         rpc,

@@ -7,7 +7,7 @@ use super::support::foreign::python_script;
 use super::transports::url;
 
 /// Every RPC with a URL of its own, and whether it only reads.
-const READS: [&str; 10] = [
+const READS: [&str; 13] = [
     "AssertFencing",
     "DetectCycle",
     "IsBlocking",
@@ -18,6 +18,9 @@ const READS: [&str; 10] = [
     "DumpLocks",
     "Explain",
     "ListNamespacePolicies",
+    "ListChildren",
+    "ListWaits",
+    "History",
 ];
 const WRITES: [&str; 13] = [
     "Acquire",
@@ -85,6 +88,23 @@ fn early_data_is_for_reads_only() {
     assert_eq!(early(&daemon, &[acquire])[0]["status"], 425);
     let (_, found) = daemon.post("/v1/inspectPath", &json!({"path": "t:/a"}));
     assert_eq!(found["writeOwner"], "", "what came early was not done");
+}
+
+/// A client whose ClientHello takes two datagrams, as curl and browsers have it, is served, also if
+/// the second datagram comes late.
+#[test]
+fn a_client_hello_of_two_datagrams_is_served() {
+    let data = tempfile::tempdir().unwrap();
+    for zero_rtt in ["true", "false"] {
+        let data = data.path().join(zero_rtt);
+        let daemon = Daemon::start_with(&data, &[("TENURE_WEB_ZERO_RTT", zero_rtt)]);
+        for delay_ms in [0, 10] {
+            let input = json!({"port": daemon.h3.port(), "rounds": 4, "delay_ms": delay_ms});
+            let answer = python_script("curl_h3.py", &input);
+            let expected = json!([200, 200, 200, 200]);
+            assert_eq!(answer["statuses"], expected, "{delay_ms} ms late: {answer}");
+        }
+    }
 }
 
 /// With `web_zero_rtt` off no ticket allows early data, and everything is served after the handshake.

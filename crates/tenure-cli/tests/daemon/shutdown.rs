@@ -208,7 +208,7 @@ fn a_file_of_the_compatible_daemon_is_understood() {
     );
     assert!(data.path().join("data/db").is_dir());
     // Four groups and the system group: the variable won over the file.
-    let (_, metrics) = daemon.get_text("/metrics");
+    let (_, metrics) = daemon.get_text("/metrics?groups=1");
     let groups = metrics
         .lines()
         .filter(|line| line.starts_with("tenure_raft_group_role{"));

@@ -199,6 +199,18 @@ pub(crate) fn steps() -> Vec<Step> {
             json!({}),
         ),
         ok("DumpLocks", json!({"ownerPage": 512}), json!({})),
+        ok(
+            "ListChildren",
+            json!({"prefix": "t"}),
+            json!({"done": true}),
+        ),
+        fails("ListChildren", json!({"prefix": ":"}), "INVALID_ARGUMENT"),
+        ok("ListWaits", json!({"page": 5}), json!({"missingGroups": 0})),
+        ok(
+            "History",
+            json!({"prefix": "t:/a/b"}),
+            json!({"cut": false}),
+        ),
         fails(
             "DumpLocks",
             json!({"cursor": [1, 2, 3]}),
@@ -315,6 +327,9 @@ pub(crate) fn timeless(mut value: Value) -> Value {
             Value::Object(fields) => {
                 fields.remove("heldMs");
                 fields.remove("leaseLeftMs");
+                for time in ["waitedMs", "atMs", "queuedMs", "grantedMs", "endedMs"] {
+                    fields.remove(time);
+                }
                 fields.values_mut().for_each(forget);
             }
             Value::Array(items) => items.iter_mut().for_each(forget),

@@ -30,7 +30,11 @@ fn metrics_count_what_happened() {
     daemon.post("/v1/acquire", &lock("amy", "t:/a"));
     daemon.post("/v1/acquire", &lock("bob", "t:/a"));
     daemon.post("/v1/acquire", &lock("bob", "no path"));
-    let (head, text) = daemon.get_text("/metrics");
+    // One series per group only on request.
+    let (_, brief) = daemon.get_text("/metrics");
+    assert!(!brief.contains("tenure_raft_group_"), "{brief}");
+    assert!(brief.contains("\ntenure_raft_groups_led 5\n"), "{brief}");
+    let (head, text) = daemon.get_text("/metrics?groups=1");
     assert!(head.contains("text/plain; version=0.0.4"), "{head}");
     let value = |start: &str| {
         let line = text.lines().find(|line| line.starts_with(start));
@@ -45,12 +49,12 @@ fn metrics_count_what_happened() {
     };
     assert!((value(&acquires("requests_total", "\"0\"")) - 2.0).abs() < f64::EPSILON);
     assert!((value(&acquires("errors_total", "\"3\"")) - 1.0).abs() < f64::EPSILON);
-    assert!((value(&acquires("duration_milliseconds_count", "\"0\"")) - 2.0).abs() < f64::EPSILON);
+    assert!((value(&acquires("duration_seconds_count", "\"0\"")) - 2.0).abs() < f64::EPSILON);
     assert!((value("tenure_holds") - 1.0).abs() < f64::EPSILON);
     assert!((value("tenure_waiters") - 1.0).abs() < f64::EPSILON);
     assert!((value("tenure_leases") - 1.0).abs() < f64::EPSILON);
     assert!(value("tenure_log_bytes") > 0.0);
-    assert!(value("tenure_log_sync_duration_milliseconds_count") > 0.0);
+    assert!(value("tenure_log_sync_duration_seconds_count") > 0.0);
     assert!((value("tenure_raft_group_role{group=\"0\"}") - 3.0).abs() < f64::EPSILON);
     assert!((value("tenure_raft_group_membership_voters{group=\"4\"}") - 1.0).abs() < f64::EPSILON);
 }

@@ -183,6 +183,9 @@ pub(crate) async fn tonic_call(
         "Explain" ExplainRequest ExplainResponse,
         "Break" BreakRequest BreakResponse,
         "ListNamespacePolicies" ListNamespacePoliciesRequest ListNamespacePoliciesResponse,
+        "ListChildren" ListChildrenRequest ListChildrenResponse,
+        "ListWaits" ListWaitsRequest ListWaitsResponse,
+        "History" HistoryRequest HistoryResponse,
     );
     match answer {
         Ok(message) => Answer {

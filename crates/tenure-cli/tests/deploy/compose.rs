@@ -259,6 +259,42 @@ fn the_compose_file_of_three_nodes_makes_a_cluster() {
     }
 }
 
+/// The stack for Swarm differs from the compose file in its credentials only: every variable is a key of the
+/// daemon, and each service keeps its name, its volume and its machine.
+#[test]
+fn the_stack_of_swarm_has_the_same_nodes() {
+    let stack = yaml(&file("deploy/swarm/stack.yaml")).remove(0);
+    let compose = yaml(&file("deploy/compose/cluster.yaml")).remove(0);
+    let example = fs::read_to_string(file("deploy/tenure.example.toml")).unwrap();
+    let services = stack["services"].as_object().unwrap();
+    assert_eq!(services.len(), 3);
+    for (at, (name, service)) in services.iter().enumerate() {
+        let variables = service["environment"].as_object().unwrap();
+        for variable in variables.keys() {
+            let key = variable.strip_prefix("TENURE_").unwrap().to_lowercase();
+            let known = key == "config" || example.contains(&format!("{key} = "));
+            assert!(known, "{name}: {variable}");
+        }
+        for same in [
+            "TENURE_NODE_ID",
+            "TENURE_RAFT_ADDR",
+            "TENURE_SEED_NODES",
+            "TENURE_GOSSIP_ADVERTISE_ADDR",
+        ] {
+            assert_eq!(
+                variables[same],
+                compose["services"][name]["environment"][same]
+            );
+        }
+        assert!(!variables.contains_key("TENURE_ALLOW_ANONYMOUS"));
+        assert_eq!(service["volumes"][0], format!("data-{at}:/data"));
+        assert_eq!(
+            service["deploy"]["placement"]["constraints"][0],
+            format!("node.labels.tenure == {at}")
+        );
+    }
+}
+
 /// The environment of pathlockd's published `docker run` needs one more line.
 #[test]
 fn the_environment_of_pathlockd_starts_with_one_more_line() {

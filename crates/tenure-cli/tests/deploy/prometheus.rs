@@ -83,6 +83,7 @@ impl Prometheus {
             "rule_files": [file("deploy/prometheus/alerts.yaml")],
             "scrape_configs": [{
                 "job_name": "tenure",
+                "params": { "groups": ["1"] },
                 "static_configs": [{ "targets": [target] }],
             }],
         });

@@ -1,5 +1,6 @@
 //! systemd: the unit, readiness, watchdog and sockets; logrotate and SIGHUP.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixDatagram;
@@ -236,4 +237,68 @@ fn logrotate_rotates_the_log_file() {
     );
     assert!(!fs::read_to_string(&log).unwrap().contains("\"ready\""));
     assert_eq!(daemon.terminate(), Some(0));
+}
+
+/// Returns the system calls of a group such as `@system-service`.
+fn system_calls(group: &str) -> BTreeSet<String> {
+    let output = succeeds(debian("systemd-analyze", "systemd").args(["syscall-filter", group]));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let mut calls = BTreeSet::new();
+    // The first line is the name of the group.
+    for name in text.lines().skip(1).map(str::trim) {
+        if name.starts_with('@') {
+            calls.extend(system_calls(name));
+        } else if !name.is_empty() && !name.starts_with('#') {
+            calls.insert(name.to_owned());
+        }
+    }
+    calls
+}
+
+/// A call that the unit forbids would fail only in production.
+#[test]
+fn the_unit_allows_every_system_call_of_the_daemon() {
+    let unit = fs::read_to_string(file("deploy/systemd/tenure.service")).unwrap();
+    let mut allowed = BTreeSet::new();
+    for filter in unit
+        .lines()
+        .filter_map(|line| line.strip_prefix("SystemCallFilter="))
+    {
+        match filter.strip_prefix('~') {
+            None => allowed.extend(system_calls(filter)),
+            Some(group) => {
+                let denied = system_calls(group);
+                allowed.retain(|call| !denied.contains(call));
+            }
+        }
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let trace = dir.path().join("trace");
+    let mut command = debian("strace", "strace");
+    command
+        .args(["--follow-forks", "--quiet=all", "--output"])
+        .arg(&trace)
+        .args([TENURE, "serve"]);
+    let daemon = Daemon::spawn(settings(&mut command, &dir.path().join("data")));
+    let mut run = Command::new(TENURE);
+    succeeds(
+        run.args(["run", "-w", "30s", "vol:/a", "--", "true"])
+            .env("TENURE_URL", format!("tenure://{}", daemon.grpc)),
+    );
+    assert_eq!(daemon.get("/v1/health").0, 200);
+    // strace passes no signal on, so the daemon itself is asked to end.
+    let pids = format!("/proc/{0}/task/{0}/children", daemon.pid());
+    let pid = fs::read_to_string(pids).unwrap();
+    succeeds(Command::new("kill").arg(pid.trim()));
+    assert_eq!(daemon.ended().0, Some(0));
+    let used: BTreeSet<String> = fs::read_to_string(&trace)
+        .unwrap()
+        .lines()
+        .filter_map(|line| line.split_once(' ')?.1.trim_start().split_once('('))
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| !name.contains([' ', '<', '+', '-']))
+        .collect();
+    assert!(used.len() > 30, "{used:?}");
+    let forbidden: Vec<&String> = used.difference(&allowed).collect();
+    assert!(forbidden.is_empty(), "{forbidden:?}");
 }

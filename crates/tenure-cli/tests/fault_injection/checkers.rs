@@ -211,6 +211,11 @@ impl Checkers {
         inner.counts.get("grants").copied().unwrap_or(0)
     }
 
+    pub(crate) fn stories(&self) -> u64 {
+        let inner = self.inner.lock().unwrap();
+        inner.counts.get("stories").copied().unwrap_or(0)
+    }
+
     /// Fails if there was a violation.
     pub(crate) fn say(&self) {
         let inner = self.inner.lock().unwrap();

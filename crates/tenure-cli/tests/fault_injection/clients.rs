@@ -13,6 +13,7 @@ use crate::checkers::{Belief, Checkers, until};
 use tenure_random::SplitMix64;
 
 use crate::faults::Fault;
+use crate::histories::stories;
 use crate::nodes::Cluster;
 
 /// Short, so that leases end during the faults.
@@ -24,10 +25,10 @@ const KEPT_TTL_MS: u64 = 3_000_000;
 const LINE: &str = "line:/a/b";
 
 /// A client that fails over to the next node.
-struct Client {
-    nodes: Vec<PathLockClient<Channel>>,
-    at: usize,
-    random: SplitMix64,
+pub(crate) struct Client {
+    pub(crate) nodes: Vec<PathLockClient<Channel>>,
+    pub(crate) at: usize,
+    pub(crate) random: SplitMix64,
 }
 
 impl Client {
@@ -47,7 +48,7 @@ impl Client {
     }
 
     /// Another client of the same nodes.
-    fn fresh(&self) -> Client {
+    pub(crate) fn fresh(&self) -> Client {
         Client {
             nodes: self.nodes.clone(),
             at: self.at,
@@ -132,7 +133,7 @@ pub(crate) struct Load {
 
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-fn next() -> u64 {
+pub(crate) fn next() -> u64 {
     NUMBER.fetch_add(1, Ordering::Relaxed)
 }
 
@@ -156,6 +157,10 @@ impl Load {
         for _ in 0..3 {
             let (client, checkers, stop) = load.parts();
             load.tasks.spawn(readers(client, checkers, stop));
+        }
+        for _ in 0..2 {
+            let (client, checkers, stop) = load.parts();
+            load.tasks.spawn(stories(client, checkers, stop));
         }
         for _ in 0..2 {
             let (client, _, stop) = load.parts();

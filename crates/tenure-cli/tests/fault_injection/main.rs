@@ -3,7 +3,7 @@
 //! Every node is a process in its own network namespace. Clients outside keep acquiring, renewing,
 //! queueing and releasing while [`faults`] kill, stop, disconnect and slow down the nodes.
 //! [`checkers`] know nothing of the faults: they compare earlier answers to clients with later
-//! ones. At the end all faults are healed, and every waiter must be granted its lock.
+//! ones. [`histories`] are calls that [`linearizability`] checks as a whole. At the end all faults are healed, and every waiter must be granted its lock.
 //!
 //! `TENURE_TRIAL_SECONDS` sets the duration of the faults (default 120 s), `TENURE_TRIAL_SEED`
 //! their order, `TENURE_TRIAL_GROUPS` the number of groups (default 16).
@@ -17,6 +17,8 @@
 mod checkers;
 mod clients;
 mod faults;
+mod histories;
+mod linearizability;
 mod net;
 mod nodes;
 mod relay;
@@ -84,6 +86,7 @@ async fn trial(size: u32, lasting: Duration) {
     println!("{}", checkers.summary());
     println!("replicas left over: {}", cluster.leftovers());
     assert!(checkers.grants() > 100, "the load did nothing");
+    assert!(checkers.stories() > 10, "the histories have few stories");
 }
 
 /// After SIGKILL of any node all namespaces serve again. The time is printed, not checked.

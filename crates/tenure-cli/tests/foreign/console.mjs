@@ -188,7 +188,7 @@ const HOSTILE = [
 ];
 
 async function fill(daemon) {
-  await acquire(daemon, "ci-1", [PATH], { holder: holder("deploy.sh", "release 4.2 to production"), ttlMs: 60_000 });
+  await acquire(daemon, "ci-1", [PATH], { holder: holder("deploy.sh", "release 4.2 to production") });
   for (const [i, name] of ["ci-2", "ci-3", "nightly"].entries()) {
     await acquire(daemon, name, [PATH], { holder: holder(`job ${i + 2}`, "waits for the release") });
   }

@@ -18,6 +18,7 @@ const PYTHON: &[&str] = &[
     "sseclient-py==1.9.0",
     "requests==2.34.2",
     "schemathesis==4.32.5",
+    "pycurl==7.49.0",
 ];
 const MOTO: &str = "moto[s3,server]==5.2.0";
 const NODE: &[&str] = &[

@@ -2,12 +2,18 @@
 
 use super::{DecodeError, Encode, Reader, Writer};
 use crate::auth::{
-    AuthChange, AuthCommand, AuthKey, AuthRefusal, AuthTable, Grant, Lockout, Principal, VerbSet,
+    AuthChange, AuthCommand, AuthKey, AuthRefusal, AuthTable, Grant, Lockout, OwnerPatterns,
+    Principal, VerbSet,
 };
+use crate::limits::{LimitKind, LimitRow, LimitSubject, LimitValues};
 use crate::{record, record_enum};
 
 record! { AuthKey { id, name, hash, created_ms, expires_ms } }
-record! { Grant { to, verbs, at } }
+record! { Grant { to, verbs, at, owners } }
+record! { LimitRow { of, at, values } }
+record_enum! { LimitSubject as "subject of a limit" {
+    0 => Everyone, 1 => Total, 2(principal) => Of(principal),
+} }
 record! { AuthCommand { changes, if_version, lockout } }
 record_enum! { Lockout as "lockout" { 0 => Refuse, 1 => Accept } }
 record_enum! { AuthChange as "change of permissions" {
@@ -16,6 +22,8 @@ record_enum! { AuthChange as "change of permissions" {
     3(grant) => Grant(grant),
     4(grant) => Revoke(grant),
     5(group, members) => SetGroup { group, members },
+    6(row) => SetLimits(row),
+    7(of, at, kinds) => ClearLimits { of, at, kinds },
 } }
 record_enum! { AuthRefusal as "refused change of permissions" {
     1(present) => Version { present },
@@ -26,6 +34,7 @@ record_enum! { AuthRefusal as "refused change of permissions" {
     6 => Full,
     7 => LastAdministrator,
     8 => Invalid,
+    9 => NoSuchLimit,
 } }
 
 impl Encode for Principal {
@@ -46,6 +55,51 @@ impl Encode for VerbSet {
         let number = u16::try_from(input.number()?).ok();
         let set = number.and_then(VerbSet::from_number);
         set.ok_or(DecodeError::Number)
+    }
+}
+
+impl Encode for OwnerPatterns {
+    fn put(&self, out: &mut Writer) {
+        out.length(self.iter().count());
+        for pattern in self.iter() {
+            out.text(pattern);
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<OwnerPatterns, DecodeError> {
+        let mut patterns = alloc::vec::Vec::new();
+        for _ in 0..input.length()? {
+            patterns.push(input.text()?.into());
+        }
+        let invalid = |_| DecodeError::Inconsistent("the owners of a grant");
+        OwnerPatterns::new(patterns).map_err(invalid)
+    }
+}
+
+impl Encode for LimitKind {
+    fn put(&self, out: &mut Writer) {
+        out.byte(self.number());
+    }
+    fn take(input: &mut Reader<'_>) -> Result<LimitKind, DecodeError> {
+        let found = input.byte()?;
+        let of = "limit";
+        LimitKind::from_number(found).ok_or(DecodeError::Tag { of, found })
+    }
+}
+
+impl Encode for LimitValues {
+    fn put(&self, out: &mut Writer) {
+        out.length(self.len());
+        for (kind, value) in self {
+            out.put(kind);
+            out.number(*value);
+        }
+    }
+    fn take(input: &mut Reader<'_>) -> Result<LimitValues, DecodeError> {
+        let mut values = LimitValues::new();
+        for _ in 0..input.length()? {
+            values.insert(input.take()?, input.number()?);
+        }
+        Ok(values)
     }
 }
 
@@ -81,6 +135,10 @@ impl Encode for AuthTable {
         for grant in self.grants() {
             out.put(&grant);
         }
+        out.length(self.limits().count());
+        for row in self.limits() {
+            out.put(&row);
+        }
     }
     fn take(input: &mut Reader<'_>) -> Result<AuthTable, DecodeError> {
         let version = input.number()?;
@@ -89,6 +147,13 @@ impl Encode for AuthTable {
         for _ in 0..input.length()? {
             groups.push((input.take()?, input.list()?));
         }
-        Ok(AuthTable::restore(version, keys, groups, input.list()?))
+        let grants = input.list()?;
+        Ok(AuthTable::restore(
+            version,
+            keys,
+            groups,
+            grants,
+            input.list()?,
+        ))
     }
 }

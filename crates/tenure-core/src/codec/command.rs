@@ -1,10 +1,11 @@
 //! Encoding of commands. One command is one item of a log entry.
 
 use crate::command::{
-    Acquire, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain, Expire, Freeze,
-    Hold, Region, Release, ReleaseAll, ReleaseCause, RenewLease, Request, RequestKind, Route,
-    Selection, Thaw, WaitMode, Whole, Withdraw,
+    Acquire, AcquireWithin, AskRelease, BreakLock, ChangePolicy, ClearPolicy, Command, Domain,
+    Expire, Freeze, Hold, Region, Release, ReleaseAll, ReleaseCause, RenewLease, Request,
+    RequestKind, Route, Selection, Thaw, WaitMode, Whole, Withdraw,
 };
+use crate::limits::{Quota, QuotaValues};
 use crate::{record, record_enum};
 
 record_enum! { RequestKind as "lock state" { 0 => New, 1 => Held } }
@@ -20,6 +21,9 @@ record! { Hold { path, mode } }
 record! { Acquire {
     route, owner, ttl, queue_ttl, requests, releases, fence, key, wait, holder
 } }
+record! { QuotaValues { paths, waiting, owners } }
+record! { Quota { own, total } }
+record! { AcquireWithin { acquire, quota } }
 record! { Whole { fingerprint, asked } }
 record! { RenewLease { namespace, owner, ttl } }
 record! { Expire { namespace, owner, epoch } }
@@ -50,6 +54,7 @@ record_enum! { Command as "command" {
     15(whole, route, owner, holds, key) => Release(Release {
         route, owner, holds, key, whole: Some(whole),
     }),
+    17(within) => AcquireWithin(within),
     16(until, owner, selection, cause) => ReleaseAll(ReleaseAll {
         owner, selection, cause, until: Some(until),
     }),

@@ -1,6 +1,7 @@
 //! Encoding of outcomes (replies to other nodes) and of events (also in snapshots).
 
 use crate::event::{ChangeKind, Event, EventKind, LockChange};
+use crate::limits::QuotaScope;
 use crate::outcome::{
     AcquireOutcome, Blocker, BreakOutcome, Conflict, FreezeReport, Outcome, Queued, Refusal,
     Renewed, Withdrawn,
@@ -20,6 +21,7 @@ record_enum! { ChangeKind as "change" {
     0 => Granted, 1 => Queued, 2 => Released, 3 => Expired, 4 => Killed, 5 => Dequeued, 6 => Asked,
     7(algorithm) => Policy { algorithm },
 } }
+record_enum! { QuotaScope as "scope of a quota" { 0 => Own, 1 => Total } }
 record_enum! { Refusal as "refusal" {
     0(version) => Outdated { version },
     1(change) => Frozen { change },
@@ -28,6 +30,8 @@ record_enum! { Refusal as "refusal" {
     4 => QueueFull,
     5 => FencesUsedUp,
     6(version) => Moved { version },
+    // Since rules 2.
+    7(scope, limit, value) => Quota { scope, limit, value },
 } }
 record_enum! { AcquireOutcome as "acquire outcome" {
     0(fence) => Granted { fence },

@@ -51,6 +51,8 @@ record_enum! { ChangeBegun as "beginning of a change" {
     1(version) => Committed { version },
     2(change) => Started { change },
     3(change) => Busy { change },
+    // Since rules 2.
+    4 => Full,
 } }
 record_enum! { ChangeDecided as "decision" {
     0(version) => Committed { version },

@@ -18,6 +18,7 @@ use crate::event::{ChangeKind, LockChange};
 use crate::history::Noted;
 use crate::idempotency::KeyLookup;
 use crate::lease::{COVER_SLACK_MS, SHORT_LEASE_MS};
+use crate::limits::Quota;
 use crate::outcome::{AcquireOutcome, Conflict, LeaseChange, LeaseNumber, Queued, Refusal};
 use crate::path::Path;
 use crate::policy::{Algorithm, Missing, Mode};
@@ -33,7 +34,7 @@ const NAMESPACE_LEVELS: u64 = 4;
 const SPACE_LEVELS: u64 = 8;
 
 impl Space {
-    pub(super) fn acquire(&mut self, acquire: Acquire) -> AcquireOutcome {
+    pub(super) fn acquire(&mut self, acquire: Acquire, quota: Option<&Quota>) -> AcquireOutcome {
         if acquire.requests.is_empty() && acquire.releases.is_empty() {
             return AcquireOutcome::Granted { fence: None };
         }
@@ -69,7 +70,7 @@ impl Space {
         // `acquire_in` consumes the request, so the holds that it names are copied before.
         let named = taken.then(|| (acquire.owner.clone(), new_and_released(&acquire)));
         let repeats = taken && session.is_some_and(|session| self.repeats_place(session, &acquire));
-        let outcome = self.acquire_in(namespace, acquire, keyed);
+        let outcome = self.acquire_in(namespace, acquire, keyed, quota);
         if let Some((owner, (new, released))) = named
             && let Some(session) = self.sessions.find(namespace, &owner)
         {
@@ -104,6 +105,7 @@ impl Space {
         namespace: Id<NamespaceState>,
         acquire: Acquire,
         keyed: Option<(ScopedKey, u128)>,
+        quota: Option<&Quota>,
     ) -> AcquireOutcome {
         let session = self.sessions.find(namespace, &acquire.owner);
         if let Some(session) = session {
@@ -129,6 +131,12 @@ impl Space {
         };
         let conflict = match self.evaluate(requester, &acquire) {
             AcquireDecision::Free | AcquireDecision::FreeButStale => {
+                if let Some(quota) = quota
+                    && let Some(refusal) =
+                        self.grant_over_quota(namespace, session, &acquire, quota)
+                {
+                    return AcquireOutcome::Refused(refusal);
+                }
                 return self.acquire_now(namespace, session, &acquire, keyed);
             }
             AcquireDecision::Lost { path, missing } => {
@@ -157,6 +165,11 @@ impl Space {
         };
         if acquire.wait == WaitMode::No {
             return AcquireOutcome::Conflict(Box::new(conflict));
+        }
+        if let Some(quota) = quota
+            && let Some(refusal) = self.wait_over_quota(namespace, session, &acquire, quota)
+        {
+            return AcquireOutcome::Refused(refusal);
         }
         self.acquire_later(namespace, session, acquire, conflict, keyed)
     }

@@ -170,7 +170,11 @@ impl Space {
             if self.tree.is_bare(root) {
                 continue;
             }
-            self.add_node(children, name, root, NodeCount::Subtree);
+            let count = match is_itself {
+                true => NodeCount::Subtree,
+                false => NodeCount::Inside,
+            };
+            self.add_node(children, name, root, count);
             if let Some(child) = children.get_mut(name) {
                 child.is_branch |= !is_itself;
                 child.is_minimum |= is_cut;
@@ -188,7 +192,7 @@ impl Space {
             .flat_map(|mode| self.claims_at(node, *mode))
         {
             holds += 1;
-            if holders.len() < LISTED_HOLDS {
+            if holders.len() < LISTED_HOLDS && count != NodeCount::Inside {
                 let session = &self.sessions[self.claims[claim].session];
                 holders.push(PresentHold {
                     namespace: self.namespaces[session.namespace].name.clone(),
@@ -199,7 +203,7 @@ impl Space {
         }
         let lines = |mode: &Mode| extra.map_or(0, |extra| extra.line(*mode).len());
         let mut waiters: usize = Mode::ALL.iter().map(lines).sum();
-        if count == NodeCount::Subtree {
+        if count != NodeCount::Here {
             let below = self.tree.nodes[node].below;
             holds += below.iter().map(|count| u64::from(*count)).sum::<u64>();
             let queues = extra.map_or(0, |extra| extra.below.iter().map(PathQueue::len).sum());
@@ -218,7 +222,7 @@ impl Space {
         });
         child.holds += holds;
         child.waiters += waiters as u64;
-        child.is_branch |= count == NodeCount::Subtree && self.tree.has_children(node);
+        child.is_branch |= count != NodeCount::Here && self.tree.has_children(node);
         child.holders.extend(holders);
         child.holders.truncate(LISTED_HOLDS);
     }
@@ -286,8 +290,12 @@ impl Space {
 /// What is counted of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NodeCount {
+    /// What is at the node.
     Here,
+    /// What is at the node and below.
     Subtree,
+    /// The same; the node is below the child.
+    Inside,
 }
 
 /// Returns the path of a prefix; of a bare handler its root.

@@ -10,6 +10,7 @@ use super::Space;
 use super::conflict::AcquireDecision;
 use super::policy_change::FrozenRegion;
 use super::sessions::TakenHolds;
+use super::usage::Tally;
 use crate::lease::SHORT_LEASE_MS;
 use crate::policy::Mode;
 use crate::segment::below_root;
@@ -31,6 +32,7 @@ impl Space {
         self.check_sessions();
         self.check_queue();
         self.check_memory();
+        self.check_usage();
         self.check_exclusion();
         self.check_waiting();
         self.check_taken();
@@ -270,6 +272,37 @@ impl Space {
             }
         }
         assert!(standing.is_empty() && below.is_empty(), "missing in line");
+    }
+
+    /// Counts what each principal has in each namespace again.
+    fn check_usage(&self) {
+        let mut totals: BTreeMap<_, Tally> = BTreeMap::new();
+        let mut scoped: BTreeMap<(_, &str), Tally> = BTreeMap::new();
+        for (_, session) in self.sessions.iter() {
+            let waiter = session.waiter.map(|waiter| &self.waiters[waiter]);
+            let waiting = waiter.map_or(0, |waiter| waiter.parts.len() as u32);
+            let add = |tally: &mut Tally| {
+                tally.held += session.claims;
+                tally.waiting += waiting;
+                tally.owners += 1;
+            };
+            add(totals.entry(session.namespace).or_default());
+            if let Some(scope) = crate::auth::scope_of(session.owner.as_str()) {
+                add(scoped.entry((session.namespace, scope)).or_default());
+            }
+        }
+        for (number, state) in self.namespaces.iter() {
+            let total = totals.get(&number).copied().unwrap_or_default();
+            assert_eq!(state.tally, total, "the usage of a namespace is miscounted");
+        }
+        for (_, session) in self.sessions.iter() {
+            if let Some(scope) = crate::auth::scope_of(session.owner.as_str()) {
+                let tally = self.tally_of(session.namespace, &session.owner);
+                let counted = scoped[&(session.namespace, scope)];
+                assert_eq!(tally, counted, "the usage of a principal is miscounted");
+            }
+        }
+        assert_eq!(self.usage.len(), scoped.len(), "an account of no owner");
     }
 
     fn check_memory(&self) {

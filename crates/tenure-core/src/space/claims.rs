@@ -4,6 +4,7 @@ use alloc::boxed::Box;
 
 use super::packed_claim::PackedClaim;
 use super::sessions::{OwnBelow, Session};
+use super::usage::Tally;
 use super::{ClaimEnd, Space};
 use crate::event::ChangeKind;
 use crate::history::Noted;
@@ -95,6 +96,7 @@ impl Space {
         }
         self.sessions[session].first_claim = Some(number);
         self.sessions[session].claims += 1;
+        self.use_more(session, Tally::HOLD);
         self.place(number);
         self.count(number, ClaimChange::Up);
     }
@@ -107,6 +109,7 @@ impl Space {
         let Some(claim) = self.claims.remove(number) else {
             return;
         };
+        self.use_less(claim.session, Tally::HOLD);
         match claim.previous {
             None => self.sessions[claim.session].first_claim = claim.next,
             Some(previous) => self.claims[previous].next = claim.next,

@@ -15,6 +15,7 @@ use core::ops::Bound;
 
 use hashbrown::HashTable;
 
+use super::usage::Tally;
 use crate::hash::Hasher;
 use crate::path::Namespace;
 use crate::slab::{Id, Slab};
@@ -38,6 +39,10 @@ pub(crate) struct NamespaceState {
     pub(super) waiting_paths: u32,
     /// The sum of the levels of these paths (R85).
     pub(super) waiting_levels: u64,
+    /// What all owners have here.
+    pub(super) tally: Tally,
+    /// What the owners have that name a principal.
+    pub(super) named: Tally,
     older: Option<Id<NamespaceState>>,
     newer: Option<Id<NamespaceState>>,
     pub(super) idle: bool,
@@ -180,6 +185,8 @@ impl Namespaces {
             capacities: 0,
             waiting_paths: 0,
             waiting_levels: 0,
+            tally: Tally::default(),
+            named: Tally::default(),
             older: None,
             newer: None,
             idle: false,

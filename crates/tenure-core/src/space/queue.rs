@@ -27,6 +27,7 @@ use super::conflict::{BlockingClaim, excludes_below, new_requests};
 use super::idempotency::ScopedKey;
 use super::namespaces::NamespaceState;
 use super::sessions::Session;
+use super::usage::Tally;
 use crate::command::{Acquire, RequestKind, WaitMode};
 use crate::event::{ChangeKind, LockChange};
 use crate::history::{History, Noted};
@@ -284,8 +285,10 @@ impl Space {
             }
         }
         let state = &mut self.namespaces[namespace];
-        state.waiting_paths += u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        let count = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+        state.waiting_paths += count;
         state.waiting_levels += levels;
+        self.use_more(session, Tally::waiting(count));
         self.waiting_levels += levels;
         self.waiters[id].levels = levels;
         self.waiters[id].request.requests = request;
@@ -383,9 +386,11 @@ impl Space {
         let session = &mut self.sessions[waiter.session];
         session.waiter = None;
         let namespace = session.namespace;
+        let count = u32::try_from(waiter.parts.len()).unwrap_or(0);
         let state = &mut self.namespaces[namespace];
-        state.waiting_paths -= u32::try_from(waiter.parts.len()).unwrap_or(0);
+        state.waiting_paths -= count;
         state.waiting_levels -= waiter.levels;
+        self.use_less(waiter.session, Tally::waiting(count));
         self.waiting_levels -= waiter.levels;
         for parked in self.routes.frozen.values_mut() {
             parked.waiters.remove(&(waiter.number, id));

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::idempotency::{KeyName, KeyedCall, ScopedKey, release_fingerprint};
 use super::namespaces::NamespaceState;
 use super::sessions::Session;
+use super::usage::Tally;
 use super::{Claim, ClaimEnd, Space};
 use crate::command::{
     AskRelease, BreakLock, Domain, Expire, Hold, Release, ReleaseAll, ReleaseCause, RenewLease,
@@ -353,6 +354,7 @@ impl Space {
         }
         if there.waiter.is_none() {
             let namespace = there.namespace;
+            self.use_less(session, Tally::OWNER);
             self.sessions.remove(session);
             self.namespaces[namespace].sessions -= 1;
             self.settle_namespace(namespace);
@@ -367,7 +369,9 @@ impl Space {
     ) -> Id<Session> {
         self.namespaces[namespace].sessions += 1;
         self.namespaces.settle(namespace);
-        self.sessions.create(namespace, owner)
+        let session = self.sessions.create(namespace, owner);
+        self.use_more(session, Tally::OWNER);
+        session
     }
 
     /// Finds a namespace by name, and an owner's session in it.

@@ -15,6 +15,7 @@ use super::queue::Waiter;
 use super::retained::Capacity;
 use super::sessions::Session;
 use super::sessions::{Lease, StandingGrant};
+use super::usage::Tally;
 use super::{Space, SpaceLimits};
 use crate::codec::{DecodeError, Reader, take_rules, take_snapshot_version};
 use crate::command::Acquire;
@@ -191,7 +192,9 @@ impl Space {
         }
         // The length was checked against the remaining bytes, so it is below 2^32 for any real
         // input.
-        self.sessions[session].claims = u32::try_from(count).map_err(|_| DecodeError::Number)?;
+        let count = u32::try_from(count).map_err(|_| DecodeError::Number)?;
+        self.sessions[session].claims = count;
+        self.use_more(session, Tally::holds(count));
         Ok(())
     }
 

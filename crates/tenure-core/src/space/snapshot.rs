@@ -62,6 +62,8 @@ impl Space {
             minted: self.minted,
             long_leases: self.long_leases,
             leases: self.leases,
+            // Derived, and not encoded.
+            usage: super::usage::Usage::new(self.tree.hasher()),
             watching: false,
             history: History::default(),
             pending: self.pending.clone(),

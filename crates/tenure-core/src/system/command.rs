@@ -292,6 +292,8 @@ pub enum ChangeBegun {
         /// The change's number.
         change: u64,
     },
+    /// The table has as many rows as it may have.
+    Full,
     /// An overlapping change is in progress: finish it, then retry.
     Busy {
         /// That change's number.

@@ -74,6 +74,9 @@ pub(super) struct PendingChanges {
 
 /// Number of results kept.
 const ENDED: usize = 256;
+/// Maximum number of rows of the table: every group learns of each, and rows have no end of their
+/// own. Since rules 2.
+pub(super) const MAX_POLICIES: usize = 4096;
 
 impl PendingChanges {
     pub(super) fn begin(
@@ -81,6 +84,7 @@ impl PendingChanges {
         table: &mut NamespaceTable,
         namespace: &Namespace,
         to: Option<Algorithm>,
+        most_rows: usize,
     ) -> ChangeBegun {
         // No overlapping change may run: the plan made now must still be valid when it is decided.
         let overlapping = self.underway.iter().find(|(_, other)| {
@@ -90,6 +94,14 @@ impl PendingChanges {
         });
         if let Some((change, _)) = overlapping {
             return ChangeBegun::Busy { change: *change };
+        }
+        let adds_row = |namespace: &Namespace, to: Option<Algorithm>| {
+            to.is_some() && table.row(namespace).is_none()
+        };
+        let pending = self.underway.values();
+        let pending = pending.filter(|other| adds_row(&other.namespace, other.to));
+        if adds_row(namespace, to) && table.rows().count() + pending.count() >= most_rows {
+            return ChangeBegun::Full;
         }
         match table.plan(namespace, to) {
             TableChangePlan::Unchanged => ChangeBegun::Unchanged,

@@ -4,6 +4,7 @@
 use std::num::NonZeroU32;
 
 use tenure_core::command::*;
+use tenure_core::limits::Quota;
 use tenure_core::outcome::{FreezeReport, Outcome};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
@@ -55,6 +56,7 @@ impl ClusterState {
         }
         let key = match &command {
             Command::Acquire(acquire) => acquire.key.as_ref(),
+            Command::AcquireWithin(within) => within.acquire.key.as_ref(),
             Command::Release(release) => release.key.as_ref(),
             _ => None,
         };
@@ -86,7 +88,16 @@ impl ClusterState {
                 self.time += ms;
                 Command::Tick
             }
-            Step::Acquire(acquire) => Command::Acquire(self.acquire(acquire, twin)?),
+            Step::Acquire(step) => {
+                let acquire = self.acquire(step, twin)?;
+                match step.quota == Quota::default() {
+                    true => Command::Acquire(acquire),
+                    false => Command::AcquireWithin(Box::new(AcquireWithin {
+                        acquire,
+                        quota: step.quota,
+                    })),
+                }
+            }
             Step::Release {
                 owner,
                 holds,

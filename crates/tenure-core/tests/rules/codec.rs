@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use tenure_core::codec::{DecodeError, Encode, Reader, Writer, from_bytes, to_bytes};
 use tenure_core::command::*;
 use tenure_core::event::*;
+use tenure_core::limits::{LimitKind, QuotaScope};
 use tenure_core::outcome::*;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::*;
@@ -245,6 +246,11 @@ fn refusal(rng: &mut Rng) -> Refusal {
         Refusal::AnswersFull,
         Refusal::QueueFull,
         Refusal::FencesUsedUp,
+        Refusal::Quota {
+            scope: QuotaScope::Total,
+            limit: LimitKind::Waiting,
+            value: version,
+        },
     ])
 }
 

@@ -198,6 +198,7 @@ fn place(command: &Command) -> Option<usize> {
 fn namespace_of(command: &Command) -> Option<&Namespace> {
     Some(match command {
         Command::Acquire(acquire) => &acquire.route.namespace,
+        Command::AcquireWithin(within) => &within.acquire.route.namespace,
         Command::Release(release) => &release.route.namespace,
         Command::Renew(renew) => &renew.namespace,
         Command::Expire(expire) => &expire.namespace,

@@ -6,6 +6,7 @@
     reason = "a test that panics has said what it wants to say"
 )]
 
+mod browse;
 mod cluster_state;
 mod codec;
 mod grouped_commands;

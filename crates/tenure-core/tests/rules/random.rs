@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use tenure_core::command::WaitMode;
+use tenure_core::limits::{Quota, QuotaValues};
 use tenure_core::outcome::Applied;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
@@ -19,7 +20,7 @@ use crate::rng::Rng;
 use crate::scenario::describe;
 use crate::step::{AcquireStep, Step, StepTarget, Supplied, WantedPath};
 
-const OWNERS: [&str; 5] = ["amy", "bob", "cid", "dan", "eve"];
+const OWNERS: [&str; 5] = ["amy", "bob", "cid@key:ci", "dan@key:ci", "eve"];
 const PATHS: [&str; 9] = [
     "t:/a", "t:/a/b", "t:/a/b/c", "t:/a/b/d", "t:/a/e", "t:/ab", "t:/ab/b", "u:/a", "u:/a/b",
 ];
@@ -52,6 +53,8 @@ struct WorkloadBias {
     waiting: WaitMode,
     /// The rules number that applies.
     rules: u32,
+    /// Whether acquires come with quotas.
+    quotas: bool,
 }
 
 impl WorkloadBias {
@@ -64,6 +67,7 @@ impl WorkloadBias {
             reads: !rng.one_in(3),
             waiting: rng.pick(&[WaitMode::Queue, WaitMode::QueueAndAsk, WaitMode::Queue]),
             rules: rng.pick(&[1, 2, 2]),
+            quotas: rng.one_in(3),
         }
     }
 
@@ -193,6 +197,17 @@ fn acquire(rng: &mut Rng, mood: &WorkloadBias, sight: &ObservedLine) -> AcquireS
             0 => Supplied::Number(rng.below(40) as i64),
             1 => Supplied::Number(1 << rng.pick(&[20, 51])),
             _ => Supplied::Stored(rng.below(4) as i64 - 1),
+        };
+    }
+    if mood.quotas && rng.one_in(2) {
+        let mut values = || QuotaValues {
+            paths: rng.one_in(2).then(|| rng.below(6)),
+            waiting: rng.one_in(3).then(|| rng.below(3)),
+            owners: rng.one_in(3).then(|| rng.below(4)),
+        };
+        step.quota = Quota {
+            own: values(),
+            total: values(),
         };
     }
     step.key = key(rng);
@@ -528,6 +543,7 @@ fn simpler(step: &Step) -> Vec<Step> {
     with(&|step| step.wait = plain.wait);
     with(&|step| step.stale = false);
     with(&|step| step.algorithm = None);
+    with(&|step| step.quota = Quota::default());
     found
 }
 

@@ -4,6 +4,7 @@
 
 use tenure_core::command::Selection;
 use tenure_core::event::EventKind;
+use tenure_core::limits::QuotaScope;
 use tenure_core::outcome::{
     AcquireOutcome, Applied, BreakOutcome, Conflict, Outcome, Refusal, Withdrawn,
 };
@@ -442,6 +443,17 @@ fn refusal_name(refusal: Refusal) -> String {
         Refusal::KeyReused => "key_reused".into(),
         Refusal::AnswersFull => "answers_full".into(),
         Refusal::QueueFull => "queue_full".into(),
+        Refusal::Quota {
+            scope,
+            limit,
+            value,
+        } => {
+            let scope = match scope {
+                QuotaScope::Own => "own",
+                QuotaScope::Total => "total",
+            };
+            format!("quota {scope} {}={value}", limit.name())
+        }
         Refusal::FencesUsedUp => "fences_used_up".into(),
         Refusal::Moved { version } => format!("moved version={version}"),
     }

@@ -66,6 +66,7 @@ scripts!(
     leases,
     policies,
     queue,
+    quotas,
     reasons,
     release,
     semaphores,

@@ -7,6 +7,7 @@
 use std::fmt;
 
 use tenure_core::command::{ClearPolicy, WaitMode};
+use tenure_core::limits::{Quota, QuotaValues};
 use tenure_core::policy::{Algorithm, Mode};
 
 /// One step.
@@ -108,6 +109,8 @@ pub(crate) struct AcquireStep {
     /// Another algorithm than the table's, as during a policy change (R43: conflicts between
     /// different algorithms).
     pub(crate) algorithm: Option<Algorithm>,
+    /// The quotas that apply: `own=PATHS/WAITING/OWNERS`, `-` for no limit.
+    pub(crate) quota: Quota,
 }
 
 /// Where the fence of an acquire comes from.
@@ -143,6 +146,7 @@ impl AcquireStep {
             holder: None,
             stale: false,
             algorithm: None,
+            quota: Quota::default(),
         }
     }
 }
@@ -217,6 +221,14 @@ impl fmt::Display for AcquireStep {
         }
         if self.stale {
             write!(f, " stale")?;
+        }
+        for (name, values) in [("own", self.quota.own), ("total", self.quota.total)] {
+            if !values.is_empty() {
+                let shown =
+                    |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
+                let all = [values.paths, values.waiting, values.owners].map(shown);
+                write!(f, " {name}={}", all.join("/"))?;
+            }
         }
         if let Some(algorithm) = self.algorithm {
             write!(f, " as={}", algorithm_name(algorithm))?;
@@ -432,6 +444,24 @@ pub(crate) fn parse(line: &str) -> Result<Step, String> {
     })
 }
 
+fn quota_values(text: &str) -> Result<QuotaValues, String> {
+    let value = |text: &str| match text {
+        "-" => Ok(None),
+        text => text
+            .parse()
+            .map(Some)
+            .map_err(|_| format!("`{text}` is no number")),
+    };
+    match text.split('/').collect::<Vec<_>>()[..] {
+        [paths, waiting, owners] => Ok(QuotaValues {
+            paths: value(paths)?,
+            waiting: value(waiting)?,
+            owners: value(owners)?,
+        }),
+        _ => Err(format!("`{text}` is not PATHS/WAITING/OWNERS")),
+    }
+}
+
 fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
     let mut words = words.iter();
     let mut step = AcquireStep::of(words.next().ok_or("acquire whom?")?);
@@ -491,6 +521,8 @@ fn parse_acquire(words: &[&str]) -> Result<AcquireStep, String> {
                 Some(("ttl", text)) => step.ttl = number(text)?,
                 Some(("queue", text)) => step.queue_ttl = number(text)?,
                 Some(("holder", text)) => step.holder = Some(text.into()),
+                Some(("own", text)) => step.quota.own = quota_values(text)?,
+                Some(("total", text)) => step.quota.total = quota_values(text)?,
                 Some(("as", text)) => {
                     step.algorithm =
                         Some(algorithm_of(text).ok_or_else(|| format!("no algorithm `{text}`"))?)

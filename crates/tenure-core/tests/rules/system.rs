@@ -1,6 +1,7 @@
 //! The state machine of the system group, compared with a model made of lists (R75 IncrFencingToken
 //! always grows, R98 Release and the wait edge, R101–R104, R107–R115, R131–R139).
 
+use tenure_core::codec::{from_bytes, to_bytes};
 use tenure_core::command::{Command, Region, Selection};
 use tenure_core::event::{Event, EventKind};
 use tenure_core::namespace_table::{
@@ -890,4 +891,38 @@ fn a_change_goes_in_three_steps() {
         room.apply(delete).0,
         SystemOutcome::Begun(ChangeBegun::Unchanged)
     );
+}
+
+/// A client that may set policies cannot add rows without a limit; rows that exist can still change
+/// and go.
+#[test]
+fn the_number_of_policies_is_limited() {
+    let mut system = System::new(NamespaceTable::new(1, Algorithm::RecursiveRw));
+    system.apply(Stamp::default(), SystemCommand::Rules { number: 2 });
+    let mut begin = |name: &str, to: Option<Algorithm>| {
+        let command = SystemCommand::Begin {
+            namespace: Namespace::parse(name).unwrap(),
+            to,
+            claim: None,
+        };
+        system.apply(Stamp::default(), command).outcome
+    };
+    let same = Some(Algorithm::RecursiveRw);
+    for number in 0..4096 {
+        let begun = begin(&format!("t:/{number}"), same);
+        assert!(
+            matches!(begun, SystemOutcome::Begun(ChangeBegun::Committed { .. })),
+            "{number}: {begun:?}"
+        );
+    }
+    let full = SystemOutcome::Begun(ChangeBegun::Full);
+    assert_eq!(begin("t:/more", same), full);
+    assert_eq!(from_bytes(&to_bytes(&full)), Ok(full.clone()));
+    let unchanged = SystemOutcome::Begun(ChangeBegun::Unchanged);
+    assert_eq!(begin("t:/7", same), unchanged);
+    let started = begin("t:/7", Some(Algorithm::PointRw));
+    assert!(matches!(
+        started,
+        SystemOutcome::Begun(ChangeBegun::Started { .. })
+    ));
 }

@@ -218,7 +218,7 @@ pub(super) fn holder(wire: v1::Holder) -> Result<Holder, Status> {
     })
 }
 
-fn holder_out(holder: &Holder) -> v1::Holder {
+pub(super) fn holder_out(holder: &Holder) -> v1::Holder {
     v1::Holder {
         name: holder.name.clone(),
         host: holder.host.clone(),

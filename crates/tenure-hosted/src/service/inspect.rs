@@ -7,7 +7,7 @@ use tenure_core::deadlock::{Detection, Search, Walk, WalkStep};
 use tenure_core::event::LockChange;
 use tenure_core::outcome::BreakOutcome;
 use tenure_core::path::{Namespace, Path};
-use tenure_core::query::{DumpCursor, FenceCheck};
+use tenure_core::query::{DumpCursor, FenceCheck, HeldLock};
 use tenure_core::system::{Edge, SystemCall};
 use tenure_core::value::{Fence, OwnerId};
 use tenure_wire::v1;
@@ -196,26 +196,61 @@ impl<D: Driver> Service<D> {
                 Some(DumpCursor(u64::from_be_bytes(bytes)))
             }
         };
-        let found = self
-            .engine
-            .read(|state| state.replica.space().dump(after, page(wire.owner_page)));
-        let found = found.await?;
-        let entries = found.locks.iter().map(|lock| v1::LockEntry {
-            owner: lock.owner.as_str().to_owned(),
-            path: lock.path.as_str().to_owned(),
-            mode: convert::mode_number(lock.mode, wire.read_tree),
-            has_fence: lock.fence.is_some(),
-            fence: convert::fence_number(lock.fence),
-            ..Default::default()
-        });
-        Ok(v1::DumpLocksResponse {
-            entries: entries.collect(),
-            done: found.next.is_none(),
-            next_cursor: found
-                .next
-                .map_or_else(Vec::new, |next| next.0.to_be_bytes().to_vec()),
-            ..Default::default()
-        })
+        let below = match wire.prefix.as_str() {
+            "" => None,
+            prefix => Some(convert::path(prefix)?),
+        };
+        let (page, read_tree) = (page(wire.owner_page), wire.read_tree);
+        let next = |next: Option<DumpCursor>| {
+            next.map_or_else(Vec::new, |next| next.0.to_be_bytes().to_vec())
+        };
+        if !wire.details {
+            let found = self
+                .engine
+                .read(|state| state.replica.space().dump(after, page))
+                .await?;
+            let entries = found.locks.iter().map(|lock| entry(lock, read_tree));
+            return Ok(v1::DumpLocksResponse {
+                entries: entries.collect(),
+                done: found.next.is_none(),
+                next_cursor: next(found.next),
+                ..Default::default()
+            });
+        }
+        self.engine
+            .read(|state| {
+                let space = state.replica.space();
+                let found = space.survey(below.as_ref(), after, page, state.now());
+                let entries = found.holds.iter().map(|hold| {
+                    let row = LeaseKey {
+                        owner: hold.lock.owner.clone(),
+                        namespace: hold.lock.namespace.clone(),
+                    };
+                    v1::LockEntry {
+                        holder: hold.holder.as_ref().map(convert::holder_out),
+                        held_ms: hold.held_ms.unwrap_or(0),
+                        lease_left_ms: left(state, &row).unwrap_or(0),
+                        permits: hold.permits.map_or(0, std::num::NonZeroU32::get),
+                        ..entry(&hold.lock, read_tree)
+                    }
+                });
+                let waiters = found.waiters.iter().flatten().map(|waiter| v1::WaitEntry {
+                    owner: waiter.owner.as_str().to_owned(),
+                    path: waiter.path.as_str().to_owned(),
+                    mode: convert::mode_number(waiter.mode, read_tree),
+                    holder: waiter.holder.as_ref().map(convert::holder_out),
+                    waited_ms: waiter.waited_ms,
+                    number: waiter.waiter,
+                });
+                v1::DumpLocksResponse {
+                    detailed: true,
+                    entries: entries.collect(),
+                    waiters: waiters.collect(),
+                    done: found.next.is_none(),
+                    next_cursor: next(found.next),
+                }
+            })
+            .await
     }
 
     pub(super) async fn is_ready(
@@ -464,6 +499,17 @@ impl<D: Driver> Service<D> {
         });
         let answers = tokio_stream::wrappers::ReceiverStream::new(answers);
         Ok(Response::new(Box::pin(answers)))
+    }
+}
+
+fn entry(lock: &HeldLock, read_tree: bool) -> v1::LockEntry {
+    v1::LockEntry {
+        owner: lock.owner.as_str().to_owned(),
+        path: lock.path.as_str().to_owned(),
+        mode: convert::mode_number(lock.mode, read_tree),
+        has_fence: lock.fence.is_some(),
+        fence: convert::fence_number(lock.fence),
+        ..Default::default()
     }
 }
 

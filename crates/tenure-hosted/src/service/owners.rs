@@ -35,6 +35,7 @@ pub(super) fn refused(refusal: Refusal) -> Status {
         Refusal::FencesUsedUp => {
             Status::resource_exhausted("the fencing tokens of this namespace are used up")
         }
+        Refusal::Quota { .. } => Status::resource_exhausted("the acquire would exceed a quota"),
         // An entry is made from the state right before it, so its route is never outdated.
         Refusal::Outdated { .. } | Refusal::Frozen { .. } | Refusal::Moved { .. } => {
             Status::aborted("the namespace policy changed during this request: try again")

@@ -1,8 +1,10 @@
 //! The Acquire call: resolves the namespace, submits the request to its group, and on request
 //! refuses to wait in a deadlock (E5: refuse on deadlock).
 
-use tenure_core::command::{Acquire, Command, RequestKind, Withdraw};
+use tenure_core::auth::scope_of;
+use tenure_core::command::{Acquire, AcquireWithin, Command, RequestKind, Withdraw};
 use tenure_core::deadlock::Search;
+use tenure_core::limits::{LimitKind, QuotaScope};
 use tenure_core::namespace_table::Unroutable;
 use tenure_core::outcome::{AcquireOutcome, Outcome, Queued, Refusal, Withdrawn};
 use tenure_core::path::{Namespace, Path};
@@ -73,6 +75,8 @@ pub(super) fn refused(refusal: Refusal) -> Option<Failure> {
         Refusal::QueueFull => Failure::ResourceExhausted(
             "the queue of this namespace is full: try again later".to_owned(),
         ),
+        // Only acquires have quotas, and `over_quota` words them.
+        Refusal::Quota { .. } => odd_answer(),
         Refusal::FencesUsedUp => Failure::ResourceExhausted(
             "the fencing tokens of this namespace are used up".to_owned(),
         ),
@@ -158,8 +162,16 @@ impl Node {
             wait: request.wait,
             holder: request.holder.clone().map(Box::new),
         };
+        let quota = self.coordinator.auth.quota(&command);
+        let command = match quota {
+            Some(quota) => Command::AcquireWithin(Box::new(AcquireWithin {
+                acquire: command,
+                quota,
+            })),
+            None => Command::Acquire(command),
+        };
         call.phase = placing;
-        self.ask(cx, group, GroupOp::Command(Command::Acquire(command)));
+        self.ask(cx, group, GroupOp::Command(command));
         CallProgress::Wait
     }
 
@@ -218,6 +230,14 @@ impl Node {
         call: &mut AcquireCall,
         refusal: Refusal,
     ) -> CallProgress {
+        if let Refusal::Quota {
+            scope,
+            limit,
+            value,
+        } = refusal
+        {
+            return CallProgress::fail(over_quota(call, scope, limit, value));
+        }
         if let Some(failure) = refused(refusal) {
             return CallProgress::fail(failure);
         }
@@ -269,6 +289,36 @@ impl Node {
             FanoutScope::All,
         );
         CallProgress::Wait
+    }
+}
+
+/// Words the refusal of an acquire that would exceed a quota: whose, which, and who raises it.
+fn over_quota(call: &AcquireCall, scope: QuotaScope, limit: LimitKind, value: u64) -> Failure {
+    let (ClientRequest::Acquire(request), AcquirePhase::Placing { namespace }) =
+        (&*call.request, &call.phase)
+    else {
+        return odd_answer();
+    };
+    let (whose, of) = match scope {
+        QuotaScope::Own => {
+            let principal = scope_of(request.owner.as_str()).unwrap_or("anonymous");
+            (principal.to_owned(), principal)
+        }
+        QuotaScope::Total => ("all principals together".to_owned(), "total"),
+    };
+    let what = match limit {
+        LimitKind::Paths => "held and waiting paths",
+        LimitKind::Waiting => "waiting paths",
+        _ => "owners",
+    };
+    let name = limit.name();
+    let place = tenure_core::text::shell_quoted(namespace.as_str());
+    Failure::OverQuota {
+        limit,
+        text: format!(
+            "the quota `{name}` is used up: {whose} may have {value} {what} in {}: release some, or an administrator raises it with `tenure auth limit {of} {name}=NUMBER {place}`",
+            namespace.as_str().escape_debug(),
+        ),
     }
 }
 

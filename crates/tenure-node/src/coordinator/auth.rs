@@ -17,6 +17,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use tenure_core::auth::{AuthCommand, AuthTable};
+use tenure_core::command::Acquire;
+use tenure_core::limits::Quota;
 use tenure_core::system::{SystemCommand, SystemOutcome};
 
 use super::forward::OpOrigin;
@@ -61,6 +63,12 @@ struct Spread {
 impl AuthCache {
     fn version(&self) -> Option<u64> {
         self.table.as_ref().map(|table| table.version())
+    }
+
+    /// Returns the quotas that apply to an acquire.
+    pub(crate) fn quota(&self, acquire: &Acquire) -> Option<Quota> {
+        let table = self.table.as_ref()?;
+        table.quota(acquire.owner.as_str(), &acquire.route.namespace)
     }
 
     fn take(&mut self, table: AuthTable) {

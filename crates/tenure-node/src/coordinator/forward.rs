@@ -19,7 +19,7 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
 use super::{AwaitedPart, CallEvent};
-use crate::budget::Urgency;
+use crate::budget::{Share, Shares, Urgency};
 use crate::codec::{DecodeResult, Reader, from_bytes, to_bytes};
 use crate::coordinator::fanout;
 use crate::group_op::{GroupOp, GroupOpResult, OpId};
@@ -65,6 +65,8 @@ struct PendingOp {
     is_repeated: bool,
     /// The receiver, time and bytes of the last copy, kept until the answer.
     sent: Option<Box<SentOp>>,
+    /// The share of its group that it counts against.
+    share: Option<Share>,
 }
 
 #[derive(Debug)]
@@ -82,6 +84,8 @@ pub(crate) struct Forwarder {
     // Never iterated where order matters: `tickets` sorts.
     pending: HashMap<OpId, PendingOp, FxBuildHasher>,
     parked: BTreeMap<GroupId, Vec<(OpId, GroupOp)>>,
+    /// The operations of each principal in each group that this node leads.
+    pub(crate) shares: Shares,
 }
 
 impl Forwarder {
@@ -90,11 +94,20 @@ impl Forwarder {
             last_ticket: first,
             pending: HashMap::default(),
             parked: BTreeMap::new(),
+            shares: Shares::default(),
         }
     }
 
     pub(crate) fn load(&self) -> usize {
         self.pending.len()
+    }
+
+    fn remove(&mut self, ticket: OpId) -> Option<PendingOp> {
+        let pending = self.pending.remove(&ticket)?;
+        if let Some(share) = pending.share {
+            self.shares.remove(share);
+        }
+        Some(pending)
     }
 
     fn tickets(&self, which: impl Fn(&PendingOp) -> bool) -> Vec<OpId> {
@@ -145,6 +158,7 @@ impl Node {
                 hops: 0,
                 is_repeated: false,
                 sent: None,
+                share: None,
             },
         );
         ticket
@@ -161,18 +175,30 @@ impl Node {
             _ => true,
         };
         if !wanted {
-            self.coordinator.forward.pending.remove(&ticket);
+            self.coordinator.forward.remove(ticket);
         }
         wanted
     }
 
     fn carry(&mut self, ticket: OpId, id: GroupId, op: GroupOp, expires: u64) {
         if let Some(group) = self.group_ref(id).filter(|group| group.leads()) {
-            if !self.has_room(group, Urgency::of_operation(&op)) {
+            let share = Share::of(id, &op);
+            if self.is_full_for(&op) {
+                self.answered(ticket, GroupOpResult::StateFull);
+            } else if !self.has_room(group, Urgency::of_operation(&op))
+                || share.is_some_and(|share| !self.has_share(group, share))
+            {
                 self.answered(ticket, GroupOpResult::Busy);
             } else if let Some(Some(group)) = self.groups.get_mut(id.0 as usize) {
                 group.submit(ticket, op, expires, &mut self.turn);
                 self.activate(id);
+                let forward = &mut self.coordinator.forward;
+                if let Some(share) = share
+                    && let Some(pending) = forward.pending.get_mut(&ticket)
+                    && pending.share.replace(share).is_none()
+                {
+                    forward.shares.add(share);
+                }
             }
             return;
         }
@@ -314,13 +340,16 @@ impl Node {
 
     /// Delivers the result of an operation to its origin.
     pub(crate) fn answered(&mut self, ticket: OpId, answer: GroupOpResult) {
-        let Some(pending) = self.coordinator.forward.pending.remove(&ticket) else {
+        let Some(pending) = self.coordinator.forward.remove(ticket) else {
             return;
         };
         let answer = match answer {
             // These results show that the last copy had no effect, but an earlier copy may have had
             // one.
-            GroupOpResult::Busy | GroupOpResult::NotHere { .. } | GroupOpResult::TooLong
+            GroupOpResult::Busy
+            | GroupOpResult::StateFull
+            | GroupOpResult::NotHere { .. }
+            | GroupOpResult::TooLong
                 if pending.is_repeated =>
             {
                 GroupOpResult::Unknown

@@ -5,7 +5,7 @@ use tenure_core::codec::Encode as _;
 use tenure_core::command::{BreakLock, Command, Route};
 use tenure_core::outcome::{BreakOutcome, Outcome, Refusal};
 use tenure_core::path::Path;
-use tenure_core::query::{DumpCursor, FenceCheck, HeldLock, HoldView};
+use tenure_core::query::{DumpCursor, FenceCheck, HoldView, WaiterView};
 use tenure_core::system::{self, Edge, SystemCommand, SystemOutcome};
 use tenure_core::value::{Fence, OwnerId};
 
@@ -29,6 +29,11 @@ pub(super) struct ReadCall {
     failed: Option<(usize, FenceCheck)>,
     /// For DumpLocks: which group is being read.
     group: GroupId,
+    /// For DumpLocks and surveys: what the page has so far. A page goes on with the next group while it
+    /// has room, so that few holds in many groups are one page. The waiters are `None` if a group does
+    /// not report them.
+    holds: Vec<HoldView>,
+    waiters: Option<Vec<WaiterView>>,
 }
 
 impl ReadCall {
@@ -39,6 +44,8 @@ impl ReadCall {
             parts: Vec::new(),
             failed: None,
             group: GroupId(0),
+            holds: Vec::new(),
+            waiters: None,
         }
     }
 
@@ -106,30 +113,13 @@ impl Node {
                     None => CallProgress::fail(odd_answer()),
                 }
             }
-            ClientRequest::DumpLocks { cursor, page } => match dump_position(cursor) {
+            ClientRequest::DumpLocks { cursor, page }
+            | ClientRequest::Survey { cursor, page, .. } => match dump_position(cursor) {
                 Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
-                Some((group, after)) => {
-                    call.group = group;
+                Some(position) => {
                     let page = page_of(*page);
-                    self.ask_one(cx, group, GroupOp::Read(GroupQuery::Dump { after, page }))
-                }
-                None => bad_cursor(),
-            },
-            ClientRequest::Survey {
-                below,
-                cursor,
-                page,
-            } => match dump_position(cursor) {
-                Some((group, _)) if group.0 >= self.config.cluster.group_count => bad_cursor(),
-                Some((group, after)) => {
-                    let (below, page) = (below.clone(), page_of(*page));
-                    call.group = group;
-                    let query = match self.has_newer_forms() {
-                        true => GroupQuery::Survey { below, after, page },
-                        // An older release has no details.
-                        false => GroupQuery::Dump { after, page },
-                    };
-                    self.ask_one(cx, group, GroupOp::Read(query))
+                    (call.holds, call.waiters) = (Vec::new(), Some(Vec::new()));
+                    self.ask_dump_page(cx, call, position, page)
                 }
                 None => bad_cursor(),
             },
@@ -311,39 +301,23 @@ impl Node {
             },
             QueryResult::Policies { rows, done } => Answer::Policies { rows, done },
             QueryResult::Nothing => Answer::Ready,
-            QueryResult::Dump(page) => {
-                let next = self.next_cursor(call.group, page.next);
-                let below = match &*call.request {
-                    ClientRequest::Survey { below, .. } => below,
-                    _ => {
-                        let locks = page.locks;
-                        return CallProgress::ok(Answer::Dump { locks, next });
-                    }
+            QueryResult::Dump(found) => {
+                let waiters = match &*call.request {
+                    ClientRequest::Survey { .. } => None,
+                    _ => Some(Vec::new()),
                 };
-                let is_below = |lock: &HeldLock| {
-                    let path = &lock.path;
-                    let holds = |below: &Path| below == path || below.is_ancestor_of(path);
-                    below.as_ref().is_none_or(holds)
-                };
-                let locks = page.locks.into_iter().filter(is_below);
-                let holds = locks.map(|lock| HoldView {
+                let holds = found.locks.into_iter().map(|lock| HoldView {
                     lock,
                     held_ms: None,
                     left_ms: None,
                     holder: None,
                     permits: None,
                 });
-                Answer::Survey {
-                    holds: holds.collect(),
-                    waiters: None,
-                    next,
-                }
+                return self.page_found(cx, call, holds.collect(), waiters, found.next);
             }
-            QueryResult::Survey(page) => Answer::Survey {
-                next: self.next_cursor(call.group, page.next),
-                holds: page.holds,
-                waiters: page.waiters,
-            },
+            QueryResult::Survey(found) => {
+                return self.page_found(cx, call, found.holds, found.waiters, found.next);
+            }
             QueryResult::Edge(_)
             | QueryResult::Table(_)
             | QueryResult::Explain { .. }
@@ -358,15 +332,80 @@ impl Node {
         CallProgress::ok(answer)
     }
 
-    /// Returns the cursor of the next page: of this group, or of the next one.
-    fn next_cursor(&self, group: GroupId, next: Option<DumpCursor>) -> Vec<u8> {
-        match next {
-            Some(cursor) => dump_cursor(group, Some(cursor)),
-            None if group.0 + 1 < self.config.cluster.group_count => {
-                dump_cursor(GroupId(group.0 + 1), None)
+    /// Asks a group for its part of a page of DumpLocks or of a survey.
+    fn ask_dump_page(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        (group, after): (GroupId, Option<DumpCursor>),
+        page: u32,
+    ) -> CallProgress {
+        call.group = group;
+        let query = match &*call.request {
+            ClientRequest::Survey { below, .. } if self.has_newer_forms() => {
+                let below = below.clone();
+                GroupQuery::Survey { below, after, page }
             }
+            // An older release has no details.
+            _ => GroupQuery::Dump { after, page },
+        };
+        self.ask_one(cx, group, GroupOp::Read(query))
+    }
+
+    /// Adds what one group has to the page. The page ends when it is full, when a group has more than
+    /// one query looks at, or after the last group.
+    fn page_found(
+        &mut self,
+        cx: &mut CallContext,
+        call: &mut ReadCall,
+        holds: Vec<HoldView>,
+        waiters: Option<Vec<WaiterView>>,
+        next: Option<DumpCursor>,
+    ) -> CallProgress {
+        let (page, below) = match &*call.request {
+            ClientRequest::DumpLocks { page, .. } => (*page, None),
+            ClientRequest::Survey { page, below, .. } => (*page, below.clone()),
+            _ => return CallProgress::fail(odd_answer()),
+        };
+        let is_below = |hold: &HoldView| {
+            let path = &hold.lock.path;
+            let holds = |below: &Path| below == path || below.is_ancestor_of(path);
+            below.as_ref().is_none_or(holds)
+        };
+        call.holds.extend(holds.into_iter().filter(is_below));
+        // The waiters of one group are not known: then those of the page are not.
+        call.waiters = match (call.waiters.take(), waiters) {
+            (Some(mut all), Some(more)) => {
+                all.extend(more);
+                Some(all)
+            }
+            _ => None,
+        };
+        let found = call.holds.len() + call.waiters.as_ref().map_or(0, Vec::len);
+        let found = u32::try_from(found).unwrap_or(u32::MAX);
+        let room = page_of(page).saturating_sub(found);
+        let next_group = GroupId(call.group.0 + 1);
+        let has_more_groups = next_group.0 < self.config.cluster.group_count;
+        let next = match next {
+            Some(cursor) => dump_cursor(call.group, Some(cursor)),
+            None if has_more_groups && room > 0 => {
+                return self.ask_dump_page(cx, call, (next_group, None), room);
+            }
+            None if has_more_groups => dump_cursor(next_group, None),
             None => Vec::new(),
-        }
+        };
+        let holds = std::mem::take(&mut call.holds);
+        CallProgress::ok(match &*call.request {
+            ClientRequest::Survey { .. } => Answer::Survey {
+                holds,
+                waiters: call.waiters.take(),
+                next,
+            },
+            _ => Answer::Dump {
+                locks: holds.into_iter().map(|hold| hold.lock).collect(),
+                next,
+            },
+        })
     }
 }
 

@@ -73,7 +73,9 @@ pub(crate) struct Coordinator {
     timers: BTreeSet<(u64, AwaitedPart)>,
     /// Events for calls, to be handled in this step.
     ready: Vec<(AwaitedPart, CallEvent)>,
-    forward: forward::Forwarder,
+    pub(crate) forward: forward::Forwarder,
+    /// Whether the lock state of this node is near its limit.
+    pub(crate) is_state_full: bool,
     resolve: resolve::NamespaceCache,
     fanouts: fanout::Fanouts,
     events: events::Events,
@@ -202,6 +204,12 @@ fn failure_of(answer: &GroupOpResult) -> Option<Failure> {
                     .to_owned(),
             ));
         }
+        GroupOpResult::StateFull => {
+            return Some(Failure::ResourceExhausted(
+                "the lock state of the node that leads this namespace is near max_state_mb: only renewals and releases are accepted until it has shrunk"
+                    .to_owned(),
+            ));
+        }
         GroupOpResult::Applied { .. }
         | GroupOpResult::System(_)
         | GroupOpResult::Renewed(_)
@@ -230,7 +238,9 @@ fn with_effects(failure: Failure) -> Failure {
         Failure::Aborted => {
             "the namespaces of some paths changed too often: other parts were done, repeat the request"
         }
-        Failure::FailedPrecondition(_) | Failure::ResourceExhausted(_) => {
+        Failure::FailedPrecondition(_)
+        | Failure::ResourceExhausted(_)
+        | Failure::OverQuota { .. } => {
             "a part was refused, other parts were done: repeat the request"
         }
     };
@@ -283,6 +293,7 @@ impl Coordinator {
             timers: BTreeSet::new(),
             ready: Vec::new(),
             forward: forward::Forwarder::new(first_number(config)),
+            is_state_full: false,
             resolve: resolve::NamespaceCache::new(config, table),
             fanouts: fanout::Fanouts::default(),
             events: events::Events::new(config),
@@ -563,6 +574,7 @@ impl Node {
     pub(crate) fn coordinator_tick(&mut self) {
         self.coordinator.ticks += 1;
         self.has_newer_forms();
+        self.measure_state();
         self.coordinator.forget_deadlines();
         self.retry_parked();
         self.retry_fanouts();

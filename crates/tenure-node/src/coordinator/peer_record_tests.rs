@@ -268,6 +268,7 @@ fn answers() -> Vec<GroupOpResult> {
         GroupOpResult::Busy,
         GroupOpResult::Unknown,
         GroupOpResult::TooLong,
+        GroupOpResult::StateFull,
     ]);
     answers
 }

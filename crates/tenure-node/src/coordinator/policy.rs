@@ -206,6 +206,10 @@ impl Node {
                     self.drive(change, Some(cx.new_part()));
                     CallProgress::Wait
                 }
+                ChangeBegun::Full => CallProgress::fail(Failure::ResourceExhausted(
+                    "there are as many namespace policies as there may be: delete those that are not used (tenure policy ls)"
+                        .to_owned(),
+                )),
                 ChangeBegun::Busy { change } => {
                     call.own = None;
                     self.drive(change, Some(cx.new_part()));

@@ -6,10 +6,12 @@ use tenure_core::auth::{Target, Verb};
 use tenure_core::command::WaitMode;
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::Mode;
+use tenure_core::text::shell_quoted;
 use tenure_core::value::OwnerId;
-use tenure_node::ClientRequest;
+use tenure_node::{ClientRequest, ReleaseRequest};
 
 use super::Caller;
+use super::activity::acting_owner;
 use crate::status::{Code, Failure};
 
 /// Clients learn the other nodes from it.
@@ -39,8 +41,17 @@ const JSON_SERVICES: [(&str, Verb); 3] = [
 /// Judges a call of another service than the lock service, by its URL. Reflection, health and
 /// OpenAPI describe the daemon and need no verb; a new RPC of Tenure's own services needs a row.
 pub(crate) fn service_verb(caller: &Caller, url: &str) -> Result<(), Failure> {
+    let judged = judge_service(caller, url);
+    if let Err(denied) = &judged {
+        caller.record_denied(url, denied);
+    }
+    judged
+}
+
+fn judge_service(caller: &Caller, url: &str) -> Result<(), Failure> {
     if let Some((_, verb)) = JSON_SERVICES.iter().find(|(path, _)| *path == url) {
-        return need(caller, *verb, Target::Everything);
+        need(caller, *verb, Target::Everything)?;
+        return caller.limits().take_service(*verb);
     }
     let row = SERVICES.iter().find(|(path, _)| *path == url);
     match row {
@@ -48,7 +59,10 @@ pub(crate) fn service_verb(caller: &Caller, url: &str) -> Result<(), Failure> {
         Some((path, None)) if *path == MEMBERS => need(caller, Verb::Share, Target::Anywhere)
             .or_else(|denied| sees_anything(caller).map_err(|_| denied)),
         Some((_, None)) => Ok(()),
-        Some((_, Some(verb))) => need(caller, *verb, Target::Everything),
+        Some((_, Some(verb))) => {
+            need(caller, *verb, Target::Everything)?;
+            caller.limits().take_service(*verb)
+        }
         None if url == "/metrics" => need(caller, Verb::Metrics, Target::Everything),
         None if url.starts_with("/tenure.") => need(caller, Verb::Operate, Target::Everything),
         None => Ok(()),
@@ -59,8 +73,9 @@ pub(crate) fn service_verb(caller: &Caller, url: &str) -> Result<(), Failure> {
 pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Result<(), Failure> {
     match request {
         ClientRequest::Acquire(acquire) => {
+            let owner = &acquire.owner;
             if acquire.requests.is_empty() {
-                return need(caller, Verb::Share, Target::Anywhere);
+                return need_as(caller, owner, Verb::Share, Target::Anywhere);
             }
             for one in &acquire.requests {
                 let target = Target::Path(&one.path);
@@ -68,7 +83,7 @@ pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Res
                     Mode::Read | Mode::ReadTree => Verb::Share,
                     Mode::Write => verb,
                 };
-                need(caller, mode, target)?;
+                need_as(caller, owner, mode, target)?;
                 if acquire.wait == WaitMode::QueueAndAsk {
                     need(caller, Verb::Ask, target)?;
                 }
@@ -76,14 +91,14 @@ pub(crate) fn judge(caller: &Caller, verb: Verb, request: &ClientRequest) -> Res
             Ok(())
         }
         // These act on the caller's own owners only, whatever it names.
-        ClientRequest::Release(_)
-        | ClientRequest::ReleaseAll { .. }
-        | ClientRequest::SetWaitEdge { .. }
-        | ClientRequest::ClearWaitEdge { .. } => need(caller, Verb::Share, Target::Anywhere),
-        ClientRequest::Renew { domains, .. } => {
-            if domains.is_empty() {
-                return need(caller, Verb::Share, Target::Anywhere);
-            }
+        ClientRequest::Release(ReleaseRequest { owner, .. })
+        | ClientRequest::ReleaseAll { owner, .. }
+        | ClientRequest::SetWaitEdge { owner, .. }
+        | ClientRequest::ClearWaitEdge { owner, .. } => {
+            need_as(caller, owner, Verb::Share, Target::Anywhere)
+        }
+        ClientRequest::Renew { owner, domains, .. } => {
+            need_as(caller, owner, Verb::Share, Target::Anywhere)?;
             domains.iter().try_for_each(|name| meets(caller, name))
         }
         ClientRequest::AssertFencing { paths, .. } => {
@@ -133,8 +148,8 @@ pub(crate) fn judge_owner(caller: &Caller, owner: &OwnerId) -> Result<(), Failur
 /// Judges a watch. Below the prefix the caller gets the changes that it may see.
 pub(crate) fn judge_watch(caller: &Caller, prefix: &Namespace) -> Result<(), Failure> {
     let rows = caller.rights().iter();
-    let mut rows = rows.filter(|(verbs, _)| verbs.allows(Verb::Observe));
-    let is_allowed = rows.any(|(_, at)| overlaps(at.as_ref(), prefix));
+    let mut rows = rows.filter(|row| row.verbs.allows(Verb::Observe));
+    let is_allowed = rows.any(|row| overlaps(row.at.as_ref(), prefix));
     match is_allowed {
         true => Ok(()),
         false => Err(denied(caller, Verb::Observe, Target::Below(prefix))),
@@ -148,8 +163,8 @@ fn overlaps(at: Option<&Namespace>, name: &Namespace) -> bool {
 /// Needs the right to share something below a name.
 fn meets(caller: &Caller, name: &Namespace) -> Result<(), Failure> {
     let rows = caller.rights().iter();
-    let mut rows = rows.filter(|(verbs, _)| verbs.allows(Verb::Share));
-    match rows.any(|(_, at)| overlaps(at.as_ref(), name)) {
+    let mut rows = rows.filter(|row| row.verbs.allows(Verb::Share));
+    match rows.any(|row| overlaps(row.at.as_ref(), name)) {
         true => Ok(()),
         false => Err(denied(caller, Verb::Share, Target::Below(name))),
     }
@@ -174,6 +189,46 @@ fn need(caller: &Caller, verb: Verb, target: Target<'_>) -> Result<(), Failure> 
         true => Ok(()),
         false => Err(denied(caller, verb, target)),
     }
+}
+
+/// Needs a verb as one of the caller's owners: a grant may be for some owner ids only.
+fn need_as(
+    caller: &Caller,
+    owner: &OwnerId,
+    verb: Verb,
+    target: Target<'_>,
+) -> Result<(), Failure> {
+    if caller.may_as(owner, verb, target) {
+        return Ok(());
+    }
+    need(caller, verb, target)?;
+    let (principal, verb) = (caller.principal(), verb.name());
+    let owner = caller.shown(owner);
+    Err(Failure::new(
+        Code::PermissionDenied,
+        format!(
+            "{principal} has the verb `{verb}` here for other owner ids than {owner:?}: use one that a grant names, or an administrator grants it with `tenure auth grant {principal} {verb} AT --owners {}`",
+            shell_quoted(&owner),
+        ),
+    ))
+}
+
+/// Counts a call against the activity limits of its caller.
+pub(crate) fn take_call(caller: &Caller, request: &ClientRequest) -> Result<(), Failure> {
+    if !caller.limits().has_rates() {
+        return Ok(());
+    }
+    let is_own = acting_owner(request).is_none_or(|(owner, _)| caller.owns(owner));
+    caller.limits().take(request, is_own)
+}
+
+/// Returns the owner of another principal that a call acts as, and the name of the action for the
+/// audit log.
+pub(crate) fn acts_as_another<'a>(
+    caller: &Caller,
+    request: &'a ClientRequest,
+) -> Option<(&'a OwnerId, &'static str)> {
+    acting_owner(request).filter(|(owner, _)| !caller.owns(owner))
 }
 
 /// Names the missing verb, the place, and the command that grants it.

@@ -17,11 +17,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::digest;
-use tenure_core::auth::{self, Principal, Target, Verb, VerbSet};
+use tenure_core::auth::{self, OwnerPatterns, Principal, Target, Verb, VerbSet, scope_of};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::value::{Invalid, Key, OwnerId};
 use tokio::sync::watch;
 
+use super::activity::ActivityLimits;
+#[cfg(test)]
+use super::activity::ActivityTable;
 use super::{AccessControl, Credential};
 use crate::audit_log::AuditLog;
 use crate::status::{Code, Failure};
@@ -42,7 +45,8 @@ struct CallerInfo {
     principal: Principal,
     /// What follows the caller's owner ids: nothing, or `@` and the principal.
     suffix: Box<str>,
-    rights: Vec<(VerbSet, Option<Namespace>)>,
+    rights: Vec<Right>,
+    limits: ActivityLimits,
     credential: Credential,
     /// The version of the table that the rights are from.
     version: Option<u64>,
@@ -50,17 +54,40 @@ struct CallerInfo {
     audit: Option<Arc<AuditLog>>,
 }
 
+/// One row that applies to a caller.
+#[derive(Clone, Debug)]
+pub(crate) struct Right {
+    pub(super) verbs: VerbSet,
+    pub(super) at: Option<Namespace>,
+    pub(super) owners: OwnerPatterns,
+}
+
+impl Right {
+    /// Returns these verbs everywhere, for every owner.
+    pub(super) fn everywhere(verbs: VerbSet) -> Right {
+        Right {
+            verbs,
+            at: None,
+            owners: OwnerPatterns::default(),
+        }
+    }
+}
+
 impl Caller {
     pub(super) fn new(
         principal: Principal,
-        rights: Vec<(VerbSet, Option<Namespace>)>,
+        rights: Vec<Right>,
+        limits: ActivityLimits,
         credential: Credential,
         version: Option<u64>,
         audit: Option<Arc<AuditLog>>,
     ) -> Caller {
         let suffix = match credential {
             Credential::Loopback | Credential::Nothing | Credential::SharedToken => String::new(),
-            Credential::Key(_) | Credential::Unix(_) | Credential::Named(_) => {
+            Credential::Key(_)
+            | Credential::Unix(_)
+            | Credential::Named(_)
+            | Credential::Token { .. } => {
                 format!("@{principal}")
             }
         };
@@ -68,6 +95,7 @@ impl Caller {
             principal,
             suffix: suffix.into(),
             rights,
+            limits,
             credential,
             version,
             audit,
@@ -77,9 +105,12 @@ impl Caller {
     /// Returns a caller that may do everything, as on loopback.
     #[cfg(test)]
     pub(crate) fn local() -> Caller {
+        let principal = Principal::anonymous();
+        let limits = Arc::new(ActivityTable::default()).limits_of(&principal, None);
         Caller::new(
-            Principal::anonymous(),
-            vec![(VerbSet::ALL, None)],
+            principal,
+            vec![Right::everywhere(VerbSet::ALL)],
+            limits,
             Credential::Loopback,
             None,
             None,
@@ -92,19 +123,31 @@ impl Caller {
 
     /// Appends a line about a privileged call to the audit log.
     pub(crate) fn record(&self, action: &str, change: &str, result: &str) {
-        let Some(log) = &self.0.audit else {
-            return;
-        };
-        let mut fields = serde_json::Map::new();
-        for (name, value) in [
-            ("principal", self.0.principal.as_str()),
-            ("action", action),
-            ("change", change),
-            ("result", result),
-        ] {
-            fields.insert(name.to_owned(), value.into());
+        if let Some(log) = &self.0.audit {
+            let principal = self.0.principal.as_str();
+            log.record(fields_of([
+                ("principal", principal),
+                ("action", action),
+                ("change", change),
+                ("result", result),
+            ]));
         }
-        log.record(fields);
+    }
+
+    /// Appends a line about a refused call to the audit log, unless there were too many of late.
+    pub(crate) fn record_denied(&self, call: &str, failure: &Failure) {
+        let is_denied = matches!(failure.code, Code::PermissionDenied | Code::Unauthenticated);
+        if let Some(log) = &self.0.audit
+            && is_denied
+        {
+            log.record_denied(fields_of([
+                ("principal", self.0.principal.as_str()),
+                ("action", "denied"),
+                ("call", call),
+                ("why", failure.message.as_str()),
+                ("result", failure.code.name()),
+            ]));
+        }
     }
 
     /// Fails if the call of a privileged verb could not be recorded.
@@ -130,15 +173,28 @@ impl Caller {
         )
     }
 
-    pub(super) fn rights(&self) -> &[(VerbSet, Option<Namespace>)] {
+    pub(super) fn rights(&self) -> &[Right] {
         &self.0.rights
+    }
+
+    /// Returns the activity limits of the principal.
+    pub(crate) fn limits(&self) -> &ActivityLimits {
+        &self.0.limits
     }
 
     /// Returns whether a row allows the verb for the target.
     pub(crate) fn may(&self, verb: Verb, target: Target<'_>) -> bool {
         let rows = self.0.rights.iter();
-        let mut rows = rows.filter(|(verbs, _)| verbs.allows(verb));
-        rows.any(|(_, at)| auth::covers(at.as_ref(), target))
+        let mut rows = rows.filter(|row| row.verbs.allows(verb));
+        rows.any(|row| auth::covers(row.at.as_ref(), target))
+    }
+
+    /// Returns whether a row allows the verb for the target to this owner.
+    pub(crate) fn may_as(&self, owner: &OwnerId, verb: Verb, target: Target<'_>) -> bool {
+        let rows = self.0.rights.iter();
+        let rows = rows.filter(|row| row.verbs.allows(verb));
+        let mut rows = rows.filter(|row| auth::covers(row.at.as_ref(), target));
+        rows.any(|row| row.owners.is_empty() || row.owners.match_id(&self.shown(owner)))
     }
 
     /// Returns whether the caller may see what is at a path: it may observe it, or lock it and so
@@ -250,11 +306,12 @@ impl Caller {
     }
 }
 
-/// Returns the principal that an owner id names.
-fn scope_of(text: &str) -> Option<&str> {
-    let (_, scope) = text.rsplit_once('@')?;
-    let principal = Principal::parse(scope).ok()?;
-    (!principal.is_group() && !principal.is_anonymous()).then_some(scope)
+/// Makes the fields of an audit line.
+pub(super) fn fields_of<const N: usize>(
+    fields: [(&str, &str); N],
+) -> serde_json::Map<String, serde_json::Value> {
+    let fields = fields.map(|(name, value)| (name.to_owned(), value.into()));
+    fields.into_iter().collect()
 }
 
 /// A caller that is judged again when the table changes.
@@ -273,13 +330,24 @@ impl LiveCaller {
         }
     }
 
+    fn has_expiry(&self) -> bool {
+        matches!(
+            self.caller.0.credential,
+            Credential::Key(_) | Credential::Token { .. }
+        )
+    }
+
     /// Returns the caller with its present rights, or why it is none any more.
     pub(crate) fn current(&mut self) -> Result<&Caller, Failure> {
-        let has_expiry = matches!(self.caller.0.credential, Credential::Key(_));
-        if has_expiry || self.access.version() != self.caller.0.version {
+        if self.has_expiry() || self.access.version() != self.caller.0.version {
             self.caller = self.access.caller(&self.caller.0.credential)?;
         }
         Ok(&self.caller)
+    }
+
+    /// Returns the caller as it was when it was last looked at.
+    pub(crate) fn as_opened(&self) -> &Caller {
+        &self.caller
     }
 
     /// Waits until the caller is none any more, or `judge` refuses it.
@@ -297,7 +365,7 @@ impl LiveCaller {
 
     /// Waits until the rights may be others: the table has changed, or the key may have expired.
     pub(crate) async fn changed(&mut self) {
-        let has_expiry = matches!(self.caller.0.credential, Credential::Key(_));
+        let has_expiry = self.has_expiry();
         let expiry = async {
             if has_expiry {
                 tokio::time::sleep(EXPIRY_CHECK).await;

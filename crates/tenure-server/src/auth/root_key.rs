@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use tenure_cluster::Handle;
 use tenure_core::auth::{
-    AuthChange, AuthCommand, AuthKey, AuthTable, Grant, Lockout, Principal, VerbSet,
+    AuthChange, AuthCommand, AuthKey, AuthTable, Grant, Lockout, OwnerPatterns, Principal, VerbSet,
 };
 use tenure_node::{Answer, ClientRequest, Failure};
 use tokio::sync::watch;
@@ -95,6 +95,7 @@ async fn create(
             to: principal,
             verbs: VerbSet::ALL,
             at: None,
+            owners: OwnerPatterns::default(),
         }),
     ]);
     let command = AuthCommand {

@@ -1,19 +1,20 @@
-//! gRPC service `tenure.auth.v1.Auth`: who am I, keys, groups, grants.
+//! gRPC service `tenure.auth.v1.Auth`: who am I, keys, groups, grants, limits.
 
 use std::time::Duration;
 
 use tenure_cluster::Handle;
 use tenure_core::auth::{
-    self, AuthChange, AuthCommand, AuthKey, AuthTable, Grant, Lockout, Principal, Target, Verb,
-    VerbSet, is_name,
+    self, AuthChange, AuthCommand, AuthKey, AuthTable, Grant, Lockout, OwnerPatterns, Principal,
+    Target, Verb, VerbSet, is_name,
 };
+use tenure_core::limits::{self, LimitKind, LimitRow, LimitSubject, LimitValues};
 use tenure_core::path::{Namespace, Path};
 use tenure_node::{Answer, ClientRequest, NodeId};
 use tenure_wire::auth::auth_server::Auth;
 use tenure_wire::auth::{
     ChangeTableRequest, ChangeTableResponse, CheckRequest, CheckResponse, CreateKeyRequest,
-    CreateKeyResponse, Grant as WireGrant, Group, Key as WireKey, ReadTableRequest,
-    ReadTableResponse, WhoAmIRequest, WhoAmIResponse,
+    CreateKeyResponse, Grant as WireGrant, Group, Key as WireKey, Limit as WireLimit,
+    Limits as WireLimits, ReadTableRequest, ReadTableResponse, WhoAmIRequest, WhoAmIResponse,
 };
 use tonic::{Request, Response, Status};
 
@@ -90,11 +91,12 @@ impl Auth for AuthService {
                 .collect(),
             None => Vec::new(),
         };
-        let grants = caller.rights().iter().map(|(verbs, at)| {
+        let grants = caller.rights().iter().map(|row| {
             wire_grant(&Grant {
                 to: principal.clone(),
-                verbs: *verbs,
-                at: at.clone(),
+                verbs: row.verbs,
+                at: row.at.clone(),
+                owners: row.owners.clone(),
             })
         });
         let everything = |verb| caller.may(verb, Target::Everything);
@@ -158,6 +160,7 @@ impl Auth for AuthService {
             keys: table.keys().map(wire_key).collect(),
             groups: groups.collect(),
             grants: table.grants().map(|grant| wire_grant(&grant)).collect(),
+            limits: table.limits().map(|row| wire_limit(&row)).collect(),
         }))
     }
 
@@ -180,6 +183,12 @@ impl Auth for AuthService {
                 group: principal(&group.name)?,
                 members: members.collect::<Result<_, Failure>>()?,
             });
+        }
+        for row in &request.set_limits {
+            changes.push(AuthChange::SetLimits(read_limit(row)?));
+        }
+        for row in &request.clear_limits {
+            changes.push(cleared(row)?);
         }
         for id in request.remove_keys {
             changes.push(AuthChange::RemoveKey(id));
@@ -276,7 +285,10 @@ fn read_grant(grant: &WireGrant) -> Result<Grant, Failure> {
         "" | "*" => None,
         text => Some(Namespace::parse(text)?),
     };
-    let is_partial = at.is_some() && verbs.iter().any(Verb::is_for_everything);
+    let owners = OwnerPatterns::new(grant.owners.iter().cloned())
+        .map_err(|error| invalid(&error.to_string()))?;
+    let is_partial =
+        (at.is_some() || !owners.is_empty()) && verbs.iter().any(Verb::is_for_everything);
     if verbs.is_empty() || is_partial {
         return Err(invalid(&auth::InvalidAuth::Grant.to_string()));
     }
@@ -284,7 +296,66 @@ fn read_grant(grant: &WireGrant) -> Result<Grant, Failure> {
         to: principal(&grant.to)?,
         verbs,
         at,
+        owners,
     })
+}
+
+fn read_place(at: &str) -> Result<Option<Namespace>, Failure> {
+    Ok(match at {
+        "" | "*" => None,
+        text => Some(Namespace::parse(text)?),
+    })
+}
+
+fn read_limit(row: &WireLimits) -> Result<LimitRow, Failure> {
+    let mut values = LimitValues::new();
+    for value in &row.values {
+        values.insert(limit_kind(&value.name)?, value.value);
+    }
+    let row = LimitRow {
+        of: limit_subject(&row.of)?,
+        at: read_place(&row.at)?,
+        values,
+    };
+    row.check().map_err(|error| invalid(&error.to_string()))?;
+    Ok(row)
+}
+
+fn cleared(row: &WireLimits) -> Result<AuthChange, Failure> {
+    let kinds = row.values.iter().map(|value| limit_kind(&value.name));
+    Ok(AuthChange::ClearLimits {
+        of: limit_subject(&row.of)?,
+        at: read_place(&row.at)?,
+        kinds: kinds.collect::<Result<_, Failure>>()?,
+    })
+}
+
+fn limit_subject(text: &str) -> Result<LimitSubject, Failure> {
+    LimitSubject::parse(text).map_err(|_| {
+        invalid("invalid subject of a limit: use everyone, total, a principal such as key:NAME, or group:NAME")
+    })
+}
+
+fn limit_kind(name: &str) -> Result<LimitKind, Failure> {
+    LimitKind::named(name).ok_or_else(|| {
+        let known: Vec<_> = LimitKind::ALL.into_iter().map(LimitKind::name).collect();
+        invalid(&format!(
+            "unknown limit {name:?}: use one of {}",
+            known.join(", ")
+        ))
+    })
+}
+
+fn wire_limit(row: &LimitRow) -> WireLimits {
+    let values = row.values.iter().map(|(kind, value)| WireLimit {
+        name: kind.name().to_owned(),
+        value: *value,
+    });
+    WireLimits {
+        of: row.of.to_string(),
+        at: place(row.at.as_ref()).to_owned(),
+        values: values.collect(),
+    }
 }
 
 fn wire_grant(grant: &Grant) -> WireGrant {
@@ -296,6 +367,7 @@ fn wire_grant(grant: &Grant) -> WireGrant {
             .map(|verb| verb.name().to_owned())
             .collect(),
         at: place(grant.at.as_ref()).to_owned(),
+        owners: grant.owners.iter().map(str::to_owned).collect(),
     }
 }
 
@@ -312,6 +384,16 @@ fn place(at: Option<&Namespace>) -> &str {
     at.map_or("*", Namespace::as_str)
 }
 
+fn owners(row: &Grant) -> String {
+    match row.owners.is_empty() {
+        true => String::new(),
+        false => {
+            let patterns: Vec<_> = row.owners.iter().collect();
+            format!(" as {}", patterns.join(" "))
+        }
+    }
+}
+
 /// Describes changes for the audit log.
 fn shown(changes: &[AuthChange]) -> String {
     let one = |change: &AuthChange| match change {
@@ -319,15 +401,29 @@ fn shown(changes: &[AuthChange]) -> String {
         AuthChange::RemoveKey(id) => format!("revoke key {id}"),
         AuthChange::Grant(row) => {
             let at = place(row.at.as_ref());
-            format!("grant {} to {} at {at}", row.verbs, row.to)
+            format!("grant {} to {} at {at}{}", row.verbs, row.to, owners(row))
         }
         AuthChange::Revoke(row) => {
             let at = place(row.at.as_ref());
-            format!("revoke {} from {} at {at}", row.verbs, row.to)
+            format!(
+                "revoke {} from {} at {at}{}",
+                row.verbs,
+                row.to,
+                owners(row)
+            )
         }
         AuthChange::SetGroup { group, members } => {
             let members: Vec<_> = members.iter().map(Principal::as_str).collect();
             format!("set {group} to {}", members.join(" "))
+        }
+        AuthChange::SetLimits(row) => {
+            let at = place(row.at.as_ref());
+            format!("limit {} to {} at {at}", row.of, limits::shown(&row.values))
+        }
+        AuthChange::ClearLimits { of, at, kinds } => {
+            let kinds: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
+            let at = place(at.as_ref());
+            format!("clear limits {} of {of} at {at}", kinds.join(","))
         }
     };
     let all: Vec<String> = changes.iter().map(one).collect();

@@ -71,9 +71,18 @@ impl Sessions {
             Bearer::Foreign => return Err(refused("this is not a key: it starts with tnr_")),
         };
         let caller = self.access.caller(&credential)?;
+        // A session names its credential, so each kind needs its own name here: a session of another
+        // kind under the name of the shared token would be an administrator's.
         let id = match &credential {
             Credential::Key(id) => id,
-            _ => TOKEN,
+            Credential::SharedToken => TOKEN,
+            Credential::Loopback
+            | Credential::Nothing
+            | Credential::Unix(_)
+            | Credential::Named(_)
+            | Credential::Token { .. } => {
+                return Err(refused("only keys and client_auth_token can sign in"));
+            }
         };
         let end = now_ms() + u64::try_from(LASTS.as_millis()).unwrap_or(0);
         let signed = format!("{id}.{end}");

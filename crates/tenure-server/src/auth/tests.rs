@@ -1,6 +1,6 @@
 //! Authentication and owner ids, without a daemon.
 
-use tenure_core::auth::Target;
+use tenure_core::auth::{OwnerPatterns, Target};
 use tenure_core::path::{Namespace, Path as LockPath};
 use tenure_core::value::OwnerId;
 
@@ -12,11 +12,18 @@ fn caller(name: &str, rights: &[(Verb, Option<&str>)]) -> Caller {
         true => Credential::Nothing,
         false => Credential::Named(principal.clone()),
     };
-    let rights = rights.iter().map(|(verb, at)| {
-        let at = at.map(|at| Namespace::parse(at).unwrap());
-        (VerbSet::of([*verb]), at)
+    let rights = rights.iter().map(|(verb, at)| Right {
+        verbs: VerbSet::of([*verb]),
+        at: at.map(|at| Namespace::parse(at).unwrap()),
+        owners: OwnerPatterns::default(),
     });
-    Caller::new(principal, rights.collect(), credential, Some(1), None)
+    limited(principal, rights.collect(), credential)
+}
+
+fn limited(principal: Principal, rights: Vec<Right>, credential: Credential) -> Caller {
+    let activity = Arc::new(ActivityTable::default());
+    let limits = activity.limits_of(&principal, None);
+    Caller::new(principal, rights, limits, credential, Some(1), None)
 }
 
 /// Whatever ids two principals send, they name different owners, and each sees its own as it sent it.
@@ -110,4 +117,34 @@ fn a_caller_may_what_one_row_says() {
     assert!(ci.observes(&path("x:/y")) && ci.may(Verb::Observe, Target::Everything));
     assert!(!ci.may(Verb::Lock, Target::Everything) && ci.may(Verb::Lock, Target::Anywhere));
     assert!(!ci.may(Verb::Break, Target::Anywhere));
+}
+
+/// A grant for some owner ids lets the principal act as these only.
+#[test]
+fn a_grant_may_be_for_some_owner_ids() {
+    use tenure_core::value::Ttl;
+    use tenure_node::ClientRequest;
+    let principal = Principal::parse("key:ci").unwrap();
+    let owners = OwnerPatterns::new(["ci-*".to_owned()]).unwrap();
+    let right = Right {
+        verbs: VerbSet::of([Verb::Lock, Verb::Observe]),
+        at: None,
+        owners,
+    };
+    let ci = limited(principal.clone(), vec![right], Credential::Named(principal));
+    let renewal = |owner: &str| ClientRequest::Renew {
+        owner: ci.owner(owner).unwrap(),
+        ttl: Ttl::from_millis(1000).unwrap(),
+        domains: Vec::new(),
+        key: None,
+    };
+    assert!(judge(&ci, Verb::Share, &renewal("ci-7")).is_ok());
+    let refused = judge(&ci, Verb::Share, &renewal("deploy")).unwrap_err();
+    assert_eq!(refused.code, Code::PermissionDenied);
+    assert!(refused.message.contains("--owners deploy"), "{refused}");
+    let path = LockPath::parse("x:/y").unwrap();
+    assert!(
+        ci.observes(&path),
+        "it sees what is there whatever its owners"
+    );
 }

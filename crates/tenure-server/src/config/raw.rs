@@ -413,7 +413,11 @@ impl SettingsReader {
         let keys = || self.effective.iter().map(|entry| entry.key);
         let mut unknown = Vec::new();
         for name in self.settings.environment.keys() {
-            let Some(key) = name.strip_prefix("TENURE_").map(str::to_ascii_lowercase) else {
+            let key = ["TENURE_", "PATHLOCKD_"]
+                .iter()
+                .find_map(|prefix| name.strip_prefix(prefix))
+                .map(str::to_ascii_lowercase);
+            let Some(key) = key else {
                 continue;
             };
             let base = key.trim_end_matches(|c: char| c.is_ascii_digit());

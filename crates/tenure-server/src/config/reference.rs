@@ -12,8 +12,6 @@ struct Documented {
     section: String,
     key: String,
     value: String,
-    /// Whether the example sets the key, because its default is not what a beginner wants.
-    is_set: bool,
     /// What the key does.
     text: String,
     range: Option<(u64, u64)>,
@@ -57,7 +55,6 @@ fn documented(example: &str) -> Vec<Documented> {
                 section: section.clone(),
                 key: key.to_owned(),
                 value: value.to_owned(),
-                is_set: !line.starts_with('#'),
                 text: text.join(" "),
                 range: range.map(bounds),
             });
@@ -168,18 +165,9 @@ fn reference() -> String {
          `TENURE_<KEY>` overrides its key; an empty variable counts as not set. `PATHLOCKD_<KEY>` is accepted as well.\n\
          `tenure serve --print-config` prints the values in effect and where each of them comes from.\n\n\
          Changes take effect at the next start, with two exceptions: certificates are read again when their files change,\n\
-         and SIGHUP opens `log_file` again.\n\n\
-         Without a file and without network settings, `listen`, `web_listen` and `h3_listen` are on 127.0.0.1 (ports 50051,\n\
-         8443 and 8443), and `data_dir` is the state directory of the user if `/var/lib/tenure` is not writable.\n",
+         and SIGHUP opens `log_file` again.\n",
     );
     let example = example();
-    let bare = "listen = \"127.0.0.1:50051\"";
-    let defaults: BTreeMap<&str, String> = settings(bare)
-        .unwrap()
-        .effective
-        .into_iter()
-        .map(|entry| (entry.key, entry.value))
-        .collect();
     let mut section = String::new();
     for one in documented(&example) {
         if one.section != section {
@@ -192,14 +180,8 @@ fn reference() -> String {
             Some((low, high)) => format!(" {low} to {high}."),
             None => String::new(),
         };
-        // The default of `listen` needs credentials, so the file above sets it.
-        let default = match one.key.as_str() {
-            "listen" => "\"0.0.0.0:50051\"",
-            key if one.is_set => &defaults[key],
-            _ => &one.value,
-        };
         let what = one.text.replace('|', "\\|");
-        writeln!(text, "| `{}` | `{default}` | {what}{range} |", one.key).unwrap();
+        writeln!(text, "| `{}` | `{}` | {what}{range} |", one.key, one.value).unwrap();
     }
     text.push_str(
         "\n## Accepted without effect\n\n\

@@ -299,6 +299,9 @@ fn keys_without_meaning_are_accepted() {
             "rocksdb_write_buffer_mb"
         ]
     );
+    let unknown = [("PATHLOCKD_BOGUS", "1"), ("PATHLOCKD_CONFIG", "/x")];
+    let unknown = read(None, &unknown).unwrap().unknown;
+    assert_eq!(unknown, ["PATHLOCKD_BOGUS is not a setting"]);
 }
 
 /// Secrets appear neither in `Debug` output nor in errors. (R181 OpenTelemetry variables: telemetry

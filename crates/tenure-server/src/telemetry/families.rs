@@ -7,6 +7,7 @@ use tenure_cluster::{HistogramSnapshot, NodeMetrics};
 use tenure_node::{GroupStatus, Role};
 
 use super::calls::CallCounters;
+use crate::auth::LimitRefusals;
 
 /// One metric with all its points.
 pub(crate) struct MetricFamily {
@@ -77,6 +78,19 @@ pub(crate) fn of_calls(calls: &CallCounters) -> Vec<MetricFamily> {
     ]
 }
 
+/// Returns how many calls each limit has refused.
+pub(crate) fn of_limits(refusals: &LimitRefusals) -> MetricFamily {
+    let points = refusals.read().map(|(limit, value)| MetricPoint {
+        labels: vec![("limit", limit.name().to_owned())],
+        value,
+    });
+    MetricFamily {
+        name: "limits.refused",
+        help: "Calls refused by a quota or a limit of their principal.",
+        points: MetricPoints::Counter(points.collect()),
+    }
+}
+
 /// Returns the metrics of the node, its groups and its log.
 pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     let status = &report.status;
@@ -87,6 +101,13 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
             .groups
             .iter()
             .filter_map(|group| group.counts.as_ref())
+    };
+    let count = |is_counted: &dyn Fn(&GroupStatus) -> bool| {
+        status
+            .groups
+            .iter()
+            .filter(|group| is_counted(group))
+            .count() as u64
     };
     let mut families = vec![
         gauge(
@@ -144,6 +165,26 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
             "Answers kept for repeated requests.",
             spaces().map(|counts| counts.answers).sum(),
         ),
+        gauge(
+            "raft.groups",
+            "Groups with a replica on this node.",
+            status.groups.len() as u64,
+        ),
+        gauge(
+            "raft.groups_led",
+            "Groups that this node leads and serves.",
+            count(&|group| group.serves),
+        ),
+        gauge(
+            "raft.groups_without_leader",
+            "Groups whose leader this node does not know.",
+            count(&|group| group.leader.is_none()),
+        ),
+        gauge(
+            "raft.replication_lag",
+            "Number of entries that the slowest replica of all groups is behind; groups led here only.",
+            status.groups.iter().map(replication_lag).max().unwrap_or(0),
+        ),
     ];
     families.extend(GROUP_GAUGES.iter().map(|(name, help, read)| {
         MetricFamily {
@@ -164,7 +205,16 @@ pub(crate) fn of_node(report: &NodeMetrics) -> Vec<MetricFamily> {
     families
 }
 
+fn replication_lag(group: &GroupStatus) -> u64 {
+    let behind = group.progress.iter();
+    let behind = behind.map(|(_, progress)| group.last.saturating_sub(progress.matched));
+    behind.max().unwrap_or(0)
+}
+
 type MetricSource = fn(&GroupStatus) -> u64;
+
+/// Start of the names of the metrics with one point per group.
+pub(crate) const OF_GROUPS: &str = "raft.group.";
 
 /// Gauges with one point per replica of this node.
 const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
@@ -204,13 +254,7 @@ const GROUP_GAUGES: &[(&str, &str, MetricSource)] = &[
     (
         "raft.group.replication_lag",
         "Number of entries that the slowest replica is behind; leaders only.",
-        |group| {
-            let behind = group.progress.iter();
-            behind
-                .map(|(_, progress)| group.last.saturating_sub(progress.matched))
-                .max()
-                .unwrap_or(0)
-        },
+        replication_lag,
     ),
     (
         "raft.group.snapshot_index",
@@ -290,17 +334,19 @@ mod tests {
              Generated from the code (`telemetry/families.rs`); a test compares.\n\n\
              `GET /metrics` on the web port has them for Prometheus, an OTLP collector gets them by their dotted\n\
              names when the standard `OTEL_*` variables ask for it. Counters end in `_total`, durations are\n\
-             milliseconds. The metrics of calls have the labels `rpc.system` (`grpc`, `http`), `rpc.service`,\n\
+             seconds for Prometheus and milliseconds over OTLP. Prometheus gets the metrics of single groups\n\
+             (`raft.group.…`) with `GET /metrics?groups=1` only: they are one series per group. The metrics of calls have the labels `rpc.system` (`grpc`, `http`), `rpc.service`,\n\
              `rpc.method`, `grpc.status_code` and `grpc.status_text`, those of groups have `group`.\n\n\
              | OTLP | Prometheus | kind | what |\n|---|---|---|---|\n",
         );
-        let calls = of_calls(&CallCounters::default());
+        let mut calls = of_calls(&CallCounters::default());
+        calls.push(of_limits(&LimitRefusals::default()));
         for family in calls.iter().chain(&of_node(&report)) {
             let name = family.name.replace('.', "_");
             let (kind, end) = match family.points {
                 MetricPoints::Counter(_) => ("counter", "_total"),
                 MetricPoints::Gauge(_) => ("gauge", ""),
-                MetricPoints::Histogram(_) => ("histogram", "_milliseconds"),
+                MetricPoints::Histogram(_) => ("histogram", "_seconds"),
             };
             let (dotted, help) = (family.name, family.help);
             writeln!(

@@ -3,14 +3,15 @@
 use std::fmt::Write;
 
 use axum::Router;
-use axum::extract::State;
+use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use http::header::CONTENT_TYPE;
+use serde::Deserialize;
 use tenure_cluster::BOUNDS_US;
 
 use super::Telemetry;
-use super::families::{MetricFamily, MetricPoints};
+use super::families::{MetricFamily, MetricPoints, OF_GROUPS};
 
 /// Builds the route.
 pub(crate) fn router(telemetry: Telemetry) -> Router {
@@ -19,8 +20,21 @@ pub(crate) fn router(telemetry: Telemetry) -> Router {
         .with_state(telemetry)
 }
 
-async fn metrics(State(telemetry): State<Telemetry>) -> Response {
-    let text = text(&telemetry.families().await);
+#[derive(Deserialize)]
+struct Selection {
+    /// One series per group and gauge is most of the text, so it is sent on request only.
+    groups: Option<String>,
+}
+
+async fn metrics(
+    State(telemetry): State<Telemetry>,
+    Query(selection): Query<Selection>,
+) -> Response {
+    let mut families = telemetry.families().await;
+    if selection.groups.is_none() {
+        families.retain(|family| !family.name.starts_with(OF_GROUPS));
+    }
+    let text = text(&families);
     (
         [(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")],
         text,
@@ -55,12 +69,12 @@ fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
             }
         }
         MetricPoints::Histogram(points) => {
-            let name = format!("{name}_milliseconds");
+            let name = format!("{name}_seconds");
             writeln!(out, "# HELP {name} {help}\n# TYPE {name} histogram")?;
             for point in points {
                 // Prometheus buckets are cumulative; ours are not.
                 let mut below = 0;
-                let bounds = BOUNDS_US.iter().map(|us| millis(*us));
+                let bounds = BOUNDS_US.iter().map(|us| seconds(*us));
                 let ends = bounds.chain(["+Inf".to_owned()]);
                 for (end, count) in ends.zip(point.value.buckets) {
                     below += count;
@@ -68,7 +82,7 @@ fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
                     writeln!(out, "{name}_bucket{labels} {below}")?;
                 }
                 let labels = labels(&point.labels, None);
-                writeln!(out, "{name}_sum{labels} {}", millis(point.value.sum_us))?;
+                writeln!(out, "{name}_sum{labels} {}", seconds(point.value.sum_us))?;
                 writeln!(out, "{name}_count{labels} {below}")?;
             }
         }
@@ -76,13 +90,13 @@ fn write_family(out: &mut String, family: &MetricFamily) -> std::fmt::Result {
     Ok(())
 }
 
-/// Formats microseconds as milliseconds, without rounding.
-fn millis(us: u64) -> String {
-    let (whole, rest) = (us / 1000, us % 1000);
+/// Formats microseconds as seconds, the unit that Prometheus wants, without rounding.
+fn seconds(us: u64) -> String {
+    let (whole, rest) = (us / 1_000_000, us % 1_000_000);
     if rest == 0 {
         return whole.to_string();
     }
-    format!("{whole}.{rest:03}")
+    format!("{whole}.{rest:06}")
         .trim_end_matches('0')
         .to_owned()
 }
@@ -122,11 +136,11 @@ mod tests {
         let one = r#"rpc_system="grpc",rpc_service="pathlockd.v1.PathLock",rpc_method="Renew",grpc_status_code="0",grpc_status_text="OK""#;
         for line in [
             format!("tenure_grpc_server_requests_total{{{one}}} 3"),
-            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"0.1\"}} 1"),
-            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"0.25\"}} 2"),
-            format!("tenure_grpc_server_duration_milliseconds_bucket{{{one},le=\"+Inf\"}} 3"),
-            format!("tenure_grpc_server_duration_milliseconds_sum{{{one}}} 2000.17"),
-            format!("tenure_grpc_server_duration_milliseconds_count{{{one}}} 3"),
+            format!("tenure_grpc_server_duration_seconds_bucket{{{one},le=\"0.0001\"}} 1"),
+            format!("tenure_grpc_server_duration_seconds_bucket{{{one},le=\"0.00025\"}} 2"),
+            format!("tenure_grpc_server_duration_seconds_bucket{{{one},le=\"+Inf\"}} 3"),
+            format!("tenure_grpc_server_duration_seconds_sum{{{one}}} 2.00017"),
+            format!("tenure_grpc_server_duration_seconds_count{{{one}}} 3"),
         ] {
             assert!(
                 text.lines().any(|found| found == line),

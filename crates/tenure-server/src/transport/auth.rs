@@ -12,7 +12,7 @@ use http::HeaderMap;
 use http::header::{AUTHORIZATION, CONTENT_TYPE};
 
 use super::json;
-use crate::auth::{AccessControl, Caller, Origin, SessionCaller, service_verb};
+use crate::auth::{AccessControl, Caller, ConnectionSlots, Origin, SessionCaller, service_verb};
 use crate::status::{Code, Failure};
 
 /// Bytes of a refused request's body that are read before it is answered.
@@ -57,6 +57,9 @@ async fn check(State(access): State<AccessControl>, mut request: Request, next: 
         None => access.authenticate(&origin, shown),
     };
     let admitted = caller.and_then(|caller| {
+        if let Some(slots) = request.extensions().get::<ConnectionSlots>() {
+            slots.take(&caller)?;
+        }
         service_verb(&caller, request.uri().path())?;
         Ok(caller)
     });

@@ -17,6 +17,7 @@ use http::{HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::service::Service;
 use tenure_cluster::Handle;
+use tenure_core::limits::LimitKind;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::Status;
 use tower::Service as _;
@@ -33,7 +34,7 @@ use super::tcp::PlaintextPolicy;
 use super::tls::{ClientCertificate, ServerTls};
 use super::unary::PeekedBody;
 use super::web_origin::HostNames;
-use crate::auth::{AccessControl, Caller, Origin, service_verb};
+use crate::auth::{AccessControl, Caller, ConnectionSlots, Origin, service_verb};
 use crate::rpc::{Length, Rpc, Unary};
 use crate::status::Code;
 use crate::telemetry::Telemetry;
@@ -73,6 +74,7 @@ pub(crate) struct GrpcConnection {
     streams: Arc<Semaphore>,
     memory: Arc<ConnectionBudget>,
     client: Client,
+    slots: ConnectionSlots,
 }
 
 /// The client at the other end of a connection.
@@ -123,6 +125,7 @@ impl GrpcConnection {
             streams: Arc::new(Semaphore::new(OPEN_STREAMS)),
             memory,
             client,
+            slots: ConnectionSlots::default(),
         }
     }
 }
@@ -225,6 +228,8 @@ impl GrpcConnection {
             return Err(Status::failed_precondition(text).into_http());
         }
         let caller = auth::admit(&self.port.access, &self.client.origin, headers)?;
+        let counted = self.slots.take(&caller);
+        counted.map_err(|failure| auth::refused(&failure, headers))?;
         let deadline = grpc::deadline(request.headers(), self.port.timeout);
         Ok((caller, deadline, charge))
     }
@@ -307,7 +312,14 @@ impl GrpcConnection {
             }
             Err(_) => None,
         };
-        let stream = stream.filter(|_| is_long);
+        // Counted until the client has received all of it.
+        let stream = match stream.filter(|_| is_long) {
+            Some(stream) => match caller.limits().open(LimitKind::Streams) {
+                Ok(own) => Some((stream, own)),
+                Err(failure) => return auth::refused(&failure, request.headers()),
+            },
+            None => None,
+        };
         let body = match self.memory.charge(0) {
             Ok(body) => body,
             Err(full) => return full.into_http(),
@@ -422,6 +434,7 @@ pub(crate) struct WebConnection {
     pub(crate) admission: Admission,
     pub(crate) memory: Arc<ConnectionBudget>,
     pub(crate) peer: SocketAddr,
+    pub(crate) slots: ConnectionSlots,
     pub(crate) certificate: Option<ClientCertificate>,
     /// `Alt-Svc` header that advertises HTTP/3.
     pub(crate) alt_svc: Option<HeaderValue>,
@@ -438,6 +451,7 @@ impl Service<Request<Incoming>> for WebConnection {
             admission,
             memory,
             peer,
+            slots,
             certificate,
             alt_svc,
         } = self.clone();
@@ -457,6 +471,7 @@ impl Service<Request<Incoming>> for WebConnection {
                     request.extensions_mut().insert(ConnectInfo(peer));
                     let origin = Origin::certified(peer, certificate.as_ref());
                     request.extensions_mut().insert(origin);
+                    request.extensions_mut().insert(slots);
                     let timeout = admission.timeout;
                     let request =
                         request.map(|inner| Body::new(LimitedBody::new(inner, body, timeout)));

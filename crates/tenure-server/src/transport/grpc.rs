@@ -21,6 +21,7 @@ use super::MESSAGE;
 use super::h2_body::RequestBody;
 use super::memory_budget::Charge;
 use super::tcp::stopped;
+use crate::audit::{Audit, AuditRecord};
 use crate::auth::{self, AccessControl, Caller};
 use crate::convert;
 use crate::events::EventHub;
@@ -188,17 +189,39 @@ impl Grpc {
                 ));
             }
         }
-        let request = acquire_chunks(caller, chunks)?;
-        auth::judge(caller, Rpc::AcquireStream.row().verb, &request)?;
+        let request = Box::new(acquire_chunks(caller, chunks)?);
+        let audit = auth::acts_as_another(caller, &request).map(|(owner, action)| {
+            let mut record = AuditRecord::new(action, owner.as_str().to_owned());
+            record.audit = Audit::Warn;
+            record.caller = Some(caller.clone());
+            record
+        });
+        let judged = auth::judge(caller, Rpc::AcquireStream.row().verb, &request)
+            .and_then(|()| match audit {
+                Some(_) => caller.recordable(),
+                None => Ok(()),
+            })
+            .and_then(|()| auth::take_call(caller, &request));
+        if let Err(denied) = judged {
+            match audit {
+                Some(record) => record.end::<()>(&Err(denied.clone())),
+                None => caller.record_denied(Rpc::AcquireStream.name(), &denied),
+            }
+            return Err(denied.into());
+        }
         // The time in which the chunks arrived is part of the deadline.
         let left = deadline.saturating_sub(begun.elapsed());
-        let answer = handlers::ask(&self.node, Box::new(request), left).await;
-        Ok(acquired(Outcome {
+        let answer = handlers::ask(&self.node, request, left).await;
+        let result = acquired(Outcome {
             answer,
             facts: Facts::default(),
             caller,
             node: &self.node,
-        })?)
+        });
+        if let Some(record) = audit {
+            record.end(&result);
+        }
+        Ok(result?)
     }
 
     async fn subscribe(
@@ -216,8 +239,11 @@ impl Grpc {
             Ok(owner)
         });
         measured.end(&owner);
+        if let Err(denied) = &owner {
+            caller.record_denied(Rpc::Subscribe.name(), denied);
+        }
         let owner = owner?;
-        let events = self.events.subscribe(owner.clone())?;
+        let events = self.events.subscribe(caller, owner.clone())?;
         let viewer = caller.clone();
         let stream = events.map(move |event| match event {
             Ok(event) => Ok(convert::event_out(&viewer, &event)),
@@ -240,6 +266,9 @@ impl Grpc {
             Ok(prefix)
         });
         measured.end(&prefix);
+        if let Err(denied) = &prefix {
+            caller.record_denied(Rpc::Watch.name(), denied);
+        }
         let prefix = prefix?;
         let live = self.access.follow(caller);
         let changes = self.events.watch(live, prefix.clone(), request.snapshot)?;

@@ -27,7 +27,7 @@ use super::json::refuse;
 use super::memory_budget::{Charge, ConnectionBudget, STREAM, head_bytes};
 use super::tcp::stopped;
 use super::tls::ClientCertificate;
-use crate::auth::Origin;
+use crate::auth::{ConnectionSlots, Origin};
 use crate::status::Code;
 
 /// Bytes that a client may send before they are read; counted in the memory budget.
@@ -117,7 +117,12 @@ async fn connection(
     memory: Arc<ConnectionBudget>,
     stop: watch::Receiver<bool>,
 ) -> ConnectionEnd {
-    match incoming.accept()?.into_0rtt() {
+    let mut connecting = incoming.accept()?;
+    // The client's ClientHello may take two datagrams. Before it is complete, the client's limits of
+    // streams are not known: HTTP/3 would wait to open its control streams, and quinn does not wake
+    // such a wait when the limits arrive.
+    connecting.handshake_data().await?;
+    match connecting.into_0rtt() {
         Ok((connection, confirmed)) => {
             let handshake = Handshake(Some(confirmed));
             requests(connection, listen_endpoint, router, memory, handshake, stop).await
@@ -164,6 +169,7 @@ async fn requests(
         .build::<_, Bytes>(h3_quinn::Connection::new(connection))
         .await?;
     let slots = Arc::new(Semaphore::new(REQUESTS as usize));
+    let principals = ConnectionSlots::default();
     let mut running = JoinSet::new();
     loop {
         let resolver = tokio::select! {
@@ -182,7 +188,7 @@ async fn requests(
         let early = !handshake.is_confirmed();
         let slot = Arc::clone(&slots).acquire_owned().await?;
         let (listen_endpoint, router) = (Arc::clone(listen_endpoint), router.clone());
-        let memory = Arc::clone(&memory);
+        let (memory, principals) = (Arc::clone(&memory), principals.clone());
         // A client proves its certificate in the handshake, so an early request has none yet.
         let certificate = if early { None } else { certificate(&quic) };
         running.spawn(async move {
@@ -193,6 +199,7 @@ async fn requests(
                 request.extensions_mut().insert(ConnectInfo(peer));
                 let origin = Origin::certified(peer, certificate.as_ref());
                 request.extensions_mut().insert(origin);
+                request.extensions_mut().insert(principals);
                 respond(request, stream, &listen_endpoint, router, &memory, early).await
             };
             if let Err(error) = served.await {

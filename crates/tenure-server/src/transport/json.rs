@@ -12,7 +12,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use bytes::Bytes;
-use http::header::{ALLOW, CONTENT_TYPE};
+use http::header::{ALLOW, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, Method, Request, StatusCode};
 use serde_json::json;
 use tenure_cluster::Handle;
@@ -221,7 +221,7 @@ impl From<Failure> for RefusedRequest {
 
 impl IntoResponse for RefusedRequest {
     fn into_response(self) -> Response {
-        refuse(self.status, self.failure.code, &self.failure.message)
+        refuse_failure(self.status, &self.failure)
     }
 }
 
@@ -323,7 +323,19 @@ fn is_json(headers: &HeaderMap) -> bool {
 
 /// Makes the error response of a failure.
 pub(crate) fn error(failure: &Failure) -> Response {
-    refuse(failure.code.http(), failure.code, &failure.message)
+    refuse_failure(failure.code.http(), failure)
+}
+
+fn refuse_failure(status: StatusCode, failure: &Failure) -> Response {
+    let mut response = refuse(status, failure.code, &failure.message);
+    if let Some(wait) = failure.retry_after {
+        // The header has whole seconds.
+        let seconds = wait.as_millis().div_ceil(1000).max(1).to_string();
+        if let Ok(seconds) = seconds.parse() {
+            response.headers_mut().insert(RETRY_AFTER, seconds);
+        }
+    }
+    response
 }
 
 pub(crate) fn refuse(status: StatusCode, code: Code, message: &str) -> Response {

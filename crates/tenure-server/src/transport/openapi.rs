@@ -181,7 +181,7 @@ fn others() -> Vec<(&'static str, Value)> {
                 "parameters": [
                     query("owner_id", true, json!({ "type": "string", "minLength": 1 }), "The owner whose events are sent."),
                     query("after", false, json!({ "type": "integer", "minimum": 0 }), "The last received id; 0 requests all retained events."),
-                    query("details", false, json!({ "enum": ["1"] }), "Adds namespace and fence (E12)."),
+                    query("details", false, json!({ "type": "string", "enum": ["1"] }), "Adds namespace and fence (E12)."),
                     { "name": "Last-Event-ID", "in": "header", "schema": { "type": "string" }, "description": "Overrides `after`." },
                 ],
                 "responses": stream("OwnerEvent", "Open until the client disconnects."),
@@ -194,7 +194,7 @@ fn others() -> Vec<(&'static str, Value)> {
                 "summary": "All changes below a prefix (E8).",
                 "parameters": [
                     query("prefix", true, json!({ "type": "string", "minLength": 1 }), "A namespace or a path."),
-                    query("snapshot", false, json!({ "enum": ["1", "true"] }), "Start with the locks that are held now."),
+                    query("snapshot", false, json!({ "type": "string", "enum": ["1", "true"] }), "Start with the locks that are held now."),
                 ],
                 "responses": stream("LockChange", "Open until the client disconnects. If the watch fails, its last event is an `error`."),
             } }),
@@ -204,6 +204,9 @@ fn others() -> Vec<(&'static str, Value)> {
             json!({ "get": {
                 "operationId": "metrics",
                 "summary": "Metrics in the Prometheus text format.",
+                "parameters": [
+                    query("groups", false, json!({ "type": "string", "enum": ["1"] }), "Adds the metrics of single groups."),
+                ],
                 "responses": {
                     "200": { "description": "All metrics.", "content": { "text/plain": { "schema": { "type": "string" } } } },
                     "401": answer("Credentials are missing or wrong.", reference("Error")),
@@ -260,7 +263,7 @@ fn event_schema() -> Value {
         "required": ["id", "type", "ownerId"],
         "properties": {
             "id": { "type": "integer", "minimum": 0 },
-            "type": { "enum": ["killed", "revoke", "grant"] },
+            "type": { "type": "string", "enum": ["killed", "revoke", "grant"] },
             "ownerId": { "type": "string" },
             "namespace": { "type": "string", "description": "With `details=1`." },
             "fence": { "type": "integer", "description": "With `details=1`." },
@@ -441,9 +444,11 @@ impl<'a> Protocol<'a> {
         let numbers: Vec<i32> = values.iter().map(|value| value.number()).collect();
         let names: Vec<&str> = values.iter().map(|value| value.name()).collect();
         if input {
-            let mut all: Vec<Value> = numbers.iter().map(|number| json!(number)).collect();
-            all.extend(names.iter().map(|name| json!(name)));
-            return json!({ "enum": all });
+            // One schema per type: generators have no type for an enum of numbers and strings.
+            return json!({ "anyOf": [
+                { "type": "integer", "enum": numbers },
+                { "type": "string", "enum": names },
+            ] });
         }
         let list: Vec<String> = numbers
             .iter()

@@ -16,11 +16,12 @@ use serde::Deserialize;
 use serde_json::json;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tenure_core::event::{Event, EventKind};
+use tenure_core::limits::LimitKind;
 use tokio::sync::watch;
 use tokio_stream::StreamExt;
 
 use super::json::{error, refuse, wrong_method};
-use crate::auth::{self, AccessControl, Caller};
+use crate::auth::{self, AccessControl, Caller, OpenPlace};
 use crate::convert;
 use crate::events::EventHub;
 use crate::status::{Code, Failure};
@@ -86,6 +87,7 @@ async fn owner_events(
         }
     };
     if let Err(denied) = auth::judge_owner(&caller, &owner) {
+        caller.record_denied("/v1/events/sse", &denied);
         return error(&denied);
     }
     let after = match query.after.as_deref().map(str::parse::<u64>).transpose() {
@@ -109,7 +111,11 @@ async fn owner_events(
         let owner = owner.clone();
         move |caller| auth::judge_owner(caller, &owner)
     });
-    let (old, live) = match sse.events.resume(owner, position).await {
+    let open = match caller.limits().open(LimitKind::Streams) {
+        Ok(open) => open,
+        Err(failure) => return error(&failure),
+    };
+    let (old, live) = match sse.events.resume(&caller, owner, position).await {
         Ok(resumed) => resumed,
         Err(failure) => return error(&failure),
     };
@@ -120,7 +126,7 @@ async fn owner_events(
                 Ok(event) => SseLine::Text(event_text(&caller, &event, details)),
                 Err(_) => SseLine::End,
             });
-    stream(lines, refused, sse.stop)
+    stream(lines, refused, sse.stop, open)
 }
 
 /// Ids are milliseconds times 1024. One minute of clock difference between nodes is tolerated.
@@ -171,6 +177,7 @@ async fn watch_changes(
         Err(failure) => return error(&failure),
     };
     if let Err(denied) = auth::judge_watch(&caller, &prefix) {
+        caller.record_denied("/v1/watch/sse", &denied);
         return error(&denied);
     }
     let refused = sse.access.follow(&caller).refused({
@@ -178,6 +185,10 @@ async fn watch_changes(
         move |caller| auth::judge_watch(caller, &prefix)
     });
     let live = sse.access.follow(&caller);
+    let open = match caller.limits().open(LimitKind::Streams) {
+        Ok(open) => open,
+        Err(failure) => return error(&failure),
+    };
     let snapshot = matches!(query.snapshot.as_deref(), Some("1" | "true"));
     let changes = match sse.events.watch(live, prefix, snapshot) {
         Ok(changes) => changes,
@@ -193,7 +204,7 @@ async fn watch_changes(
         }
         Err(failure) => SseLine::Last(error_text(&failure)),
     });
-    stream(changes, refused, sse.stop)
+    stream(changes, refused, sse.stop, open)
 }
 
 /// Formats the final event of a watch with the error. A watch has no position to resume from, so
@@ -214,11 +225,12 @@ fn stream(
     lines: impl Stream<Item = SseLine> + Send + 'static,
     refused: impl Future<Output = Failure> + Send + 'static,
     stop: watch::Receiver<bool>,
+    place: OpenPlace,
 ) -> Response {
     let lines = Box::pin(lines);
-    let state = (Some((lines, Box::pin(refused))), stop);
+    let state = (Some((lines, Box::pin(refused), place)), stop);
     let body = futures_util::stream::unfold(state, |(open, mut stop)| async move {
-        let (mut lines, mut refused) = open?;
+        let (mut lines, mut refused, place) = open?;
         let next = tokio::select! {
             // A stream that always has lines must still end when its caller is refused.
             biased;
@@ -228,7 +240,7 @@ fn stream(
             _ = stop.wait_for(|stop| *stop) => None,
         };
         match next {
-            Some(SseLine::Text(text)) => Some((ok(text), (Some((lines, refused)), stop))),
+            Some(SseLine::Text(text)) => Some((ok(text), (Some((lines, refused, place)), stop))),
             Some(SseLine::Last(text)) => Some((ok(text), (None, stop))),
             Some(SseLine::End) | None => None,
         }

@@ -7,11 +7,12 @@
 //!
 //! The first byte of a TLS connection is always 0x16, and no HTTP request starts with that byte.
 
+use std::collections::HashMap;
 use std::convert::Infallible;
 use std::future::poll_fn;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::{Pin, pin};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::Context;
 use std::time::Duration;
 
@@ -92,14 +93,74 @@ impl PlaintextPolicy {
     }
 }
 
+/// Open connections of each address beyond loopback: one stranger must not take all of them.
+#[derive(Debug)]
+pub(crate) struct AddressLimit {
+    limit: usize,
+    open: Mutex<HashMap<IpAddr, usize>>,
+}
+
+impl AddressLimit {
+    pub(crate) fn new(limit: usize) -> Arc<AddressLimit> {
+        Arc::new(AddressLimit {
+            limit,
+            open: Mutex::default(),
+        })
+    }
+
+    /// Counts a connection, or returns `None` if its address has too many.
+    fn take(self: &Arc<Self>, address: IpAddr) -> Option<AddressPlace> {
+        let address = site(address);
+        if address.is_loopback() {
+            return Some(AddressPlace(None));
+        }
+        let mut open = self.open.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = open.entry(address).or_default();
+        if *count >= self.limit {
+            return None;
+        }
+        *count += 1;
+        Some(AddressPlace(Some((Arc::clone(self), address))))
+    }
+}
+
+/// Returns what one client can easily choose freely: an IPv4 address, or a network of 64 bits.
+fn site(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) if !address.is_loopback() => {
+            IpAddr::V6((u128::from(address) >> 64 << 64).into())
+        }
+        address => address,
+    }
+}
+
+/// A counted connection.
+struct AddressPlace(Option<(Arc<AddressLimit>, IpAddr)>);
+
+impl Drop for AddressPlace {
+    fn drop(&mut self) {
+        let Some((limit, address)) = self.0.take() else {
+            return;
+        };
+        let mut open = limit.open.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = open.get_mut(&address) {
+            *count -= 1;
+            if *count == 0 {
+                open.remove(&address);
+            }
+        }
+    }
+}
+
 /// Accepts connections until `stop` is set, then gives the open ones time to finish and aborts the
 /// rest.
 ///
 /// `connections` has one permit per open connection. Without a free permit, a new connection is
-/// closed at once.
-pub async fn serve<F, C>(
+/// closed at once, and so is one whose address has too many.
+pub(crate) async fn serve<F, C>(
     listener: TcpListener,
     connections: Arc<Semaphore>,
+    addresses: Arc<AddressLimit>,
     connection: F,
     mut stop: watch::Receiver<bool>,
 ) where
@@ -127,10 +188,14 @@ pub async fn serve<F, C>(
             tracing::debug!(%peer, "closed: too many connections");
             continue;
         };
+        let Some(of_address) = addresses.take(peer.ip()) else {
+            tracing::debug!(%peer, "closed: too many connections of this address");
+            continue;
+        };
         let connection = connection(stream, peer);
         open.spawn(async {
             connection.await;
-            drop(permit);
+            drop((permit, of_address));
         });
     }
     // Closes the port first, so that new clients connect to another node at once.
@@ -274,4 +339,31 @@ async fn use_https(mut stream: ClientStream) -> ConnectionEnd {
     );
     stream.write_all(answer.as_bytes()).await?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_has_a_number_of_connections_and_loopback_has_not() {
+        let limit = AddressLimit::new(2);
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let first = limit.take(ip("10.0.0.1")).unwrap();
+        let _second = limit.take(ip("::ffff:10.0.0.1")).unwrap();
+        assert!(limit.take(ip("10.0.0.1")).is_none());
+        assert!(limit.take(ip("10.0.0.2")).is_some());
+        drop(first);
+        assert!(limit.take(ip("10.0.0.1")).is_some());
+        // A client of IPv6 has a whole network of addresses.
+        let _six = [1, 2].map(|last| limit.take(ip(&format!("2001:db8::{last}"))).unwrap());
+        assert!(limit.take(ip("2001:db8::3")).is_none());
+        assert!(limit.take(ip("2001:db8:0:1::3")).is_some());
+        let _local: Vec<_> = (0..5).map(|_| limit.take(ip("::1")).unwrap()).collect();
+        assert_eq!(
+            limit.open.lock().unwrap().len(),
+            2,
+            "no count is left behind"
+        );
+    }
 }

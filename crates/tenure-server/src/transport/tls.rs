@@ -32,6 +32,7 @@ use x509_parser::prelude::FromDer;
 
 use super::h3::{RECEIVE_WINDOW, REQUESTS};
 use super::tcp::stopped;
+use crate::auth::escaped;
 use crate::config::{TlsConfig, TlsFiles, TlsVersion, ZeroRtt};
 use crate::secret_file::{self, SecretFileError};
 
@@ -66,8 +67,7 @@ impl ClientCertificate {
                 _ => None,
             })
         };
-        // `@` separates an owner id from its principal.
-        let name = uri.or_else(dns)?.replace('@', "%40");
+        let name = escaped(uri.or_else(dns)?);
         Principal::parse(&format!("cert:{name}")).ok()
     }
 }

@@ -145,7 +145,15 @@ pub(super) fn succeed(sim: &mut Simulator, group: usize, away: usize, back: usiz
 /// the operator changes anything. The lost change must not block later ones.
 pub(super) fn lose_change(sim: &mut Simulator, random: &mut SimRng) -> Option<String> {
     let at = random.index(sim.operator.wanted.len());
-    let group = GroupId(u32::try_from(at).ok()?);
+    lose_change_of(sim, GroupId(u32::try_from(at).ok()?), random)
+}
+
+/// The same for one group, also after the fault phase.
+pub(crate) fn lose_change_of(
+    sim: &mut Simulator,
+    group: GroupId,
+    random: &mut SimRng,
+) -> Option<String> {
     let (leader, membership) = sim.leader(group)?;
     // The others must be able to elect a leader among themselves.
     if membership.voters.len() < 3 || membership.is_joint() {
@@ -183,8 +191,7 @@ pub(super) fn reelect(sim: &mut Simulator, group: GroupId, node_slot: usize) {
     };
     let here = sim.node_slots[node_slot].member;
     let mut voters = membership.voters.iter();
-    if sim.fault_phase
-        && leader != node_slot
+    if leader != node_slot
         && let Some(to) = voters.find(|voter| voter.shares_disk(here))
     {
         sim.input(leader, Input::Transfer { group, to: *to });

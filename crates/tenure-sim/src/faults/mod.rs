@@ -16,6 +16,7 @@ mod storage;
 use tenure_node::GroupId;
 
 use self::combined::CombinedFault;
+pub(crate) use self::membership::lose_change_of;
 pub(crate) use self::storage::{DiskVerdict, StorageFault};
 use crate::plan::RunPlan;
 use crate::random::SimRng;

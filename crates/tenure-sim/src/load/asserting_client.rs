@@ -5,6 +5,7 @@
 //! `assertions` compares the answers with the applied entries.
 
 use tenure_core::command::{Request, RequestKind, WaitMode};
+use tenure_core::path::Path;
 use tenure_core::policy::Mode;
 use tenure_core::value::{Fence, OwnerId, QueueTtl, Ttl};
 use tenure_node::{AcquireRequest, Answer, ClientRequest, Deadlock, Failure};
@@ -13,8 +14,8 @@ use super::{Action, ClientContext, Env, path};
 use crate::check::ClientCall;
 use crate::time::{MILLISECOND, SimTime};
 
-/// Paths that only asserting clients lock, each in a namespace of its own.
-const OWN: [&str; 4] = ["w:/0/a", "w:/1/a", "w:/2/a", "w:/3/a"];
+/// Namespaces that only asserting clients use. Every owner locks a path of its own in them.
+const OWN: [&str; 4] = ["w:/0", "w:/1", "w:/2", "w:/3"];
 /// Paths that administrators move. Asserting clients never hold them.
 const MOVING: [&str; 2] = ["r:/0/x", "r:/0/x/y"];
 
@@ -27,7 +28,9 @@ pub(super) struct AssertingClient {
     fence: u64,
     calls: u64,
     /// The paths that the present owner has acquired.
-    paths: Vec<&'static str>,
+    paths: Vec<Path>,
+    /// The paths that it could have acquired.
+    others: Vec<Path>,
     next: SimTime,
 }
 
@@ -47,9 +50,11 @@ impl AssertingClient {
             self.owners += 1;
             self.fence = env.now / MILLISECOND;
             self.calls = me.random.between(5, 25);
-            self.paths = OWN.into_iter().filter(|_| me.random.chance(700)).collect();
-            for name in self.paths.clone() {
-                let request = self.acquire(me, name);
+            let own = |name| path(&format!("{name}/{}-{}", me.at, self.owners));
+            let all: Vec<Path> = OWN.into_iter().map(own).collect();
+            (self.paths, self.others) = all.into_iter().partition(|_| me.random.chance(700));
+            for path in self.paths.clone() {
+                let request = self.acquire(me, path);
                 me.ask(env, request, None, 2_000);
             }
             return;
@@ -57,16 +62,16 @@ impl AssertingClient {
         self.calls -= 1;
         // Mostly paths that it holds, so that the moving path alone makes the assertion fail.
         let mut paths = self.paths.clone();
-        if me.random.chance(200) {
-            paths = OWN.into_iter().filter(|_| me.random.chance(600)).collect();
+        if me.random.chance(100) {
+            paths.extend(self.others.iter().cloned());
         }
         if me.random.chance(700) || paths.is_empty() {
-            paths.push(me.random.pick(&MOVING));
+            paths.push(path(me.random.pick(&MOVING)));
         }
         let request = ClientRequest::AssertFencing {
             owner: self.owner(me),
             fence: fence(self.fence),
-            paths: paths.into_iter().map(path).collect(),
+            paths,
         };
         me.ask(env, request, None, 2_000);
     }
@@ -75,14 +80,14 @@ impl AssertingClient {
         OwnerId::new(&format!("w{}-{}", me.at, self.owners)).expect("a short name")
     }
 
-    fn acquire(&self, me: &mut ClientContext<'_>, name: &str) -> ClientRequest {
+    fn acquire(&self, me: &mut ClientContext<'_>, path: Path) -> ClientRequest {
         ClientRequest::Acquire(AcquireRequest {
             owner: self.owner(me),
             ttl: Ttl::from_millis(me.random.pick(&[1_000, 4_000, 15_000]))
                 .expect("a length of ours"),
             queue_ttl: QueueTtl::from_millis(1_000).expect("a length of ours"),
             requests: vec![Request {
-                path: path(name),
+                path,
                 mode: Mode::Write,
                 state: RequestKind::New,
                 permits: None,

@@ -11,6 +11,7 @@ use tenure::{
 use tenure_files::internal::block_on as wait;
 
 use crate::support::daemon::Daemon;
+use crate::support::postgres::Postgres;
 
 /// The cases of the suite.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,11 +79,16 @@ pub(crate) fn everywhere() -> Vec<BackendAddress> {
         backend_address("daemon", |_| {
             format!("tenure://{}/t:/{}/lock", DAEMON.node, name())
         }),
+        backend_address("postgres", |_| {
+            format!("{}/t:/{}/lock", POSTGRES.address, name())
+        }),
     ]
 }
 
 /// One daemon for the whole suite. It ends with this process.
 static DAEMON: LazyLock<Daemon> = LazyLock::new(Daemon::start);
+/// One database for the whole suite. It ends with this process.
+static POSTGRES: LazyLock<Postgres> = LazyLock::new(Postgres::start);
 
 fn backend_address(backend: &'static str, place: impl Fn(&str) -> String) -> BackendAddress {
     let temp = tempfile::tempdir().unwrap();

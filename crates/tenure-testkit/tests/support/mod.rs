@@ -7,4 +7,5 @@ pub(crate) mod actor;
 pub(crate) mod contenders;
 pub(crate) mod daemon;
 pub(crate) mod network_fs;
+pub(crate) mod postgres;
 pub(crate) mod uploads;

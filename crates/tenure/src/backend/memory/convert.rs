@@ -134,6 +134,7 @@ pub(super) fn not_evaluated(place: &Address, refusal: Refusal) -> Error {
         | Refusal::Frozen { .. }
         | Refusal::KeyReused
         | Refusal::Moved { .. }
+        | Refusal::Quota { .. }
         | Refusal::AnswersFull => "the lock table is in a state that it cannot be in",
     };
     Error::refused(place, Class::Io, what)
