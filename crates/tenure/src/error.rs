@@ -12,7 +12,7 @@ use tenure_base::printable;
 
 use crate::address::Address;
 #[cfg(feature = "files")]
-use crate::io_words;
+use crate::error_messages;
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis};
 use tenure_base::HumanDuration;
 
@@ -117,7 +117,7 @@ impl Error {
     pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
             Some(os) if !error.what().contains("no such") => {
-                format!("{}: {}", error.what(), io_words::what(os))
+                format!("{}: {}", error.what(), error_messages::what(os))
             }
             Some(_) => error.what().to_owned(),
             None => error.what().to_owned(),
@@ -142,7 +142,7 @@ impl Error {
                     _ if class == Class::Stale => {
                         Some(format!("look at it; to remove it: tenure break {place}"))
                     }
-                    Some(os) => io_words::next(os, error.path()),
+                    Some(os) => error_messages::next(os, error.path()),
                     None => None,
                 },
                 source: error.os_error().map(|os| io::Error::from(os.kind())),
