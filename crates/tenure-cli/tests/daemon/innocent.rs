@@ -305,9 +305,8 @@ async fn an_innocent_client_beside_every_named_call() {
     innocent.end().await;
 }
 
-/// A client that holds 100 locks with leases of 10 s and renews each of them every 3 s. Returns the
-/// durations of its renewals and the number of locks that it has lost.
-async fn hold_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, u64) {
+/// Takes 100 locks with leases of 10 s.
+async fn take_100(client: &mut Client) {
     for at in 0..100 {
         let request = v1::AcquireRequest {
             ttl_ms: 10_000,
@@ -315,8 +314,13 @@ async fn hold_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, 
         };
         client.acquire(request).await.unwrap();
     }
+}
+
+/// Renews each of the 100 locks every 3 s, at least once. Returns the durations of the renewals and
+/// the number of locks that were lost.
+async fn renew_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, u64) {
     let (mut renewals, mut lost) = (Vec::new(), 0);
-    while !stop.load(Ordering::Relaxed) {
+    loop {
         let round = Instant::now();
         for at in 0..100 {
             let begun = Instant::now();
@@ -339,9 +343,11 @@ async fn hold_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, 
             }
             renewals.push(begun.elapsed());
         }
+        if stop.load(Ordering::Relaxed) {
+            return (renewals, lost);
+        }
         tokio::time::sleep(Duration::from_secs(3).saturating_sub(round.elapsed())).await;
     }
-    (renewals, lost)
 }
 
 /// Starts clients that send acquires without waiting for answers, as many as the connection takes.
@@ -379,7 +385,9 @@ async fn an_overload_costs_a_holder_no_lock() {
     let data = tempfile::tempdir().unwrap();
     let daemon = Daemon::start(data.path());
     let stop = Arc::new(AtomicBool::new(false));
-    let holder = tokio::spawn(hold_100(client(&daemon).await, Arc::clone(&stop)));
+    let mut holding = client(&daemon).await;
+    take_100(&mut holding).await;
+    let holder = tokio::spawn(renew_100(holding, Arc::clone(&stop)));
     let sent = Arc::new(AtomicU64::new(0));
     let mut tasks = Vec::new();
     for _ in 0..16 {
@@ -421,7 +429,9 @@ async fn all_bad_clients_at_once_cost_no_lock() {
     let mut filler = client(&daemon).await;
     fill(&mut filler, 50_000).await;
     let stop = Arc::new(AtomicBool::new(false));
-    let holder = tokio::spawn(hold_100(client(&daemon).await, Arc::clone(&stop)));
+    let mut holding = client(&daemon).await;
+    take_100(&mut holding).await;
+    let holder = tokio::spawn(renew_100(holding, Arc::clone(&stop)));
     let innocent = Innocent::start(client(&daemon).await, "soak");
     let sent = Arc::new(AtomicU64::new(0));
     let mut tasks = flood(&client(&daemon).await, &stop, &sent, 128);
