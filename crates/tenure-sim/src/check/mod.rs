@@ -6,6 +6,7 @@
 mod acknowledged;
 mod assertions;
 mod at_most_once;
+mod break_holds;
 mod client_view;
 mod consensus;
 mod converge;
@@ -23,7 +24,7 @@ mod linearizable;
 mod owners;
 mod reference;
 mod releases;
-mod taken_holds;
+
 mod watch;
 
 use std::collections::BTreeMap;
@@ -147,7 +148,7 @@ pub(crate) struct Checkers {
     belief: client_view::ClientViews,
     once: at_most_once::AtMostOnce,
     assertions: assertions::Assertions,
-    taken: taken_holds::TakenHolds,
+    taken: break_holds::TakenHolds,
     pub(crate) rare: RareEvents,
     pub(crate) verdict: Option<Violation>,
     judged: Tally,
@@ -221,7 +222,7 @@ impl Checkers {
             belief: client_view::ClientViews::default(),
             once: at_most_once::AtMostOnce::default(),
             assertions: assertions::Assertions::default(),
-            taken: taken_holds::TakenHolds::default(),
+            taken: break_holds::TakenHolds::default(),
             rare: RareEvents::new(plan.cluster.group_count),
             verdict: None,
             judged: Tally::default(),
