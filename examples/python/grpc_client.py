@@ -24,8 +24,8 @@ stubs = tempfile.TemporaryDirectory()
 made = protoc.main(["protoc", f"-I{PROTOS}", f"--python_out={stubs.name}", f"--grpc_python_out={stubs.name}", "pathlockd/v1/pathlock.proto"])
 assert made == 0, "the stubs cannot be made"
 sys.path.insert(0, stubs.name)
-from pathlockd.v1 import pathlock_pb2 as pb  # noqa: E402
-from pathlockd.v1 import pathlock_pb2_grpc  # noqa: E402
+from pathlockd.v1 import pathlock_pb2 as pb
+from pathlockd.v1 import pathlock_pb2_grpc
 
 PATH = "vol:/grpc/file"
 

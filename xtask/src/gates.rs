@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{bindings, cargo, cargo_with, root, target, tidy};
+use crate::{bindings, cargo, cargo_with, clients, root, target, tidy};
 
 /// One gate: its name in the table of durations, and the function that runs it.
 type Part = (&'static str, fn() -> Result<(), String>);
@@ -88,6 +88,8 @@ const TESTS: Part = ("tests", || {
     ])
 });
 
+/// The clients that do not bind the library, and the examples.
+const CLIENTS: Part = ("clients", clients::run);
 /// The packages for other languages, whose workspaces `cargo test` does not see.
 const BINDINGS: Part = ("bindings", bindings::run);
 
@@ -97,7 +99,7 @@ pub(crate) const CHECK: &[Part] = &[
 ];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
-    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, BINDINGS,
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, CLIENTS, BINDINGS,
 ];
 
 /// Runs gates in order and prints the duration of each, also if one fails.

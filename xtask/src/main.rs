@@ -6,6 +6,7 @@ use std::process::{Command, ExitCode};
 
 mod bindings;
 mod book;
+mod clients;
 mod compare;
 mod console;
 mod dist;
@@ -22,8 +23,10 @@ usage: cargo xtask <command>
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
   bindings the suites of the packages for other languages, a part of `test`
+  torture  clients of several languages on one counter, killed at random; after `bindings`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
+  clients  the Go and PHP clients and all examples, with real daemons; part of `test`
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
   book     builds docs/ with mdBook into target/book (builds mdBook once)
@@ -44,12 +47,14 @@ fn main() -> ExitCode {
         ["test"] => gates::run(gates::TEST),
         ["check"] => gates::run(gates::CHECK),
         ["bindings"] => bindings::run(),
+        ["torture"] => bindings::torture(),
         ["tidy"] => tidy::run(&root()),
         ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),
         ["mutants", package] => mutants::run(&root(), Some(package), None),
         ["mutants", package, only] => mutants::run(&root(), Some(package), Some(only)),
         ["compare", options @ ..] => compare::run(options),
+        ["clients"] => clients::run(),
         ["book"] => book::run(&root()),
         ["dist", options @ ..] => dist::run(&root(), options),
         ["release", version] => release::run(&root(), version, false),
@@ -90,6 +95,20 @@ fn fix() -> Result<(), String> {
         "--allow-dirty",
     ])?;
     cargo(&["fmt", "--all"])
+}
+
+/// Builds the command with the features of `cargo test --workspace`, so that the tests of other
+/// languages use the same build.
+fn build_command() -> Result<(), String> {
+    cargo(&[
+        "test",
+        "--workspace",
+        "--locked",
+        "--no-run",
+        "--quiet",
+        "--test",
+        "serve",
+    ])
 }
 
 fn cargo(arguments: &[&str]) -> Result<(), String> {

@@ -137,7 +137,10 @@ type Grant struct {
 	To    string                 `protobuf:"bytes,1,opt,name=to,proto3" json:"to,omitempty"`
 	Verbs []string               `protobuf:"bytes,2,rep,name=verbs,proto3" json:"verbs,omitempty"`
 	// A namespace or path; `*` for everything.
-	At            string `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	At string `protobuf:"bytes,3,opt,name=at,proto3" json:"at,omitempty"`
+	// The owner ids that the principal may use under this grant: ids, or beginnings followed by `*`.
+	// Empty for every id.
+	Owners        []string `protobuf:"bytes,4,rep,name=owners,proto3" json:"owners,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -193,6 +196,129 @@ func (x *Grant) GetAt() string {
 	return ""
 }
 
+func (x *Grant) GetOwners() []string {
+	if x != nil {
+		return x.Owners
+	}
+	return nil
+}
+
+// One row: limits of a principal, of each member of a group, of each principal (`everyone`), or of
+// all together (`total`), at and below a place.
+type Limits struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Of    string                 `protobuf:"bytes,1,opt,name=of,proto3" json:"of,omitempty"`
+	// A namespace; `*` for everything.
+	At            string   `protobuf:"bytes,2,opt,name=at,proto3" json:"at,omitempty"`
+	Values        []*Limit `protobuf:"bytes,3,rep,name=values,proto3" json:"values,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limits) Reset() {
+	*x = Limits{}
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limits) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limits) ProtoMessage() {}
+
+func (x *Limits) ProtoReflect() protoreflect.Message {
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limits.ProtoReflect.Descriptor instead.
+func (*Limits) Descriptor() ([]byte, []int) {
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *Limits) GetOf() string {
+	if x != nil {
+		return x.Of
+	}
+	return ""
+}
+
+func (x *Limits) GetAt() string {
+	if x != nil {
+		return x.At
+	}
+	return ""
+}
+
+func (x *Limits) GetValues() []*Limit {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+type Limit struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// paths, waiting, owners, requests, burst, connections, streams, watches or subscriptions.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         uint64 `protobuf:"varint,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Limit) Reset() {
+	*x = Limit{}
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Limit) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Limit) ProtoMessage() {}
+
+func (x *Limit) ProtoReflect() protoreflect.Message {
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Limit.ProtoReflect.Descriptor instead.
+func (*Limit) Descriptor() ([]byte, []int) {
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Limit) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Limit) GetValue() uint64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 type Key struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Id    string                 `protobuf:"bytes,1,opt,name=id,proto3" json:"id,omitempty"`
@@ -207,7 +333,7 @@ type Key struct {
 
 func (x *Key) Reset() {
 	*x = Key{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[3]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -219,7 +345,7 @@ func (x *Key) String() string {
 func (*Key) ProtoMessage() {}
 
 func (x *Key) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[3]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -232,7 +358,7 @@ func (x *Key) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Key.ProtoReflect.Descriptor instead.
 func (*Key) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{3}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Key) GetId() string {
@@ -273,7 +399,7 @@ type Group struct {
 
 func (x *Group) Reset() {
 	*x = Group{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[4]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -285,7 +411,7 @@ func (x *Group) String() string {
 func (*Group) ProtoMessage() {}
 
 func (x *Group) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[4]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -298,7 +424,7 @@ func (x *Group) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Group.ProtoReflect.Descriptor instead.
 func (*Group) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{4}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Group) GetName() string {
@@ -326,7 +452,7 @@ type CreateKeyRequest struct {
 
 func (x *CreateKeyRequest) Reset() {
 	*x = CreateKeyRequest{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[5]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -338,7 +464,7 @@ func (x *CreateKeyRequest) String() string {
 func (*CreateKeyRequest) ProtoMessage() {}
 
 func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[5]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -351,7 +477,7 @@ func (x *CreateKeyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyRequest.ProtoReflect.Descriptor instead.
 func (*CreateKeyRequest) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{5}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CreateKeyRequest) GetName() string {
@@ -381,7 +507,7 @@ type CreateKeyResponse struct {
 
 func (x *CreateKeyResponse) Reset() {
 	*x = CreateKeyResponse{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[6]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -393,7 +519,7 @@ func (x *CreateKeyResponse) String() string {
 func (*CreateKeyResponse) ProtoMessage() {}
 
 func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[6]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -406,7 +532,7 @@ func (x *CreateKeyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CreateKeyResponse.ProtoReflect.Descriptor instead.
 func (*CreateKeyResponse) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{6}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CreateKeyResponse) GetKey() *Key {
@@ -445,7 +571,7 @@ type ReadTableRequest struct {
 
 func (x *ReadTableRequest) Reset() {
 	*x = ReadTableRequest{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[7]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -457,7 +583,7 @@ func (x *ReadTableRequest) String() string {
 func (*ReadTableRequest) ProtoMessage() {}
 
 func (x *ReadTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[7]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -470,7 +596,7 @@ func (x *ReadTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTableRequest.ProtoReflect.Descriptor instead.
 func (*ReadTableRequest) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{7}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{9}
 }
 
 type ReadTableResponse struct {
@@ -479,13 +605,14 @@ type ReadTableResponse struct {
 	Keys          []*Key                 `protobuf:"bytes,2,rep,name=keys,proto3" json:"keys,omitempty"`
 	Groups        []*Group               `protobuf:"bytes,3,rep,name=groups,proto3" json:"groups,omitempty"`
 	Grants        []*Grant               `protobuf:"bytes,4,rep,name=grants,proto3" json:"grants,omitempty"`
+	Limits        []*Limits              `protobuf:"bytes,5,rep,name=limits,proto3" json:"limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReadTableResponse) Reset() {
 	*x = ReadTableResponse{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[8]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +624,7 @@ func (x *ReadTableResponse) String() string {
 func (*ReadTableResponse) ProtoMessage() {}
 
 func (x *ReadTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[8]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +637,7 @@ func (x *ReadTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadTableResponse.ProtoReflect.Descriptor instead.
 func (*ReadTableResponse) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{8}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadTableResponse) GetVersion() uint64 {
@@ -541,9 +668,17 @@ func (x *ReadTableResponse) GetGrants() []*Grant {
 	return nil
 }
 
+func (x *ReadTableResponse) GetLimits() []*Limits {
+	if x != nil {
+		return x.Limits
+	}
+	return nil
+}
+
 type ChangeTableRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// In this order: grants to add, grants to remove, groups to set, keys to remove by id.
+	// In this order: grants to add, grants to remove, groups to set, limits to set, limits to clear,
+	// keys to remove by id.
 	Grant  []*Grant `protobuf:"bytes,1,rep,name=grant,proto3" json:"grant,omitempty"`
 	Revoke []*Grant `protobuf:"bytes,2,rep,name=revoke,proto3" json:"revoke,omitempty"`
 	// A group without members is removed.
@@ -553,13 +688,17 @@ type ChangeTableRequest struct {
 	IfVersion uint64 `protobuf:"varint,5,opt,name=if_version,json=ifVersion,proto3" json:"if_version,omitempty"`
 	// Accept that no administrator is left.
 	AcceptLockout bool `protobuf:"varint,6,opt,name=accept_lockout,json=acceptLockout,proto3" json:"accept_lockout,omitempty"`
+	// The named limits are set; other limits of the same row stay.
+	SetLimits []*Limits `protobuf:"bytes,7,rep,name=set_limits,json=setLimits,proto3" json:"set_limits,omitempty"`
+	// The named limits are removed, whatever their values.
+	ClearLimits   []*Limits `protobuf:"bytes,8,rep,name=clear_limits,json=clearLimits,proto3" json:"clear_limits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ChangeTableRequest) Reset() {
 	*x = ChangeTableRequest{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[9]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -571,7 +710,7 @@ func (x *ChangeTableRequest) String() string {
 func (*ChangeTableRequest) ProtoMessage() {}
 
 func (x *ChangeTableRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[9]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -584,7 +723,7 @@ func (x *ChangeTableRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeTableRequest.ProtoReflect.Descriptor instead.
 func (*ChangeTableRequest) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{9}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ChangeTableRequest) GetGrant() []*Grant {
@@ -629,6 +768,20 @@ func (x *ChangeTableRequest) GetAcceptLockout() bool {
 	return false
 }
 
+func (x *ChangeTableRequest) GetSetLimits() []*Limits {
+	if x != nil {
+		return x.SetLimits
+	}
+	return nil
+}
+
+func (x *ChangeTableRequest) GetClearLimits() []*Limits {
+	if x != nil {
+		return x.ClearLimits
+	}
+	return nil
+}
+
 type ChangeTableResponse struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Version uint64                 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
@@ -641,7 +794,7 @@ type ChangeTableResponse struct {
 
 func (x *ChangeTableResponse) Reset() {
 	*x = ChangeTableResponse{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[10]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -653,7 +806,7 @@ func (x *ChangeTableResponse) String() string {
 func (*ChangeTableResponse) ProtoMessage() {}
 
 func (x *ChangeTableResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[10]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -666,7 +819,7 @@ func (x *ChangeTableResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ChangeTableResponse.ProtoReflect.Descriptor instead.
 func (*ChangeTableResponse) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{10}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ChangeTableResponse) GetVersion() uint64 {
@@ -695,7 +848,7 @@ type CheckRequest struct {
 
 func (x *CheckRequest) Reset() {
 	*x = CheckRequest{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[11]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -707,7 +860,7 @@ func (x *CheckRequest) String() string {
 func (*CheckRequest) ProtoMessage() {}
 
 func (x *CheckRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[11]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -720,7 +873,7 @@ func (x *CheckRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckRequest.ProtoReflect.Descriptor instead.
 func (*CheckRequest) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{11}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *CheckRequest) GetPrincipal() string {
@@ -757,7 +910,7 @@ type CheckResponse struct {
 
 func (x *CheckResponse) Reset() {
 	*x = CheckResponse{}
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[12]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -769,7 +922,7 @@ func (x *CheckResponse) String() string {
 func (*CheckResponse) ProtoMessage() {}
 
 func (x *CheckResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_tenure_auth_v1_auth_proto_msgTypes[12]
+	mi := &file_tenure_auth_v1_auth_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -782,7 +935,7 @@ func (x *CheckResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckResponse.ProtoReflect.Descriptor instead.
 func (*CheckResponse) Descriptor() ([]byte, []int) {
-	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{12}
+	return file_tenure_auth_v1_auth_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *CheckResponse) GetAllowed() bool {
@@ -816,11 +969,19 @@ const file_tenure_auth_v1_auth_proto_rawDesc = "" +
 	"\tprincipal\x18\x01 \x01(\tR\tprincipal\x12-\n" +
 	"\x06grants\x18\x02 \x03(\v2\x15.tenure.auth.v1.GrantR\x06grants\x12$\n" +
 	"\radministrator\x18\x03 \x01(\bR\radministrator\x12\x16\n" +
-	"\x06groups\x18\x04 \x03(\tR\x06groups\"=\n" +
+	"\x06groups\x18\x04 \x03(\tR\x06groups\"U\n" +
 	"\x05Grant\x12\x0e\n" +
 	"\x02to\x18\x01 \x01(\tR\x02to\x12\x14\n" +
 	"\x05verbs\x18\x02 \x03(\tR\x05verbs\x12\x0e\n" +
-	"\x02at\x18\x03 \x01(\tR\x02at\"g\n" +
+	"\x02at\x18\x03 \x01(\tR\x02at\x12\x16\n" +
+	"\x06owners\x18\x04 \x03(\tR\x06owners\"W\n" +
+	"\x06Limits\x12\x0e\n" +
+	"\x02of\x18\x01 \x01(\tR\x02of\x12\x0e\n" +
+	"\x02at\x18\x02 \x01(\tR\x02at\x12-\n" +
+	"\x06values\x18\x03 \x03(\v2\x15.tenure.auth.v1.LimitR\x06values\"1\n" +
+	"\x05Limit\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value\"g\n" +
 	"\x03Key\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
@@ -839,12 +1000,13 @@ const file_tenure_auth_v1_auth_proto_rawDesc = "" +
 	"\x06secret\x18\x02 \x01(\tR\x06secret\x12\x18\n" +
 	"\aversion\x18\x03 \x01(\x04R\aversion\x12+\n" +
 	"\x11unconfirmed_nodes\x18\x04 \x03(\rR\x10unconfirmedNodes\"\x12\n" +
-	"\x10ReadTableRequest\"\xb4\x01\n" +
+	"\x10ReadTableRequest\"\xe4\x01\n" +
 	"\x11ReadTableResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12'\n" +
 	"\x04keys\x18\x02 \x03(\v2\x13.tenure.auth.v1.KeyR\x04keys\x12-\n" +
 	"\x06groups\x18\x03 \x03(\v2\x15.tenure.auth.v1.GroupR\x06groups\x12-\n" +
-	"\x06grants\x18\x04 \x03(\v2\x15.tenure.auth.v1.GrantR\x06grants\"\x8d\x02\n" +
+	"\x06grants\x18\x04 \x03(\v2\x15.tenure.auth.v1.GrantR\x06grants\x12.\n" +
+	"\x06limits\x18\x05 \x03(\v2\x16.tenure.auth.v1.LimitsR\x06limits\"\xff\x02\n" +
 	"\x12ChangeTableRequest\x12+\n" +
 	"\x05grant\x18\x01 \x03(\v2\x15.tenure.auth.v1.GrantR\x05grant\x12-\n" +
 	"\x06revoke\x18\x02 \x03(\v2\x15.tenure.auth.v1.GrantR\x06revoke\x124\n" +
@@ -854,7 +1016,10 @@ const file_tenure_auth_v1_auth_proto_rawDesc = "" +
 	"removeKeys\x12\x1d\n" +
 	"\n" +
 	"if_version\x18\x05 \x01(\x04R\tifVersion\x12%\n" +
-	"\x0eaccept_lockout\x18\x06 \x01(\bR\racceptLockout\"\\\n" +
+	"\x0eaccept_lockout\x18\x06 \x01(\bR\racceptLockout\x125\n" +
+	"\n" +
+	"set_limits\x18\a \x03(\v2\x16.tenure.auth.v1.LimitsR\tsetLimits\x129\n" +
+	"\fclear_limits\x18\b \x03(\v2\x16.tenure.auth.v1.LimitsR\vclearLimits\"\\\n" +
 	"\x13ChangeTableResponse\x12\x18\n" +
 	"\aversion\x18\x01 \x01(\x04R\aversion\x12+\n" +
 	"\x11unconfirmed_nodes\x18\x02 \x03(\rR\x10unconfirmedNodes\"P\n" +
@@ -885,47 +1050,53 @@ func file_tenure_auth_v1_auth_proto_rawDescGZIP() []byte {
 	return file_tenure_auth_v1_auth_proto_rawDescData
 }
 
-var file_tenure_auth_v1_auth_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_tenure_auth_v1_auth_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_tenure_auth_v1_auth_proto_goTypes = []any{
 	(*WhoAmIRequest)(nil),       // 0: tenure.auth.v1.WhoAmIRequest
 	(*WhoAmIResponse)(nil),      // 1: tenure.auth.v1.WhoAmIResponse
 	(*Grant)(nil),               // 2: tenure.auth.v1.Grant
-	(*Key)(nil),                 // 3: tenure.auth.v1.Key
-	(*Group)(nil),               // 4: tenure.auth.v1.Group
-	(*CreateKeyRequest)(nil),    // 5: tenure.auth.v1.CreateKeyRequest
-	(*CreateKeyResponse)(nil),   // 6: tenure.auth.v1.CreateKeyResponse
-	(*ReadTableRequest)(nil),    // 7: tenure.auth.v1.ReadTableRequest
-	(*ReadTableResponse)(nil),   // 8: tenure.auth.v1.ReadTableResponse
-	(*ChangeTableRequest)(nil),  // 9: tenure.auth.v1.ChangeTableRequest
-	(*ChangeTableResponse)(nil), // 10: tenure.auth.v1.ChangeTableResponse
-	(*CheckRequest)(nil),        // 11: tenure.auth.v1.CheckRequest
-	(*CheckResponse)(nil),       // 12: tenure.auth.v1.CheckResponse
+	(*Limits)(nil),              // 3: tenure.auth.v1.Limits
+	(*Limit)(nil),               // 4: tenure.auth.v1.Limit
+	(*Key)(nil),                 // 5: tenure.auth.v1.Key
+	(*Group)(nil),               // 6: tenure.auth.v1.Group
+	(*CreateKeyRequest)(nil),    // 7: tenure.auth.v1.CreateKeyRequest
+	(*CreateKeyResponse)(nil),   // 8: tenure.auth.v1.CreateKeyResponse
+	(*ReadTableRequest)(nil),    // 9: tenure.auth.v1.ReadTableRequest
+	(*ReadTableResponse)(nil),   // 10: tenure.auth.v1.ReadTableResponse
+	(*ChangeTableRequest)(nil),  // 11: tenure.auth.v1.ChangeTableRequest
+	(*ChangeTableResponse)(nil), // 12: tenure.auth.v1.ChangeTableResponse
+	(*CheckRequest)(nil),        // 13: tenure.auth.v1.CheckRequest
+	(*CheckResponse)(nil),       // 14: tenure.auth.v1.CheckResponse
 }
 var file_tenure_auth_v1_auth_proto_depIdxs = []int32{
 	2,  // 0: tenure.auth.v1.WhoAmIResponse.grants:type_name -> tenure.auth.v1.Grant
-	3,  // 1: tenure.auth.v1.CreateKeyResponse.key:type_name -> tenure.auth.v1.Key
-	3,  // 2: tenure.auth.v1.ReadTableResponse.keys:type_name -> tenure.auth.v1.Key
-	4,  // 3: tenure.auth.v1.ReadTableResponse.groups:type_name -> tenure.auth.v1.Group
-	2,  // 4: tenure.auth.v1.ReadTableResponse.grants:type_name -> tenure.auth.v1.Grant
-	2,  // 5: tenure.auth.v1.ChangeTableRequest.grant:type_name -> tenure.auth.v1.Grant
-	2,  // 6: tenure.auth.v1.ChangeTableRequest.revoke:type_name -> tenure.auth.v1.Grant
-	4,  // 7: tenure.auth.v1.ChangeTableRequest.set_groups:type_name -> tenure.auth.v1.Group
-	2,  // 8: tenure.auth.v1.CheckResponse.by:type_name -> tenure.auth.v1.Grant
-	0,  // 9: tenure.auth.v1.Auth.WhoAmI:input_type -> tenure.auth.v1.WhoAmIRequest
-	5,  // 10: tenure.auth.v1.Auth.CreateKey:input_type -> tenure.auth.v1.CreateKeyRequest
-	7,  // 11: tenure.auth.v1.Auth.ReadTable:input_type -> tenure.auth.v1.ReadTableRequest
-	9,  // 12: tenure.auth.v1.Auth.ChangeTable:input_type -> tenure.auth.v1.ChangeTableRequest
-	11, // 13: tenure.auth.v1.Auth.Check:input_type -> tenure.auth.v1.CheckRequest
-	1,  // 14: tenure.auth.v1.Auth.WhoAmI:output_type -> tenure.auth.v1.WhoAmIResponse
-	6,  // 15: tenure.auth.v1.Auth.CreateKey:output_type -> tenure.auth.v1.CreateKeyResponse
-	8,  // 16: tenure.auth.v1.Auth.ReadTable:output_type -> tenure.auth.v1.ReadTableResponse
-	10, // 17: tenure.auth.v1.Auth.ChangeTable:output_type -> tenure.auth.v1.ChangeTableResponse
-	12, // 18: tenure.auth.v1.Auth.Check:output_type -> tenure.auth.v1.CheckResponse
-	14, // [14:19] is the sub-list for method output_type
-	9,  // [9:14] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	4,  // 1: tenure.auth.v1.Limits.values:type_name -> tenure.auth.v1.Limit
+	5,  // 2: tenure.auth.v1.CreateKeyResponse.key:type_name -> tenure.auth.v1.Key
+	5,  // 3: tenure.auth.v1.ReadTableResponse.keys:type_name -> tenure.auth.v1.Key
+	6,  // 4: tenure.auth.v1.ReadTableResponse.groups:type_name -> tenure.auth.v1.Group
+	2,  // 5: tenure.auth.v1.ReadTableResponse.grants:type_name -> tenure.auth.v1.Grant
+	3,  // 6: tenure.auth.v1.ReadTableResponse.limits:type_name -> tenure.auth.v1.Limits
+	2,  // 7: tenure.auth.v1.ChangeTableRequest.grant:type_name -> tenure.auth.v1.Grant
+	2,  // 8: tenure.auth.v1.ChangeTableRequest.revoke:type_name -> tenure.auth.v1.Grant
+	6,  // 9: tenure.auth.v1.ChangeTableRequest.set_groups:type_name -> tenure.auth.v1.Group
+	3,  // 10: tenure.auth.v1.ChangeTableRequest.set_limits:type_name -> tenure.auth.v1.Limits
+	3,  // 11: tenure.auth.v1.ChangeTableRequest.clear_limits:type_name -> tenure.auth.v1.Limits
+	2,  // 12: tenure.auth.v1.CheckResponse.by:type_name -> tenure.auth.v1.Grant
+	0,  // 13: tenure.auth.v1.Auth.WhoAmI:input_type -> tenure.auth.v1.WhoAmIRequest
+	7,  // 14: tenure.auth.v1.Auth.CreateKey:input_type -> tenure.auth.v1.CreateKeyRequest
+	9,  // 15: tenure.auth.v1.Auth.ReadTable:input_type -> tenure.auth.v1.ReadTableRequest
+	11, // 16: tenure.auth.v1.Auth.ChangeTable:input_type -> tenure.auth.v1.ChangeTableRequest
+	13, // 17: tenure.auth.v1.Auth.Check:input_type -> tenure.auth.v1.CheckRequest
+	1,  // 18: tenure.auth.v1.Auth.WhoAmI:output_type -> tenure.auth.v1.WhoAmIResponse
+	8,  // 19: tenure.auth.v1.Auth.CreateKey:output_type -> tenure.auth.v1.CreateKeyResponse
+	10, // 20: tenure.auth.v1.Auth.ReadTable:output_type -> tenure.auth.v1.ReadTableResponse
+	12, // 21: tenure.auth.v1.Auth.ChangeTable:output_type -> tenure.auth.v1.ChangeTableResponse
+	14, // 22: tenure.auth.v1.Auth.Check:output_type -> tenure.auth.v1.CheckResponse
+	18, // [18:23] is the sub-list for method output_type
+	13, // [13:18] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_tenure_auth_v1_auth_proto_init() }
@@ -939,7 +1110,7 @@ func file_tenure_auth_v1_auth_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_tenure_auth_v1_auth_proto_rawDesc), len(file_tenure_auth_v1_auth_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

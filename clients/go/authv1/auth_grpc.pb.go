@@ -36,7 +36,7 @@ type AuthClient interface {
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// Creates a key. The key itself is in the response and nowhere else.
 	CreateKey(ctx context.Context, in *CreateKeyRequest, opts ...grpc.CallOption) (*CreateKeyResponse, error)
-	// All keys (without their secrets), groups and grants.
+	// All keys (without their secrets), groups, grants and limits.
 	ReadTable(ctx context.Context, in *ReadTableRequest, opts ...grpc.CallOption) (*ReadTableResponse, error)
 	// Changes the table: all changes or none.
 	ChangeTable(ctx context.Context, in *ChangeTableRequest, opts ...grpc.CallOption) (*ChangeTableResponse, error)
@@ -110,7 +110,7 @@ type AuthServer interface {
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// Creates a key. The key itself is in the response and nowhere else.
 	CreateKey(context.Context, *CreateKeyRequest) (*CreateKeyResponse, error)
-	// All keys (without their secrets), groups and grants.
+	// All keys (without their secrets), groups, grants and limits.
 	ReadTable(context.Context, *ReadTableRequest) (*ReadTableResponse, error)
 	// Changes the table: all changes or none.
 	ChangeTable(context.Context, *ChangeTableRequest) (*ChangeTableResponse, error)
