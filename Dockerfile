@@ -11,12 +11,12 @@ WORKDIR /source
 COPY . .
 RUN cargo build --release --locked --package tenure-cli \
     && strip --strip-all target/release/tenure \
-    && mkdir -p /image/root/usr/bin /image/root/tmp /image/owned/data \
-    && cp target/release/tenure /image/root/usr/bin/tenure \
-    && chmod 1777 /image/root/tmp
+    && mkdir -p /image/system/usr/bin /image/system/tmp /image/owned/data \
+    && cp target/release/tenure /image/system/usr/bin/tenure \
+    && chmod 1777 /image/system/tmp
 
 FROM scratch
-COPY --from=build /image/root /
+COPY --from=build /image/system /
 # COPY makes root the owner, whatever the owner was.
 COPY --from=build --chown=65532:65532 /image/owned /
 LABEL org.opencontainers.image.title="tenure" \
