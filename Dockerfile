@@ -9,15 +9,16 @@ FROM docker.io/library/rust:1.95-alpine AS build
 RUN apk add --no-cache build-base cmake linux-headers perl protoc
 WORKDIR /source
 COPY . .
-RUN cargo build --profile release --locked --package tenure-cli \
+RUN cargo build --release --locked --package tenure-cli \
     && strip --strip-all target/release/tenure \
-    && mkdir --parents /root-of-image/usr/bin /root-of-image/data /root-of-image/tmp \
-    && cp target/release/tenure /root-of-image/usr/bin/tenure \
-    && chown 65532:65532 /root-of-image/data \
-    && chmod 1777 /root-of-image/tmp
+    && mkdir -p /image/system/usr/bin /image/system/tmp /image/owned/data \
+    && cp target/release/tenure /image/system/usr/bin/tenure \
+    && chmod 1777 /image/system/tmp
 
 FROM scratch
-COPY --from=build /root-of-image /
+COPY --from=build /image/system /
+# COPY makes root the owner, whatever the owner was.
+COPY --from=build --chown=65532:65532 /image/owned /
 LABEL org.opencontainers.image.title="tenure" \
       org.opencontainers.image.description="One lock for everything that is shared" \
       org.opencontainers.image.licenses="Apache-2.0 OR MIT"

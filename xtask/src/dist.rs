@@ -302,15 +302,10 @@ fn image(
     binary: &Path,
 ) -> Result<(), String> {
     let tree = dist.join(format!("image-{}", platform.debian));
-    copy(binary, &tree.join("usr/bin/tenure"), 0o755)?;
-    create(&tree.join("data"))?;
-    create(&tree.join("tmp"))?;
-    set_mode(&tree.join("tmp"), 0o1777)?;
-    call(
-        Command::new("chown")
-            .arg("65532:65532")
-            .arg(tree.join("data")),
-    )?;
+    copy(binary, &tree.join("root/usr/bin/tenure"), 0o755)?;
+    create(&tree.join("root/tmp"))?;
+    set_mode(&tree.join("root/tmp"), 0o1777)?;
+    create(&tree.join("owned/data"))?;
     install("buildah", "buildah")?;
     let store = target().join("buildah");
     let buildah = || {
