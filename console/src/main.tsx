@@ -115,7 +115,9 @@ function Bar() {
   const who = useStore(session);
   const [text, setText] = useState("");
   const status = usePoll(() => get<Status>("/v1/cluster/status?groups=0"), 5000, "bar");
-  const state = status.data ? health(status.data) : null;
+  // What was true before the node stopped answering is not shown as true now.
+  const connected = useStore(connection) === "connected";
+  const state = status.data && connected ? health(status.data) : null;
   return (
     <div class="bar">
       <form
@@ -225,7 +227,9 @@ function SignIn({ why }: { why: string }) {
       >
         <img src="/console/icon.svg" alt="" width="40" height="40" />
         <h1>Sign in to Tenure</h1>
-        {why && !error ? <p class="dim">{shown(why.split(":")[0]!, 160)}.</p> : null}
+        {why && !error ? (
+          <p class="dim">{why.includes("session") || why.includes("revoked") || why.includes("expired") ? "Your session has ended." : "This daemon needs a key."}</p>
+        ) : null}
         <label class="field">
           API key
           <input ref={field} type="password" autocomplete="current-password" value={key} onInput={(event) => setKey(event.currentTarget.value)} placeholder="tnr_…" />

@@ -35,7 +35,7 @@ fn lints() -> Result<(), String> {
     execute(clippy.args(["clippy", "--workspace", "--locked", "--", "-D", "warnings"]))
 }
 
-/// Builds the Python package into an environment of its own and runs pytest.
+/// Builds the wheel, installs it into an environment of its own and runs pytest.
 fn python() -> Result<(), String> {
     let at = root().join("bindings/python");
     let home = target().join("tools/python");
@@ -55,12 +55,24 @@ fn python() -> Result<(), String> {
         execute(install.args(PYTHON_TOOLS))?;
         std::fs::write(&tools, wanted).map_err(|error| format!("{}: {error}", tools.display()))?;
     }
+    // The suite runs with what a user installs, not with the files of the repository.
+    let wheels = target().join("wheels");
+    let _ = std::fs::remove_dir_all(&wheels);
     let mut build = in_directory(home.join("bin/maturin"), &at);
-    execute(
-        build
-            .args(["develop", "--quiet", "--locked"])
-            .env("VIRTUAL_ENV", &home),
-    )?;
+    let build = build
+        .args(["build", "--quiet", "--locked", "--out"])
+        .arg(&wheels);
+    execute(build.arg("--interpreter").arg(&python))?;
+    let mut install = Command::new(&python);
+    install.args([
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-index",
+        "--force-reinstall",
+    ]);
+    execute(install.arg("--find-links").arg(&wheels).arg("tenure"))?;
     execute(in_directory(&python, &at).args(["-m", "pytest", "--quiet"]))
 }
 
@@ -70,6 +82,30 @@ fn node() -> Result<(), String> {
     execute(in_directory("npm", &at).args(["ci", "--silent", "--no-fund", "--no-audit"]))?;
     execute(in_directory("npm", &at).args(["run", "--silent", "build:dev"]))?;
     execute(in_directory("npm", &at).args(["test", "--silent"]))
+}
+
+/// Clients of several languages on one counter while clients and daemon are killed, with what `run` has built.
+pub(crate) fn torture() -> Result<(), String> {
+    let python = target().join("tools/python/bin/python");
+    let clients = [
+        format!(
+            "{} bindings/python/tests/conformance_client.py",
+            python.display()
+        ),
+        "node bindings/node/test/conformance-client.mjs".to_owned(),
+    ];
+    for place in [
+        ["--seconds", "120"].as_slice(),
+        &["--seconds", "60", "--file"],
+    ] {
+        let mut command = in_directory(&python, &root());
+        command.arg("conformance/torture.py").args(place);
+        for client in &clients {
+            command.args(["--client", client]);
+        }
+        execute(command.args(["--of-each", "4"]))?;
+    }
+    Ok(())
 }
 
 /// A command in the directory `at` that finds the daemon and builds into the directory of the workspace.

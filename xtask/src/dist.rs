@@ -43,6 +43,7 @@ const LARGEST: u64 = 30 << 20;
 pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let mut platforms: Vec<&Platform> = PLATFORMS.iter().collect();
     let mut check = false;
+    let mut given = None;
     let mut words = options;
     while let [word, rest @ ..] = words {
         words = match (*word, rest) {
@@ -58,8 +59,19 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
                 }
                 rest
             }
-            _ => return Err("usage: cargo xtask dist [--target TARGET] [--check]".to_owned()),
+            // Packages a binary that was built elsewhere, for the one platform that `--target` names.
+            ("--binary", [file, rest @ ..]) => {
+                given = Some(PathBuf::from(file));
+                rest
+            }
+            _ => {
+                let usage = "usage: cargo xtask dist [--target TARGET [--binary FILE]] [--check]";
+                return Err(usage.to_owned());
+            }
         };
+    }
+    if given.is_some() && platforms.len() != 1 {
+        return Err("--binary needs --target: it says what the file was built for".to_owned());
     }
     let metadata = metadata(root)?;
     let version = version(&metadata)?;
@@ -67,7 +79,10 @@ pub(crate) fn run(root: &Path, options: &[&str]) -> Result<(), String> {
     let _ = fs::remove_dir_all(&dist);
     create(&dist)?;
     for platform in &platforms {
-        let binary = build(platform)?;
+        let binary = match &given {
+            Some(file) => file.clone(),
+            None => build(platform)?,
+        };
         let stage = stage(root, &dist, platform, &version, &binary)?;
         archive(&dist, &stage)?;
         package(root, &dist, platform, &version, &stage)?;
@@ -159,9 +174,11 @@ fn stage(
     let stage = dist.join(format!("tenure-{version}-{}", platform.target));
     copy(binary, &stage.join("bin/tenure"), 0o755)?;
     // Completions and manual pages are the same on every platform; a foreign binary cannot be asked.
-    let asked = PLATFORMS
+    let built = PLATFORMS
         .iter()
-        .map(|one| target().join(one.target).join("release/tenure"))
+        .map(|one| target().join(one.target).join("release/tenure"));
+    let asked = std::iter::once(binary.to_owned())
+        .chain(built)
         .find(|file| file.exists() && runs_here(file))
         .ok_or("build the platform of this machine first: it writes the manual pages")?;
     let manuals = stage.join("share/man/man1");

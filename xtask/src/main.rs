@@ -23,6 +23,7 @@ usage: cargo xtask <command>
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
   bindings the suites of the packages for other languages, a part of `test`
+  torture  clients of several languages on one counter, killed at random; after `bindings`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
   clients  the Go and PHP clients and all examples, with real daemons; part of `test`
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         ["test"] => gates::run(gates::TEST),
         ["check"] => gates::run(gates::CHECK),
         ["bindings"] => bindings::run(),
+        ["torture"] => bindings::torture(),
         ["tidy"] => tidy::run(&root()),
         ["slow", part @ ..] if part.len() <= 1 => slow::run(&root(), part.first().copied()),
         ["mutants"] => mutants::run(&root(), None, None),

@@ -12,7 +12,7 @@ mod names;
 mod phrases;
 mod rules;
 
-/// A tracked text file.
+/// A tracked file.
 pub(crate) struct Source {
     /// Its path relative to the root of the repository, with `/`.
     pub(crate) path: String,
@@ -42,7 +42,7 @@ pub(crate) fn run(root: &Path) -> Result<(), String> {
 }
 
 /// Returns the tracked files and the untracked ones that are not ignored. Files that are not UTF-8
-/// are omitted.
+/// have no text here, but links may lead to them.
 fn tracked(root: &Path) -> Result<Vec<Source>, String> {
     let output = Command::new("git")
         .args([
@@ -66,10 +66,10 @@ fn tracked(root: &Path) -> Result<Vec<Source>, String> {
         .split('\0')
         .filter(|name| !name.is_empty())
         .filter_map(|name| {
-            let text = std::fs::read_to_string(root.join(name)).ok()?;
+            let bytes = std::fs::read(root.join(name)).ok()?;
             Some(Source {
                 path: name.to_owned(),
-                text,
+                text: String::from_utf8(bytes).unwrap_or_default(),
             })
         })
         .collect())

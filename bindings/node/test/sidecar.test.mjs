@@ -116,9 +116,9 @@ for (const [name, { createSidecarLockManager, withSidecarLock }] of Object.entri
       assert.equal(await locks.withLock(options(target), async () => 7), 7);
       await assert.rejects(
         locks.withLock(options(target), async () => {
-          throw new Error('work');
+          throw new Error('the task failed');
         }),
-        /work/,
+        /the task failed/,
       );
       const { targetPath, ...rest } = options(target, once_);
       assert.equal(await withSidecarLock(targetPath, rest, async () => 8), 8);

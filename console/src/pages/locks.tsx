@@ -54,6 +54,10 @@ export function Locks() {
     } catch (problem) {
       failed(problem);
       if (problem instanceof ApiError && problem.status !== 503) setError(problem);
+      setBranches((old) => {
+        const branch = old.get(prefix);
+        return branch?.loading ? new Map(old).set(prefix, { ...branch, loading: false }) : old;
+      });
     }
   };
 

@@ -65,7 +65,7 @@ pub(crate) enum Command {
     Fence(fence::FenceCommand),
     #[command(subcommand)]
     Policy(policy::PolicyCommand),
-    /// Show what the backend of an address supports and guarantees.
+    /// Check this machine, or show what the backend of an address supports and guarantees.
     Doctor(doctor::Doctor),
     #[command(subcommand)]
     Cluster(cluster::ClusterCommand),

@@ -99,6 +99,9 @@ fn advice(error: &clap::Error) -> Option<String> {
             if is_missing("<CMD>") {
                 return Some("put -- before the command: tenure run WHERE -- COMMAND".to_owned());
             }
+            if is_missing("--owner") {
+                return Some("run it under `tenure run`, which names the hold: tenure run WHERE -- tenure fence check".to_owned());
+            }
             if is_missing("<WHERE>") {
                 return Some(
                     "name the lock: a file, or a path of the daemon such as tenant:/a".to_owned(),

@@ -590,3 +590,66 @@ async fn a_lost_majority_is_given_up_on_an_operators_order() {
     assert!(said.contains("db.damaged.0"), "{said}");
     assert!(!directory.join("db").exists());
 }
+
+/// E18 (survey of holds and waiters): `tenure ls` on any node shows the holders and waiters of all groups; without a majority it says so.
+#[tokio::test]
+async fn every_node_lists_holders_and_waiters() {
+    let mut cluster = three(4).await;
+    let first = cluster.nodes[0].as_ref().unwrap();
+    let acquire = |owner: &str, path: &str| {
+        let request = serde_json::json!({
+            "ownerId": owner, "ttlMs": 600_000, "queueTtlMs": 600_000, "requests": [{ "path": path }],
+            "holder": { "name": owner, "host": "atlas", "pid": 7, "purpose": "import" },
+        });
+        let limit = Instant::now() + STEP_TIMEOUT;
+        while first.post("/v1/acquire", &request).0 != 200 {
+            assert!(Instant::now() < limit, "{path} is not served");
+        }
+    };
+    // Several namespaces, so that several groups have some.
+    let paths: Vec<String> = (0..8).map(|number| format!("view:/{number}/a")).collect();
+    for path in &paths {
+        acquire(&format!("one{path}"), path);
+        acquire(&format!("two{path}"), path);
+    }
+    for node in cluster.nodes.iter().flatten() {
+        let (code, text) = ls(node);
+        assert_eq!(code, Some(0), "{text}");
+        let states: serde_json::Value = serde_json::from_str(&text).unwrap();
+        let states = states.as_array().unwrap();
+        let places: Vec<&str> = states
+            .iter()
+            .map(|state| state["place"].as_str().unwrap())
+            .collect();
+        assert_eq!(places, paths);
+        for state in states {
+            let hold = &state["holders"][0];
+            assert_eq!(hold["holder"]["purpose"], "import");
+            assert_eq!(hold["holder"]["pid"], 7);
+            assert!(
+                hold["held_ms"].is_u64() && hold["lease_left_ms"].is_u64(),
+                "{hold}"
+            );
+            assert_eq!(state["waiters"].as_array().unwrap().len(), 1, "{state}");
+        }
+    }
+    cluster.kill(1);
+    cluster.kill(2);
+    let (code, text) = ls(cluster.nodes[0].as_ref().unwrap());
+    assert_eq!(code, Some(125), "{text}");
+    assert!(text.contains("no majority: 1 of 3 nodes are up"), "{text}");
+    assert!(text.contains("tenure cluster recover"), "{text}");
+}
+
+/// Runs `tenure ls --json view:/` against a node.
+fn ls(node: &Daemon) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_tenure"))
+        .args(["ls", "--json", "view:/"])
+        .env("TENURE_URL", format!("tenure://{}", node.grpc))
+        .output()
+        .unwrap();
+    (
+        output.status.code(),
+        String::from_utf8(output.stdout).unwrap(),
+    )
+}

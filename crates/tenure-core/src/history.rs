@@ -133,24 +133,29 @@ impl History {
 
     /// Returns the newest changes at or below a prefix, in the order in which they were applied.
     pub(crate) fn page(&self, prefix: Option<&Namespace>, since: u64, most: usize) -> HistoryPage {
-        let mut found: VecDeque<HistoryEvent> = VecDeque::new();
+        // The newest block first, so that a page costs what is in it.
+        let mut found: Vec<HistoryEvent> = Vec::new();
         let mut is_cut = false;
-        for block in &self.blocks {
+        for block in self.blocks.iter().rev() {
             if block.newest < since {
                 continue;
             }
-            let mut input = Reader::new(&block.bytes);
-            while let Some(event) = take(&mut input, prefix, since) {
-                let Some(event) = event else { continue };
-                if found.len() >= most {
-                    found.pop_front();
-                    is_cut = true;
-                }
-                found.push_back(event);
+            if found.len() >= most {
+                is_cut = true;
+                break;
             }
+            let mut input = Reader::new(&block.bytes);
+            let mut events = Vec::new();
+            while let Some(event) = take(&mut input, prefix, since) {
+                events.extend(event);
+            }
+            found.extend(events.into_iter().rev());
         }
+        is_cut |= found.len() > most;
+        found.truncate(most);
+        found.reverse();
         HistoryPage {
-            events: found.into_iter().collect(),
+            events: found,
             complete_since: self.complete_since,
             is_cut,
         }

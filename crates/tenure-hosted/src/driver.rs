@@ -84,8 +84,12 @@ pub trait Driver: Send + Sync + 'static {
         rows: &[LeaseKey],
     ) -> impl Future<Output = Result<Tail, DriverError>> + Send;
 
-    /// Raises the versions of rows that are there.
-    fn beat(&self, rows: &[LeaseKey]) -> impl Future<Output = Result<(), DriverError>> + Send;
+    /// Raises the versions of rows that are there. Returns which ones were, in their order: a beat
+    /// counts only for these.
+    fn beat(
+        &self,
+        rows: &[LeaseKey],
+    ) -> impl Future<Output = Result<Vec<bool>, DriverError>> + Send;
 
     /// Waits until something may have been appended, at most so long.
     fn watch(&self, at_most: Duration) -> impl Future<Output = ()> + Send;

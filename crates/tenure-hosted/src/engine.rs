@@ -19,7 +19,8 @@ use tenure_core::event::{Event, LockChange};
 use tenure_core::path::{Namespace, Path};
 use tenure_core::policy::{Algorithm, Mode};
 use tenure_core::space::RULES;
-use tenure_core::value::{OwnerId, Stamp, Ttl};
+use tenure_core::value::{OwnerId, QueueTtl, Stamp, Ttl};
+use tenure_wire::v1;
 use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
 use tonic::Status;
 
@@ -127,6 +128,16 @@ struct LocalWaiter {
     ttl: Ttl,
     asked: Duration,
     beaten: Duration,
+    /// When the request was last sent to the log, and its answer.
+    logged: Duration,
+    request: v1::AcquireRequest,
+    answer: v1::AcquireResponse,
+}
+
+/// A request without what differs between repeats.
+fn without_key(mut request: v1::AcquireRequest) -> v1::AcquireRequest {
+    request.idempotency_key.clear();
+    request
 }
 
 impl<D: Driver> Engine<D> {
@@ -201,6 +212,7 @@ impl<D: Driver> Engine<D> {
         let until = Lease::now() + CALL_LIMIT;
         let mut attempt = Attempt::new(new_id());
         let mut pause = FIRST_PAUSE;
+        let mut trouble = "the engine accepts no entry".to_owned();
         loop {
             let stamp = Stamp {
                 time: state.now(),
@@ -221,11 +233,7 @@ impl<D: Driver> Engine<D> {
                     return Err(Status::aborted("the lease was renewed meanwhile"));
                 }
                 Err(DriverError::Unanswered(what)) => {
-                    if Lease::now() + pause > until {
-                        return Err(unanswered(&what));
-                    }
-                    tokio::time::sleep(tenure_base::jittered(pause)).await;
-                    pause = (pause * 2).min(LONGEST_PAUSE);
+                    trouble = what;
                     let next = state.replica.index() + 1;
                     self.0.driver.read(next, &[]).await
                 }
@@ -234,15 +242,24 @@ impl<D: Driver> Engine<D> {
             let tail = match tail {
                 Ok(tail) => tail,
                 // The next append is the same one, and its answer tells.
-                Err(DriverError::Unanswered(what)) if Lease::now() < until => {
-                    let _ = what;
+                Err(DriverError::Unanswered(what)) => {
+                    trouble = what;
                     Tail::default()
                 }
                 Err(error) => return Err(failed(&error)),
             };
-            match self.learn(state, &attempt, &tail)?.fate {
+            let learned = self.learn(state, &attempt, &tail)?;
+            match learned.fate {
                 Fate::Applied(outcome) => return Ok(outcome),
-                Fate::Open => {}
+                Fate::Open if !learned.done.is_empty() || learned.has_gap => {}
+                // Nothing is new, and the entry is not there: the engine is in trouble.
+                Fate::Open => {
+                    if Lease::now() + pause > until {
+                        return Err(unanswered(&trouble));
+                    }
+                    tokio::time::sleep(tenure_base::jittered(pause)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
                 Fate::Unknown => {
                     return Err(unanswered("the log was trimmed before the entry was seen"));
                 }
@@ -327,15 +344,44 @@ impl<D: Driver> Engine<D> {
         }
     }
 
-    /// Raises the beat rows of leases, then reads the log: an expiry that came first is in it.
+    /// Raises the beat rows of leases, then reads the log: an expiry that came first is in it. The
+    /// query gets which rows were there.
     pub(crate) async fn beat<T>(
         &self,
         rows: &[LeaseKey],
-        query: impl FnOnce(&State) -> T,
+        query: impl FnOnce(&State, &[bool]) -> T,
     ) -> Result<T, Status> {
-        let beaten = self.0.driver.beat(rows).await;
-        beaten.map_err(|error| failed(&error))?;
-        self.read(query).await
+        let there = self.0.driver.beat(rows).await;
+        let there = there.map_err(|error| failed(&error))?;
+        self.read(|state| query(state, &there)).await
+    }
+
+    /// Returns the answer to an equal request of an owner that waits, and the row of its place in the
+    /// queue. `None` if the place must be renewed in the log.
+    pub(crate) fn queued(
+        &self,
+        request: &v1::AcquireRequest,
+    ) -> Option<(v1::AcquireResponse, LeaseKey)> {
+        let mut local = self.local();
+        let (owner, waiter) = local.waiting.get_key_value(request.owner_id.as_str())?;
+        let lasts = match request.queue_ttl_ms {
+            0 => QueueTtl::DEFAULT_MILLIS,
+            lasts => lasts,
+        };
+        let is_fresh = millis(Lease::now().saturating_sub(waiter.logged)) < lasts / 3;
+        let is_equal = waiter.request == without_key(request.clone());
+        let row = LeaseKey {
+            owner: owner.clone(),
+            namespace: waiter.namespace.clone(),
+        };
+        let answer = waiter.answer.clone();
+        if !is_fresh || !is_equal {
+            return None;
+        }
+        if let Some(waiter) = local.waiting.get_mut(request.owner_id.as_str()) {
+            waiter.asked = Lease::now();
+        }
+        Some((answer, row))
     }
 
     /// Returns the events of all owners that were [used](Engine::uses).
@@ -364,6 +410,7 @@ impl<D: Driver> Engine<D> {
         paths: Vec<(Path, Mode)>,
         ttl: Ttl,
         sent: Duration,
+        (request, answer): (v1::AcquireRequest, v1::AcquireResponse),
     ) {
         let waiter = LocalWaiter {
             paths,
@@ -371,6 +418,9 @@ impl<D: Driver> Engine<D> {
             ttl,
             asked: Lease::now(),
             beaten: sent,
+            logged: sent,
+            request: without_key(request),
+            answer,
         };
         self.local().waiting.insert(owner.clone(), waiter);
         self.0.wake.notify_one();

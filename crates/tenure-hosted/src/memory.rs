@@ -59,13 +59,16 @@ impl MemoryLog {
     }
 
     /// See [`Driver::beat`].
-    pub fn beat(&mut self, rows: &[LeaseKey]) {
-        for key in rows {
-            if let Some(version) = self.rows.get_mut(key) {
+    pub fn beat(&mut self, rows: &[LeaseKey]) -> Vec<bool> {
+        let mut raise = |key| match self.rows.get_mut(key) {
+            Some(version) => {
                 self.last_version += 1;
                 *version = self.last_version;
+                true
             }
-        }
+            None => false,
+        };
+        rows.iter().map(&mut raise).collect()
     }
 
     /// See [`Driver::trim`].
@@ -96,9 +99,8 @@ impl Driver for MemoryDriver {
         Ok(self.log().read(from, rows))
     }
 
-    async fn beat(&self, rows: &[LeaseKey]) -> Result<(), DriverError> {
-        self.log().beat(rows);
-        Ok(())
+    async fn beat(&self, rows: &[LeaseKey]) -> Result<Vec<bool>, DriverError> {
+        Ok(self.log().beat(rows))
     }
 
     async fn watch(&self, at_most: Duration) {

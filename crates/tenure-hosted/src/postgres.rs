@@ -133,7 +133,8 @@ impl Postgres {
             loop {
                 let message = std::future::poll_fn(|cx| connection.poll_message(cx)).await;
                 match message {
-                    Some(Ok(AsyncMessage::Notification(_))) => hint.notify_waiters(),
+                    // Kept for a follower that is reading just now.
+                    Some(Ok(AsyncMessage::Notification(_))) => hint.notify_one(),
                     Some(Ok(_)) => {}
                     Some(Err(_)) | None => return,
                 }
@@ -287,20 +288,28 @@ impl Driver for Postgres {
         Ok(tail)
     }
 
-    async fn beat(&self, rows: &[LeaseKey]) -> Result<(), DriverError> {
+    async fn beat(&self, rows: &[LeaseKey]) -> Result<Vec<bool>, DriverError> {
         if rows.is_empty() {
-            return Ok(());
+            return Ok(Vec::new());
         }
         let (owners, namespaces) = columns(rows.iter());
-        self.query(
-            "SELECT tenure.raise_beats($1, $2)",
-            &[
-                (&owners, Type::BYTEA_ARRAY),
-                (&namespaces, Type::BYTEA_ARRAY),
-            ],
-        )
-        .await
-        .map(drop)
+        let found = self
+            .query(
+                "SELECT tenure.raise_beats($1, $2)",
+                &[
+                    (&owners, Type::BYTEA_ARRAY),
+                    (&namespaces, Type::BYTEA_ARRAY),
+                ],
+            )
+            .await?;
+        let there: Option<Vec<bool>> = found.first().and_then(|row| row.try_get(0).ok());
+        match there {
+            Some(there) if there.len() == rows.len() => Ok(there),
+            _ => Err(DriverError::Unanswered(format!(
+                "{}: tenure.raise_beats gave a strange answer",
+                self.address
+            ))),
+        }
     }
 
     async fn watch(&self, at_most: Duration) {

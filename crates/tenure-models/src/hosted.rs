@@ -128,7 +128,8 @@ enum Request {
 enum Answer {
     Appended(Appended),
     Tail(Tail),
-    Beaten,
+    /// Whether the row was there.
+    Beaten(bool),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -440,10 +441,7 @@ impl SharedLog {
                 tail.entries.retain(|(index, _)| *index > state.dropped);
                 Answer::Tail(tail)
             }
-            Request::Beat(rows) => {
-                state.log.beat(rows);
-                Answer::Beaten
-            }
+            Request::Beat(rows) => Answer::Beaten(state.log.beat(rows) == [true]),
         }
     }
 
@@ -481,7 +479,11 @@ impl SharedLog {
             (Activity::Call(kind, attempt), Answer::Tail(tail)) => {
                 self.learned(state, at, Some((kind, attempt)), &tail);
             }
-            (Activity::Beat, Answer::Beaten) => {
+            // A beat counts only if the row was there; the log tells why it was not.
+            (Activity::Beat, Answer::Beaten(there)) => {
+                if !there {
+                    client.activity = Activity::Look;
+                }
                 if self.has(Mistake::BeatsWithoutRead) {
                     client.activity = Activity::None;
                     if let Phase::Holding(_) = client.phase {

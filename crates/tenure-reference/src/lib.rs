@@ -32,6 +32,9 @@ use tenure_core::value::{Fence, Holder, Key, OwnerId, Stamp, Ttl};
 
 use conflict::WantedAccess;
 
+/// Number of moved regions that a space distinguishes.
+const MOVED_REGIONS: usize = 64;
+
 /// How long answers and release requests are remembered: R102 (keyed requests apply once), R116
 /// (revoke marker).
 const REMEMBERED_MS: u64 = 300_000;
@@ -779,10 +782,13 @@ impl Model {
     /// Returns the version of the last change by which a path may have moved to its namespace,
     /// while answers from before it are still stored.
     fn moved_by(&self, path: &Path) -> Option<u64> {
-        let moved = self.moved.iter();
+        // Older regions are not told apart: any path may have been in them.
+        let old = self.moved.len().saturating_sub(MOVED_REGIONS);
+        let moved = self.moved.iter().enumerate();
         moved
-            .filter(|(until, _, region)| *until > self.time && region.contains(path))
-            .map(|(_, version, _)| *version)
+            .filter(|(_, (until, ..))| *until > self.time)
+            .filter(|(at, (_, _, region))| *at < old || region.contains(path))
+            .map(|(_, (_, version, _))| *version)
             .max()
     }
 

@@ -330,6 +330,16 @@ mod tests {
                 assert_eq!(edit.replace.contains("SHOWN"), asleep, "{name}");
             }
         }
+        // The table of results has a row for each bug, and no other rows.
+        let table = text_of(&root.join("docs/verification/planted-bugs.txt")).unwrap();
+        let caught = |line: &str| {
+            let (name, result) = line.split_once(' ')?;
+            let result = result.trim_start();
+            result.starts_with("caught by ").then(|| name.to_owned())
+        };
+        let rows: Vec<String> = table.lines().filter_map(caught).collect();
+        let names: Vec<&String> = bugs.iter().map(|bug| &bug.name).collect();
+        assert_eq!(rows.iter().collect::<Vec<_>>(), names);
         for contract_violation in ContractViolation::ALL {
             let shown = bugs.iter().any(|one| one.name == contract_violation.name());
             assert!(shown, "{} is not on show", contract_violation.name());

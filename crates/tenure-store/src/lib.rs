@@ -68,9 +68,9 @@ mod repository;
 mod runtime;
 mod staleness;
 mod store;
-mod time;
 #[cfg(feature = "bucket")]
-mod trouble;
+mod store_messages;
+mod time;
 
 pub use address::{AddressError, Bucket, RepositoryAddress, Scheme};
 pub use driver::{EventListener, LockEvent};

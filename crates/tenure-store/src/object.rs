@@ -29,7 +29,7 @@ use crate::protocol::{ConditionFailure, OpBody, OpFailure, OpResult, StoreOp};
 use crate::record::{HolderBlock, LockRecord};
 use crate::staleness::{Object, ObjectContent, ProcessLiveness, Unreadable, Version};
 use crate::store::{BoxFuture, Store, liveness, own_block};
-use crate::trouble;
+use crate::store_messages;
 
 /// Time limit of one request. A refresh that hangs must leave time for another within the lease
 /// (P32 (lease limit at 80 percent)).
@@ -339,8 +339,8 @@ fn refusal(error: &object_store::Error, seen: LastResponse) -> Result<OpResult, 
 /// Decides whether a retry may help, by the status and the store's code.
 fn failure(error: &object_store::Error, seen: LastResponse) -> OpFailure {
     let raw = chain(error);
-    let text = trouble::plain(&raw);
-    if trouble::lasts(&raw) {
+    let text = store_messages::plain(&raw);
+    if store_messages::lasts(&raw) {
         return OpFailure::lasting(text);
     }
     match (seen.status.map(|status| status.as_u16()), seen.code) {

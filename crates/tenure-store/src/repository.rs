@@ -214,7 +214,7 @@ impl Repository {
                     Objects::open(bucket, &config, codec).map_err(|error| Error::Open {
                         place: Box::new(place.clone()),
                         class: Class::BadInput,
-                        text: crate::trouble::plain(&error.to_string()),
+                        text: crate::store_messages::plain(&error.to_string()),
                     })?;
                 let objects: Arc<dyn Store> = Arc::new(objects);
                 (Arc::clone(&objects), objects, None)

@@ -198,7 +198,7 @@ impl FromStr for Address {
                 "s3" | "gs" | "az" => repository(text),
                 _ => Err(input(
                     text,
-                    "is no address: before :// there is s3, gs, az, postgres, tenure or tenure+tls (./ in front means a file)",
+                    "is not an address: before :// there is s3, gs, az, postgres, tenure or tenure+tls (./ in front means a file)",
                 )),
             };
         }

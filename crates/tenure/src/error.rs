@@ -12,7 +12,7 @@ use tenure_base::printable;
 
 use crate::address::Address;
 #[cfg(feature = "files")]
-use crate::io_words;
+use crate::error_messages;
 use crate::values::{Class, Fence, HoldId, Holder, HolderLiveness, Mode, Verdict, millis};
 use tenure_base::HumanDuration;
 
@@ -24,7 +24,7 @@ pub enum Error {
     #[error("{0}")]
     Busy(Box<Busy>),
     /// The lock was still held when the time limit ended.
-    #[error("{0}")]
+    #[error("timed out: {0}")]
     TimedOut(Box<Busy>),
     /// The lock was held and is lost.
     #[error("{0}")]
@@ -116,7 +116,10 @@ impl Error {
     #[cfg(feature = "files")]
     pub(crate) fn from_files(place: &Address, error: &tenure_files::Error) -> Error {
         let what = match error.os_error() {
-            Some(os) => format!("{}: {}", error.what(), io_words::what(os)),
+            Some(os) if !error.what().contains("no such") => {
+                format!("{}: {}", error.what(), error_messages::what(os))
+            }
+            Some(_) => error.what().to_owned(),
             None => error.what().to_owned(),
         };
         match (error.decision(), error.class()) {
@@ -139,7 +142,7 @@ impl Error {
                     _ if class == Class::Stale => {
                         Some(format!("look at it; to remove it: tenure break {place}"))
                     }
-                    Some(os) => io_words::next(os, error.path()),
+                    Some(os) => error_messages::next(os, error.path()),
                     None => None,
                 },
                 source: error.os_error().map(|os| io::Error::from(os.kind())),
@@ -429,7 +432,12 @@ impl InputError {
 
 impl fmt::Display for InputError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` {}", printable(&self.about), printable(&self.what))
+        let (about, what) = (printable(&self.about), printable(&self.what));
+        // The sentence may begin with the argument itself.
+        match what.starts_with(&format!("`{about}`")) {
+            true => f.write_str(&what),
+            false => write!(f, "`{about}` {what}"),
+        }
     }
 }
 

@@ -71,7 +71,7 @@ impl FromStr for Hold {
 
     fn from_str(text: &str) -> Result<Hold, Error> {
         parse(text)
-            .ok_or_else(|| Error::input(text, "is no hold: pass on what `tenure lock` printed"))
+            .ok_or_else(|| Error::input(text, "is not a hold: pass on what `tenure lock` printed"))
     }
 }
 

@@ -43,11 +43,11 @@ pub mod calls;
 mod capabilities;
 mod endpoint;
 mod error;
+#[cfg(feature = "files")]
+mod error_messages;
 mod guard;
 mod hold;
 mod inspect;
-#[cfg(feature = "files")]
-mod io_words;
 mod lock;
 mod policy;
 mod request;

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Callable, Iterable, Iterator, Mapping
+from typing import Callable, Iterable, Iterator, Mapping
 
 from . import _tenure
 from ._errors import Error, Lost, from_json
-from ._options import Address, OnWait, Options, native_client
+from ._options import Address, OnWait, Options, program_name
 from ._values import Blocker, Broken, Capabilities, Change, LockState, ReleaseRequest
 
 OnLost = Callable[[Lost], object]
@@ -380,8 +381,38 @@ class Client:
         tenure_only: only Tenure uses the repositories, so waiting times for other programs are skipped.
     """
 
-    def __init__(self, **settings: Any) -> None:
-        self._native = native_client(**settings)
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        token: str | None = None,
+        token_file: str | PathLike[str] | None = None,
+        ca_file: str | PathLike[str] | None = None,
+        pin: str | None = None,
+        cert_file: str | PathLike[str] | None = None,
+        key_file: str | PathLike[str] | None = None,
+        allow_plaintext: bool = False,
+        durable: bool = True,
+        reclaim_by_age: bool = False,
+        stale: float | None = None,
+        tenure_only: bool = False,
+    ) -> None:
+        self._native = _tenure.Client(
+            url=url,
+            name=name or program_name(),
+            token=token,
+            token_file=token_file,
+            ca_file=ca_file,
+            pin=pin,
+            cert_file=cert_file,
+            key_file=key_file,
+            allow_plaintext=allow_plaintext,
+            durable=durable,
+            reclaim_by_age=reclaim_by_age,
+            stale=stale,
+            tenure_only=tenure_only,
+        )
 
     def session(self, owner: str) -> Client:
         """Returns a client whose locks all belong to ``owner``.

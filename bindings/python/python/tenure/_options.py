@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Callable, Mapping, Union
 
-from . import _tenure
 from ._errors import Busy, from_dict
 
 #: An address: ``"vol:/a/b"``, ``"state.json"``, ``"repo:/mnt/backup"``, …, or a path object, which
@@ -73,10 +72,3 @@ def program_name() -> str | None:
         return None
     script = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else ""
     return script if script not in ("", "-c", "-m") else "python"
-
-
-def native_client(**settings: Any) -> _tenure.Client:
-    """Makes a native client; ``name`` is the name of the program unless it is given."""
-    if settings.get("name") is None:
-        settings["name"] = program_name()
-    return _tenure.Client(**settings)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import Any, AsyncIterator, Awaitable, Callable, Iterable, Mapping
@@ -21,7 +22,7 @@ from typing import Any, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from . import _tenure
 from ._blocking import OnLost, OnReleaseRequest, _lost, _request, listener_of
 from ._errors import Error, Lost
-from ._options import Address, OnWait, Options, native_client
+from ._options import Address, OnWait, Options, program_name
 from ._values import Blocker, Broken, Capabilities, Change, LockState, ReleaseRequest
 
 __all__ = [
@@ -342,8 +343,38 @@ class Watch(AsyncIterator[Change]):
 class Client:
     """Settings that are given once; locks are made from them. See :class:`tenure.Client`."""
 
-    def __init__(self, **settings: Any) -> None:
-        self._native = native_client(**settings)
+    def __init__(
+        self,
+        *,
+        url: str | None = None,
+        name: str | None = None,
+        token: str | None = None,
+        token_file: str | PathLike[str] | None = None,
+        ca_file: str | PathLike[str] | None = None,
+        pin: str | None = None,
+        cert_file: str | PathLike[str] | None = None,
+        key_file: str | PathLike[str] | None = None,
+        allow_plaintext: bool = False,
+        durable: bool = True,
+        reclaim_by_age: bool = False,
+        stale: float | None = None,
+        tenure_only: bool = False,
+    ) -> None:
+        self._native = _tenure.Client(
+            url=url,
+            name=name or program_name(),
+            token=token,
+            token_file=token_file,
+            ca_file=ca_file,
+            pin=pin,
+            cert_file=cert_file,
+            key_file=key_file,
+            allow_plaintext=allow_plaintext,
+            durable=durable,
+            reclaim_by_age=reclaim_by_age,
+            stale=stale,
+            tenure_only=tenure_only,
+        )
 
     def session(self, owner: str) -> Client:
         """Returns a client whose locks all belong to ``owner``."""

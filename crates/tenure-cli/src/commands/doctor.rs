@@ -270,7 +270,9 @@ fn daemon() -> MachineCheck {
             "none at 127.0.0.1:50051, and TENURE_URL is not set; lock files need none",
         ),
         (Err(error), Some(url)) => {
+            // The stand-in for the whole daemon says nothing here.
             let text = error.to_string();
+            let text = text.strip_prefix("all:/: ").unwrap_or(&text).to_owned();
             let (what, next) = match text.rsplit_once("; ") {
                 Some((what, next)) => (what.to_owned(), next.to_owned()),
                 None => (text, "check TENURE_URL".to_owned()),

@@ -112,7 +112,8 @@ impl Serve {
         let config = Config::from_settings(self.settings()?, &machine())?;
         if self.print_config {
             for entry in &config.effective {
-                println!("{} = {}  # {}", entry.key, entry.value, entry.origin);
+                let line = format!("{} = {}  # {}", entry.key, entry.value, entry.origin);
+                output::line(&line).map_err(|failed| failed.text)?;
             }
             return Ok(());
         }
@@ -238,7 +239,13 @@ fn words(error: &(dyn std::error::Error + 'static)) -> String {
                 path.display()
             )
         }
-        _ => text,
+        _ => match text.split_once(": transport error") {
+            Some((what, raw)) => {
+                let (why, next) = tenure::connection_trouble(raw);
+                format!("{what}: {why}; {}", next.unwrap_or("try again"))
+            }
+            None => text,
+        },
     }
 }
 

@@ -113,7 +113,14 @@ impl WhyView {
         if let Some(rule) = state.rule.as_deref().and_then(rule_sentence) {
             lines.push(format!("  {rule}"));
         }
-        for step in self.next_steps() {
+        let is_own = lines
+            .first()
+            .is_some_and(|line| line.starts_with("you hold "));
+        let steps = match is_own {
+            true => vec!["go on: the lock is already yours".to_owned()],
+            false => self.next_steps(),
+        };
+        for step in steps {
             let (what, command) = step.split_once(": ").unwrap_or((step.as_str(), ""));
             let command = Tone::Strong.paint(command, colored && !command.is_empty());
             let colon = if command.is_empty() { "" } else { ": " };
@@ -176,31 +183,42 @@ impl WhyView {
 fn circle(owners: &[String], states: &[LockState]) -> Vec<CircleMember> {
     let count = owners.len().saturating_sub(1);
     let owners = &owners[..count];
-    let waits: Vec<Option<QueuedWaiter>> = owners
+    let holds_of = |owner: &String| -> Vec<&Blocker> {
+        let is_own = |hold: &&Blocker| {
+            let id = hold.id.as_ref().map(tenure::HoldId::as_str);
+            let holder = id
+                .and_then(|id| id.rsplit_once('@'))
+                .map(|(holder, _)| holder);
+            holder == Some(owner.as_str())
+        };
+        let holds = states.iter().flat_map(|state| &state.holders);
+        holds.filter(is_own).collect()
+    };
+    let holds: Vec<Vec<&Blocker>> = owners.iter().map(holds_of).collect();
+    // Of several waits the one for a hold of the next owner.
+    let waits: Vec<Option<&QueuedWaiter>> = owners
         .iter()
-        .map(|owner| {
-            let mut waiters = states.iter().flat_map(LockState::known_waiters);
-            waiters.find(|waiter| waiter.owner == *owner).cloned()
+        .enumerate()
+        .map(|(at, owner)| {
+            let waiters = states.iter().flat_map(LockState::known_waiters);
+            let own: Vec<&QueuedWaiter> = waiters.filter(|waiter| waiter.owner == *owner).collect();
+            let next = &holds[(at + 1) % count];
+            let is_edge =
+                |wait: &&&QueuedWaiter| next.iter().any(|hold| overlaps(&hold.place, &wait.place));
+            own.iter().find(is_edge).or(own.first()).copied()
         })
         .collect();
     let members = owners.iter().enumerate().map(|(at, owner)| {
-        let is_own = |hold: &&Blocker| {
-            let id = hold.id.as_ref().map(tenure::HoldId::as_str);
-            id.and_then(|id| id.rsplit_once('@'))
-                .is_some_and(|(holder, _)| holder == owner)
-        };
-        let own: Vec<&Blocker> = states
-            .iter()
-            .flat_map(|state| &state.holders)
-            .filter(is_own)
-            .collect();
         // Of several holds the one that the owner before it waits for.
-        let before = waits[(at + count - 1) % count].as_ref();
-        let wanted = own
+        let before = waits[(at + count - 1) % count];
+        let is_edge =
+            |hold: &&&Blocker| before.is_some_and(|wait| overlaps(&hold.place, &wait.place));
+        let held = holds[at]
             .iter()
-            .find(|hold| before.is_some_and(|wait| overlaps(&hold.place, &wait.place)));
-        let holds = wanted.or(own.first()).map(|hold| (*hold).clone());
-        let who = match (&holds, &waits[at]) {
+            .find(is_edge)
+            .or(holds[at].first())
+            .copied();
+        let who = match (held, waits[at]) {
             (Some(hold), _) => hold.holder.to_string(),
             (None, Some(wait)) => wait.holder.to_string(),
             (None, None) => owner.clone(),
@@ -208,8 +226,8 @@ fn circle(owners: &[String], states: &[LockState]) -> Vec<CircleMember> {
         CircleMember {
             owner: owner.clone(),
             who,
-            holds,
-            waits_for: waits[at].clone(),
+            holds: held.cloned(),
+            waits_for: waits[at].cloned(),
         }
     });
     members.collect()

@@ -22,7 +22,7 @@ fn the_console_works_in_a_browser() {
             "screenshots": screenshots,
         }),
     );
-    assert_eq!(summary["pages"], 54, "{summary}");
+    assert_eq!(summary["pages"], 45, "{summary}");
     assert_eq!(summary["actions"], 8, "{summary}");
 }
 

@@ -4,6 +4,8 @@
 //! (no lock is lost, memory stays below a bound). `cargo xtask slow innocent`, `overload` and `soak` run
 //! them with a release build; `TENURE_INNOCENT_LOCKS` and `TENURE_SOAK_SECONDS` set their size.
 
+#![allow(clippy::print_stdout, reason = "they print their figures")]
+
 use std::io::Write;
 use std::net::TcpStream;
 use std::sync::Arc;

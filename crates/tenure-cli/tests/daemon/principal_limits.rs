@@ -359,6 +359,10 @@ async fn a_token_of_the_identity_provider_proves_a_principal() {
             ("TENURE_JWT_ISSUER", "https://id.example"),
             ("TENURE_JWT_AUDIENCE", "tenure"),
             ("TENURE_JWT_JWKS_PATH", file.to_str().unwrap()),
+            (
+                "TENURE_CLIENT_AUTH_TOKEN",
+                "0123456789abcdef0123456789abcdef",
+            ),
         ],
     );
     let root = root_key(data.path());
@@ -388,6 +392,20 @@ async fn a_token_of_the_identity_provider_proves_a_principal() {
     forged.replace_range(cut..=cut, if &forged[cut..=cut] == "A" { "B" } else { "A" });
     let forged = take(&guarded, &forged, "job", "j:/n/2").await;
     assert_eq!(forged.unwrap_err().code(), Code::Unauthenticated);
+    // The console's sessions are for keys and the shared token: a session for a token would name
+    // neither.
+    let request = |key: &str| {
+        let body = json!({ "key": key }).to_string();
+        let head = "POST /console/session HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\nx-tenure-console: 1\r\n";
+        let request = format!(
+            "{head}content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        );
+        let answer = String::from_utf8(guarded.daemon.raw(request.as_bytes())).unwrap();
+        answer.split(' ').nth(1).unwrap().to_owned()
+    };
+    assert_eq!(request(&guarded.root), "200");
+    assert_eq!(request(&amy), "401");
     let nothing = client.acquire(acquire("job", "j:/n/2")).await.unwrap_err();
     assert_eq!(
         nothing.code(),

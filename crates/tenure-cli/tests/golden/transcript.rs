@@ -13,7 +13,7 @@ use super::support::Daemon;
 const FUNCTIONS: &str = r#"
 # Holds a lock until the section ends; returns when it is held.
 hold() {
-    hold_at=$(mktemp -u hold.XXXXXX); mkfifo "$hold_at"
+    hold_count=$((${hold_count:-0} + 1)); hold_at=hold.$$.$hold_count; mkfifo "$hold_at"
     tenure run "$@" -- sh -c 'echo held > "$0"; exec sleep 1000' "$hold_at" > /dev/null 2>&1 &
     read hold_word < "$hold_at"; rm "$hold_at"
 }

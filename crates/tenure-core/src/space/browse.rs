@@ -33,16 +33,19 @@ type Children = BTreeMap<String, Child>;
 
 impl Space {
     /// Returns the children of a prefix after a name, in byte order, at most `page` of them (E20:
-    /// list children). Without a prefix the children are the handlers.
+    /// list children). Without a prefix the children are the handlers. The caller needs none after
+    /// `last`.
     pub fn children(
         &mut self,
         prefix: Option<&Namespace>,
         after: Option<&str>,
+        last: Option<&str>,
         page: usize,
         now: u64,
     ) -> ChildPage {
         let mut children = Children::new();
-        let mut until = self.children_by_name(prefix, after, page, &mut children);
+        let is_wanted = |name: &str| last.is_none_or(|last| name <= last);
+        let mut until = self.children_by_name(prefix, after, last, page, &mut children);
         if let Some(prefix) = prefix {
             let path = root_path(prefix);
             for namespace in self.namespaces_around(prefix) {
@@ -60,6 +63,13 @@ impl Space {
                 let found = self.tree.children_after(node, after, page + 1);
                 for child in found {
                     let name = self.tree.segment(child).to_string();
+                    if !is_wanted(&name) {
+                        until = match until {
+                            Some(until) if until.as_str() < last.unwrap_or_default() => Some(until),
+                            _ => last.map(ToString::to_string),
+                        };
+                        break;
+                    }
                     self.add_node(&mut children, &name, child, NodeCount::Subtree);
                 }
             }
@@ -86,6 +96,7 @@ impl Space {
         &mut self,
         prefix: Option<&Namespace>,
         after: Option<&str>,
+        last: Option<&str>,
         page: usize,
         children: &mut Children,
     ) -> Option<String> {
@@ -140,6 +151,9 @@ impl Space {
                 parts.push((namespace, is_itself));
             }
             let name = current?;
+            if last.is_some_and(|last| *name > *last) {
+                return last.map(ToString::to_string);
+            }
             // The handler's own root is not below the prefix: see `namespaces_around`.
             if !name.is_empty() {
                 self.add_namespaces(children, &name, &parts, is_cut);

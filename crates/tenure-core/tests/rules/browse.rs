@@ -93,7 +93,8 @@ fn all_pages(
     let mut after: Option<String> = None;
     loop {
         let now = space.time();
-        let ChildPage { children, until } = space.children(prefix, after.as_deref(), page, now);
+        let ChildPage { children, until } =
+            space.children(prefix, after.as_deref(), None, page, now);
         assert!(children.len() <= page);
         found.extend(
             children
@@ -194,9 +195,14 @@ fn counting_is_limited_and_says_so() {
             acquire(&amy, &path, Mode::Write),
         );
     }
-    let root = space.children(None, None, 10, 0);
+    let root = space.children(None, None, None, 10, 0);
     assert!(root.children[0].is_minimum && root.children[0].holds >= 1000);
     let n = Namespace::parse("n").unwrap();
+    let some = space.children(Some(&n), None, Some("x0003"), 10, 0);
+    assert_eq!(
+        (some.children.len(), some.until.as_deref()),
+        (4, Some("x0003"))
+    );
     assert_eq!(all_pages(&mut space, Some(&n), 500).len(), 3000);
 }
 

@@ -85,20 +85,25 @@ BEGIN
     RETURN 0;
 END $$;
 
--- Raises the versions of the rows that are there.
-CREATE OR REPLACE FUNCTION tenure.raise_beats(owners bytea[], namespaces bytea[]) RETURNS void
+-- Raises the versions of the rows that are there. Returns which ones were.
+CREATE OR REPLACE FUNCTION tenure.raise_beats(owners bytea[], namespaces bytea[]) RETURNS boolean[]
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     beaten record;
+    there boolean[] := array_fill(false, ARRAY[cardinality(owners)]);
 BEGIN
     PERFORM tenure.durable();
+    -- In one order everywhere, so that two calls never wait for each other.
     FOR beaten IN
-        SELECT owner, namespace FROM unnest(owners, namespaces) AS raised (owner, namespace)
+        SELECT owner, namespace, at
+        FROM unnest(owners, namespaces) WITH ORDINALITY AS raised (owner, namespace, at)
         ORDER BY owner, namespace
     LOOP
         UPDATE tenure.beat SET version = nextval('tenure.beat_version')
             WHERE owner = beaten.owner AND namespace = beaten.namespace;
+        there[beaten.at] := FOUND;
     END LOOP;
+    RETURN there;
 END $$;
 
 -- Stores a snapshot, and removes entries that it covers. Those of the last moments stay for clients

@@ -29,6 +29,10 @@ impl<D: Driver> Service<D> {
         wire: v1::AcquireRequest,
     ) -> Result<v1::AcquireResponse, Status> {
         let sent = Lease::now();
+        if let Some(answer) = self.still_queued(&wire).await? {
+            return Ok(answer);
+        }
+        let request = wire.clone();
         // In the order of R17 (order of acquire checks).
         let owner = convert::owner(&wire.owner_id)?;
         let ttl = convert::ttl(wire.ttl_ms)?;
@@ -104,19 +108,23 @@ impl<D: Driver> Service<D> {
                 ..Default::default()
             }),
             AcquireOutcome::Queued(queued) => {
-                if let Some(namespace) = namespace.clone() {
-                    let paths = requests.iter().map(|one| (one.path.clone(), one.mode));
-                    self.engine
-                        .waits(&owner, namespace, paths.collect(), ttl, sent);
-                }
                 let left = self.left(&queued.conflict, namespace.as_ref()).await;
-                Ok(v1::AcquireResponse {
+                let answer = v1::AcquireResponse {
                     status: v1::AcquireStatus::Queued.into(),
                     fencing_token: convert::fence_number(queued.fence),
                     position: queued.position,
-                    namespace: namespace.map_or_else(String::new, |name| name.as_str().to_owned()),
+                    namespace: namespace
+                        .as_ref()
+                        .map_or_else(String::new, |name| name.as_str().to_owned()),
                     ..in_the_way(&queued.conflict, left)
-                })
+                };
+                if let Some(namespace) = namespace {
+                    let paths = requests.iter().map(|one| (one.path.clone(), one.mode));
+                    let asked = (request, answer.clone());
+                    self.engine
+                        .waits(&owner, namespace, paths.collect(), ttl, sent, asked);
+                }
+                Ok(answer)
             }
             AcquireOutcome::Conflict(conflict) => {
                 let left = self.left(&conflict, namespace.as_ref()).await;
@@ -134,6 +142,25 @@ impl<D: Driver> Service<D> {
             }),
             AcquireOutcome::Refused(refusal) => Err(refused(refusal)),
         }
+    }
+
+    /// Answers a repeat of a request that still waits, without an entry: a beat keeps its row alive,
+    /// and the log shows that it has its place. A client repeats its request every few seconds, and
+    /// entries of all waiters would keep the holder from releasing.
+    async fn still_queued(
+        &self,
+        wire: &v1::AcquireRequest,
+    ) -> Result<Option<v1::AcquireResponse>, Status> {
+        let Some((answer, row)) = self.engine.queued(wire) else {
+            return Ok(None);
+        };
+        let rows = [row];
+        let waits = self.engine.beat(&rows, |state, there| {
+            let waits = state.replica.space().waits_for(&rows[0].owner, state.now());
+            let mut places = waits.iter().map(|waits| &waits.place.namespace);
+            there == [true] && places.any(|namespace| *namespace == rows[0].namespace)
+        });
+        Ok(waits.await?.then_some(answer))
     }
 
     /// The time that the lease of a blocker has left at least, if it is known.

@@ -167,7 +167,10 @@ impl<D: Driver> Service<D> {
         let result = if claim.is_some() || needs_entry {
             self.renew_logged(&owner, ttl, &domains, claim).await?
         } else {
-            self.renew_by_beat(&owner, &domains, namespaces).await?
+            match self.renew_by_beat(&owner, &domains, namespaces).await? {
+                Some(result) => result,
+                None => self.renew_logged(&owner, ttl, &domains, None).await?,
+            }
         };
         Ok(match result {
             Ok(asked) => v1::RenewResponse {
@@ -184,27 +187,36 @@ impl<D: Driver> Service<D> {
     }
 
     /// Raises the rows of leases until these are all leases that the renewal is about: another
-    /// acquire of the owner may come between.
+    /// acquire of the owner may come between. `None`: a lease has no row, so it needs an entry.
     async fn renew_by_beat(
         &self,
         owner: &OwnerId,
         domains: &[Namespace],
         mut namespaces: Vec<Namespace>,
-    ) -> Result<Result<bool, Missing>, Status> {
+    ) -> Result<Option<Result<bool, Missing>>, Status> {
         loop {
             let row = |namespace: &Namespace| LeaseKey {
                 owner: owner.clone(),
                 namespace: namespace.clone(),
             };
             let rows: Vec<LeaseKey> = namespaces.iter().map(row).collect();
-            let beaten = self.engine.beat(&rows, |state| {
+            let beaten = self.engine.beat(&rows, |state, there| {
                 let present = renewed_leases(&state.replica, owner, domains);
                 let result = renewal(state, owner, &present, !domains.is_empty());
-                (present, result)
+                // A beat counts only for rows that were there.
+                let mut missing = rows.iter().zip(there).filter(|(_, there)| !**there);
+                let has_lease = |row: &LeaseKey| {
+                    let lease = state.replica.space().lease(&row.namespace, &row.owner);
+                    lease.is_some()
+                };
+                (present, result, missing.any(|(row, _)| has_lease(row)))
             });
-            let (present, result) = beaten.await?;
+            let (present, result, is_missing) = beaten.await?;
+            if is_missing {
+                return Ok(None);
+            }
             if present.iter().all(|name| namespaces.contains(name)) {
-                return Ok(result);
+                return Ok(Some(result));
             }
             namespaces = present;
         }

@@ -80,15 +80,26 @@ impl Node {
 
     /// Reads groups whose leadership was confirmed after the question.
     pub(super) fn browse_groups(&mut self, number: u64, query: &BrowseQuery, groups: &GroupSet) {
+        // What a full page has already shows what the other groups need not read.
+        let mut bound = PageBound::default();
         for id in groups.iter() {
-            if let Some(mut result) = self.browse_group(id, query) {
-                cut(query, &mut result);
-                self.add_browsed(number, id, result);
+            let Some(result) = self.browse_group(id, query, &bound) else {
+                continue;
+            };
+            let merged = self.add_browsed(number, id, result);
+            if let Some(merged) = merged {
+                cut(query, merged);
+                bound = PageBound::of(query, merged);
             }
         }
     }
 
-    fn browse_group(&mut self, id: GroupId, query: &BrowseQuery) -> Option<BrowseResult> {
+    fn browse_group(
+        &mut self,
+        id: GroupId,
+        query: &BrowseQuery,
+        bound: &PageBound,
+    ) -> Option<BrowseResult> {
         let now_ms = self.turn.now_ms;
         let group = self.groups.get_mut(id.0 as usize)?.as_mut()?;
         let now = group.lead().lease_time(now_ms)?;
@@ -99,8 +110,13 @@ impl Node {
                 after,
                 page,
             } => {
-                let mut page =
-                    space.children(prefix.as_ref(), after.as_deref(), *page as usize, now);
+                let mut page = space.children(
+                    prefix.as_ref(),
+                    after.as_deref(),
+                    bound.last.as_deref(),
+                    *page as usize,
+                    now,
+                );
                 for held in page.children.iter_mut().flat_map(|one| &mut one.holders) {
                     held.lease_left_ms =
                         group.lease_left(&held.namespace, &held.hold.owner, now_ms);
@@ -112,8 +128,40 @@ impl Node {
                 prefix,
                 since,
                 page,
-            } => BrowseResult::History(space.history(prefix.as_ref(), *since, *page as usize)),
+            } => {
+                let since = bound.since.max(*since);
+                BrowseResult::History(space.history(prefix.as_ref(), since, *page as usize))
+            }
         })
+    }
+}
+
+/// What a full page excludes.
+#[derive(Default)]
+struct PageBound {
+    /// No child after this name is on the page.
+    last: Option<String>,
+    /// No change before this time is on the page.
+    since: u64,
+}
+
+impl PageBound {
+    fn of(query: &BrowseQuery, merged: &BrowseResult) -> PageBound {
+        let mut bound = PageBound::default();
+        match (query, merged) {
+            (BrowseQuery::Children { page, .. }, BrowseResult::Children(found))
+                if found.children.len() >= *page as usize =>
+            {
+                bound.last = found.children.last().map(|child| child.name.clone());
+            }
+            (BrowseQuery::History { page, .. }, BrowseResult::History(found))
+                if found.events.len() >= *page as usize =>
+            {
+                bound.since = found.events.first().map_or(0, |event| event.wall);
+            }
+            _ => {}
+        }
+        bound
     }
 }
 
@@ -199,8 +247,9 @@ fn cut(query: &BrowseQuery, result: &mut BrowseResult) {
             let most = *page as usize;
             if found.events.len() > most {
                 found.events.drain(..found.events.len() - most);
-                found.is_cut = true;
             }
+            // The other groups were not asked for older ones.
+            found.is_cut |= found.events.len() >= most;
         }
         _ => {}
     }

@@ -1016,12 +1016,18 @@ impl Node {
         self.act_here(number, id, FanoutStep::Act, op);
     }
 
-    /// Adds what was found in a confirmed group to a local fan-out.
-    pub(super) fn add_browsed(&mut self, number: u64, group: GroupId, result: BrowseResult) {
-        if let Some(local) = self.coordinator.fanouts.local.get_mut(&number) {
-            local.found.groups.insert(group);
-            browse::merge(&mut local.found.browsed, Some(Box::new(result)));
-        }
+    /// Adds what was found in a confirmed group to a local fan-out. Returns what it has found so
+    /// far.
+    pub(super) fn add_browsed(
+        &mut self,
+        number: u64,
+        group: GroupId,
+        result: BrowseResult,
+    ) -> Option<&mut BrowseResult> {
+        let local = self.coordinator.fanouts.local.get_mut(&number)?;
+        local.found.groups.insert(group);
+        browse::merge(&mut local.found.browsed, Some(Box::new(result)));
+        local.found.browsed.as_deref_mut()
     }
 
     fn begin_edges(&mut self, fanout: u64, group: GroupId) {

@@ -345,7 +345,7 @@ impl LiveCaller {
         Ok(&self.caller)
     }
 
-    /// Returns the caller as it was when it was last looked at.
+    /// Returns the caller as of the last check.
     pub(crate) fn as_opened(&self) -> &Caller {
         &self.caller
     }

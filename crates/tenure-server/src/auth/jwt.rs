@@ -23,7 +23,7 @@ use tenure_core::auth::Principal;
 use super::{Credential, escaped};
 use crate::config::{JwksSource, JwtConfig};
 
-/// A file of keys is looked at again after this time.
+/// The file of keys is checked for a change after this time.
 const FILE_CHECK: Duration = Duration::from_secs(2);
 /// Keys of a URL are fetched again after this time.
 const REFRESH: Duration = Duration::from_secs(300);
@@ -55,7 +55,7 @@ struct IssuerState {
     keys: PublicKeys,
     /// Counts the sets of keys so far.
     generation: u64,
-    /// When the file was looked at, and its time of change then.
+    /// When the file was checked, and its time of change then.
     looked: Option<(Instant, Option<SystemTime>)>,
     /// Verified tokens by their hash. Emptied when the keys change.
     verified: HashMap<[u8; 32], Credential>,
@@ -253,10 +253,10 @@ fn public_key(jwk: &Jwk) -> Option<PublicKey> {
     }
     let algorithm = match &jwk.algorithm {
         AlgorithmParameters::RSA(_) => Algorithm::RS256,
-        AlgorithmParameters::EllipticCurve(curve) if curve.curve == EllipticCurve::P256 => {
+        AlgorithmParameters::EllipticCurve(curve) if is_curve(&curve.curve, "P-256") => {
             Algorithm::ES256
         }
-        AlgorithmParameters::OctetKeyPair(pair) if pair.curve == EllipticCurve::Ed25519 => {
+        AlgorithmParameters::OctetKeyPair(pair) if is_curve(&pair.curve, "Ed25519") => {
             Algorithm::EdDSA
         }
         // A symmetric key in a public set would let everyone who reads it sign.
@@ -267,6 +267,11 @@ fn public_key(jwk: &Jwk) -> Option<PublicKey> {
         algorithm,
         key: DecodingKey::from_jwk(jwk).ok()?,
     })
+}
+
+/// Returns whether a curve has this registered name.
+fn is_curve(curve: &EllipticCurve, name: &str) -> bool {
+    serde_json::to_value(curve).is_ok_and(|found| found == name)
 }
 
 /// Fetches the keys of a URL at start, at intervals, and when a token names an unknown one.
@@ -509,6 +514,21 @@ mod tests {
         }
         for text in ["", "{}", "[]", "{\"keys\": 7}"] {
             assert!(PublicKeys::parse(text.as_bytes()).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_verifies_the_algorithm_of_its_type_only() {
+        let all = [Algorithm::EdDSA, Algorithm::ES256, Algorithm::RS256];
+        for (name, own) in ["ed25519", "p256", "rsa"].into_iter().zip(all) {
+            let path = concat!(env!("CARGO_MANIFEST_DIR"), "/seeds/jwks/");
+            let text = std::fs::read(format!("{path}{name}")).unwrap();
+            let keys = PublicKeys::parse(&text).unwrap();
+            assert_eq!(keys.0.len(), 1, "{name}");
+            for other in all.into_iter().chain([Algorithm::HS256, Algorithm::PS256]) {
+                let found = keys.find(None, other).is_some();
+                assert_eq!(found, other == own, "{name} {other:?}");
+            }
         }
     }
 

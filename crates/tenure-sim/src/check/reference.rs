@@ -239,7 +239,7 @@ impl Reference {
                     return Ok(Relevance::Checked);
                 }
                 Err(format!(
-                    "{group} at {} (life {}): the commands of entry {index} do something else than in the reference",
+                    "{group} at {} (incarnation {}): the commands of entry {index} do something else than in the reference",
                     of.0, of.1
                 ))
             })
@@ -273,7 +273,7 @@ impl Reference {
             None => Ok(Relevance::Passed),
             Some(known) if known == found => Ok(Relevance::Checked),
             Some(_) => Err(format!(
-                "{group} at {} (life {}) differs from the reference after entry {index}",
+                "{group} at {} (incarnation {}) differs from the reference after entry {index}",
                 of.0, of.1
             )),
         }

@@ -16,8 +16,8 @@ use crate::time::{MILLISECOND, SimTime};
 
 /// Namespaces that only asserting clients use. Every owner locks a path of its own in them.
 const OWN: [&str; 4] = ["w:/0", "w:/1", "w:/2", "w:/3"];
-/// Paths that administrators move. Asserting clients never hold them.
-const MOVING: [&str; 2] = ["r:/0/x", "r:/0/x/y"];
+/// Paths that administrators move between groups. Asserting clients never hold them.
+pub(super) const MOVING: [&str; 6] = ["r:/0/x", "r:/0/x/y", "v:/0/x", "v:/1/x", "v:/2/x", "v:/3/x"];
 
 /// State of an asserting client.
 #[derive(Default)]

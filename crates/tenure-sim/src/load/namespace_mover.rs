@@ -1,5 +1,5 @@
-//! Namespace mover: an administrator that moves paths of the retry clients to a namespace of their
-//! own and back.
+//! Namespace mover: an administrator that moves paths of the retry clients and of the asserting
+//! clients to a namespace of their own and back.
 //!
 //! It gives every change a key and sends it to several nodes. There are two of them, and their
 //! changes overlap.
@@ -9,6 +9,7 @@ use tenure_core::policy::Algorithm;
 use tenure_core::value::Key;
 use tenure_node::{Answer, ClientRequest, Failure};
 
+use super::asserting_client::MOVING;
 use super::{Action, ClientContext, Env};
 use crate::check::ClientCall;
 use crate::time::{MILLISECOND, SECOND, SimTime};
@@ -49,7 +50,7 @@ impl NamespaceMover {
             self.keys += 1;
             let key = Key::new(&format!("m{}-{}", me.at, self.keys));
             let key = key.ok().flatten();
-            let name = me.random.pick(&["r:/0/x", "r:/0/x/y"]);
+            let name = me.random.pick(&MOVING);
             let namespace = Namespace::parse(name).expect("a namespace of ours");
             let request = if me.random.chance(500) {
                 ClientRequest::SetNamespacePolicy {

@@ -68,6 +68,14 @@ impl Observer {
                 owner: hold.owner.clone(),
                 domains: Vec::new(),
             },
+            // Half of its owners hold a second path, so that their lease goes on.
+            (7 | 11, Some(hold)) if hold.path.as_str() == "t:/2/a" && me.random.chance(500) => {
+                ClientRequest::Break {
+                    path: hold.path.clone(),
+                    owner: hold.owner.clone(),
+                    fence: hold.fence,
+                }
+            }
             (6, Some(hold)) if me.random.chance(100) => ClientRequest::ForceRelease {
                 victim: hold.owner.clone(),
                 key: None,

@@ -88,7 +88,7 @@ pub(crate) fn everywhere() -> Vec<BackendAddress> {
 /// One daemon for the whole suite. It ends with this process.
 static DAEMON: LazyLock<Daemon> = LazyLock::new(Daemon::start);
 /// One database for the whole suite. It ends with this process.
-static POSTGRES: LazyLock<Postgres> = LazyLock::new(Postgres::start);
+pub(crate) static POSTGRES: LazyLock<Postgres> = LazyLock::new(Postgres::start);
 
 fn backend_address(backend: &'static str, place: impl Fn(&str) -> String) -> BackendAddress {
     let temp = tempfile::tempdir().unwrap();

@@ -11,6 +11,7 @@ mod acquire;
 mod candidates;
 mod client;
 mod connection;
+mod connection_messages;
 mod convert;
 mod credentials;
 #[cfg_attr(not(feature = "postgres"), path = "daemon/no_engine.rs")]
@@ -19,7 +20,6 @@ mod inspect;
 mod owner;
 mod policies;
 pub(crate) mod rpc_table;
-mod trouble;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -269,8 +269,8 @@ fn failed(place: &Address, trouble: CallFailure) -> Error {
     match trouble {
         CallFailure::Unreachable(what) => Error::Unavailable(Box::new(Unavailable {
             place: place.clone(),
-            next: trouble::next_step(&what).map(str::to_owned),
-            what: match what.contains(trouble::NO_MAJORITY) {
+            next: connection_messages::next_step(&what).map(str::to_owned),
+            what: match what.contains(connection_messages::NO_MAJORITY) {
                 true => what,
                 false => format!("the daemon cannot be reached: {what}"),
             },
@@ -297,8 +297,8 @@ fn failed(place: &Address, trouble: CallFailure) -> Error {
 
 /// Translates a message of the transport library into what happened and what to do next.
 pub(crate) fn connection_trouble(raw: &str) -> (String, Option<&'static str>) {
-    let what = trouble::plain(raw);
-    let next = trouble::next_step(&what);
+    let what = connection_messages::plain(raw);
+    let next = connection_messages::next_step(&what);
     (what, next)
 }
 

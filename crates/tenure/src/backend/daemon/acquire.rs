@@ -487,7 +487,7 @@ impl AcquireAttempt {
                 place,
                 Class::BadInput,
                 format!(
-                    "there are {} permits here, and everybody must name the same number",
+                    "there are {} permits here, and every request must name that number",
                     answer.owner
                 ),
             ),

@@ -168,7 +168,7 @@ pub(super) async fn resolve((names, limit): (Vec<Endpoint>, Duration)) -> Resolv
                 Ok((name, Ok(addresses))) => resolved.addresses.push((name, addresses)),
                 Ok((name, Err(error))) => resolved.troubles.push(format!(
                     "{name}: {}",
-                    super::trouble::plain(&error.to_string())
+                    super::connection_messages::plain(&error.to_string())
                 )),
                 Err(_) => {}
             }

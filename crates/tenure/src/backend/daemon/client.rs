@@ -26,10 +26,10 @@ use tonic::{Code, Status};
 use super::candidates::{Candidate, KnownNodes, resolve};
 pub(super) use super::connection::{Answer, Op};
 use super::connection::{Connection, ConnectionEvent, EventHandler, NoAnswer, refused};
+use super::connection_messages::{self, NO_MAJORITY};
 use super::credentials::Credentials;
 use super::owner::{Owner, OwnerKind};
 use super::rpc_table::RpcCall;
-use super::trouble::{self, NO_MAJORITY};
 use crate::endpoint::Endpoint;
 use crate::error::Error;
 use crate::runtime;
@@ -442,7 +442,7 @@ impl DaemonClient {
             }
             let trouble = self.links().trouble.clone();
             if let Some(what) = trouble
-                && (trouble::is_lasting(&what) || began.elapsed() > patience)
+                && (connection_messages::is_lasting(&what) || began.elapsed() > patience)
             {
                 return Err(CallFailure::Unreachable(what));
             }

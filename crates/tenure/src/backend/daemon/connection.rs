@@ -23,9 +23,9 @@ pub(super) use v1::session_request::Op;
 pub(super) use v1::session_response::Result as Answer;
 
 use super::candidates::Candidate;
+use super::connection_messages;
 use super::credentials::Credentials;
 use super::engine;
-use super::trouble;
 use crate::endpoint::Endpoint;
 
 /// Time limit for a TCP connection.
@@ -97,7 +97,7 @@ impl Connection {
                 None => credentials
                     .connect(candidate)
                     .await
-                    .map_err(|error| broken(trouble::plain(&words(&error))))?,
+                    .map_err(|error| broken(connection_messages::plain(&words(&error))))?,
             };
             let mut calls =
                 PathLockClient::new(channel.clone()).max_decoding_message_size(LONGEST_ANSWER);
@@ -117,6 +117,12 @@ impl Connection {
                     NoAnswer::RefusedKey(what) => NoAnswer::RefusedKey(named(what)),
                 }
             })?;
+            // A web server answers with a document, which would fail at the first message only.
+            let kind = answers.metadata().get("content-type");
+            let is_grpc = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"application/grpc"));
+            if !is_grpc {
+                return Err(broken(connection_messages::NOT_GRPC.to_owned()));
+            }
             Ok((channel, calls, requests, answers.into_inner()))
         };
         // The node may accept the connection and then not answer.
@@ -307,14 +313,14 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(super) fn refused(status: &Status) -> NoAnswer {
     match status.code() {
         Code::Unavailable | Code::Unknown | Code::Cancelled | Code::DeadlineExceeded => {
-            NoAnswer::Broken(trouble::plain(status.message()))
+            NoAnswer::Broken(connection_messages::plain(status.message()))
         }
         // The transport library reports what is no gRPC as an internal error.
         Code::Internal
             if std::error::Error::source(status).is_some()
-                || trouble::is_foreign(status.message()) =>
+                || connection_messages::is_foreign(status.message()) =>
         {
-            NoAnswer::Broken(trouble::plain(status.message()))
+            NoAnswer::Broken(connection_messages::plain(status.message()))
         }
         code => NoAnswer::Refused(code, status.message().to_owned()),
     }

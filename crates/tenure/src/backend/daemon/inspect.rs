@@ -1,6 +1,6 @@
 //! Inspection and administration of daemon locks: Explain, DumpLocks, RequestRevoke, Break, Watch.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -124,7 +124,9 @@ pub(crate) async fn inspect(
         .filter(|found| !found.waits_for.is_empty());
     let notes = waits.filter_map(|found| {
         let owner = &found.blocker.as_ref()?.owner;
-        Some(format!("{owner} waits for {}", found.waits_for.join(", ")))
+        let others: BTreeSet<&str> = found.waits_for.iter().map(String::as_str).collect();
+        let others: Vec<&str> = others.into_iter().collect();
+        Some(format!("{owner} waits for {}", others.join(", ")))
     });
     let mut deadlock = cycle(&found);
     let is_chain = found.blockers.iter().any(|one| !one.waits_for.is_empty());

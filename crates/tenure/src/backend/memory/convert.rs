@@ -119,7 +119,7 @@ pub(super) fn refused(place: &Address, conflict: &Conflict) -> Error {
         } => Error::refused(
             place,
             Class::BadInput,
-            format!("there are {capacity} permits here, and everybody must name the same number"),
+            format!("there are {capacity} permits here, and every request must name that number"),
         ),
         reason if reason.is_waitable() => Error::Busy(Box::new(busy(place, conflict))),
         reason => Error::refused(place, Class::Unsupported, format!("{reason:?}")),

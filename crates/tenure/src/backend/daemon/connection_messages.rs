@@ -18,6 +18,9 @@ struct Trouble {
 /// How the message begins if too few nodes of the cluster are up.
 pub(super) const NO_MAJORITY: &str = "no majority";
 
+/// The message if a port speaks another protocol.
+pub(super) const NOT_GRPC: &str = "the port answers, but not with gRPC";
+
 const START: &str =
     "start a daemon with `tenure serve`, or set TENURE_URL to the address of one that runs";
 
@@ -87,7 +90,7 @@ const TROUBLES: &[Trouble] = &[
             "PROTOCOL_ERROR",
             "HTTP_1_1_REQUIRED",
         ],
-        what: "the port answers, but not with gRPC",
+        what: NOT_GRPC,
         next: "TENURE_URL needs the gRPC port (50051 by default), not the web port",
         lasts: true,
     },
@@ -166,7 +169,7 @@ pub(super) fn is_lasting(what: &str) -> bool {
 
 /// Whether the message shows that the other side does not speak gRPC.
 pub(super) fn is_foreign(raw: &str) -> bool {
-    row(raw).is_some_and(|trouble| trouble.what.contains("not with gRPC"))
+    row(raw).is_some_and(|trouble| trouble.what == NOT_GRPC)
 }
 
 /// Returns what to do after a message that [`plain`] has made.

@@ -29,6 +29,7 @@ const TROUBLES: &[Trouble] = &[
             "169.254.170.2",
             "Failed to get credentials",
             "MissingCredentials",
+            "Account must be specified",
         ],
         text: "there are no credentials for the bucket; for s3:// set AWS_ACCESS_KEY_ID and \
                AWS_SECRET_ACCESS_KEY, for gs:// GOOGLE_APPLICATION_CREDENTIALS, for az:// \
