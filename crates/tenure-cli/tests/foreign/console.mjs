@@ -47,7 +47,9 @@ async function serve(name, environment = {}) {
   const ready = await new Promise((resolve, reject) => {
     child.stderr.on("data", (chunk) => {
       said += chunk;
-      const line = said.split("\n").find((one) => one.startsWith("tenure: ready"));
+      // The last piece may be a part of a line.
+      const lines = said.split("\n").slice(0, -1);
+      const line = lines.find((one) => one.startsWith("tenure: ready"));
       if (line) resolve(line);
     });
     child.on("exit", () => reject(new Error(`the daemon ended:\n${said}`)));
