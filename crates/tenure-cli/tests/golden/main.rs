@@ -48,7 +48,7 @@ fn mistakes_are_explained() {
         "os error",
         "transport error",
         "Error performing",
-        "error:",
+        "\n  error: ",
         "thread '",
         "RUST_BACKTRACE",
     ] {
