@@ -16,8 +16,8 @@
 //! repeat the call under its idempotency key.
 
 use crate::driver::{Append, Tail, Version};
-use crate::entry::{Call, Entry, LeaseKey, Unreadable};
-use crate::replica::{CallOutcome, Done, Replica};
+use crate::entry::{Call, LeaseKey, LogEntry, UnreadableEntry};
+use crate::replica::{CallOutcome, Done, LogCopy};
 use tenure_core::value::Stamp;
 
 /// A call, until its place in the log is known.
@@ -73,9 +73,9 @@ impl Attempt {
     /// that place.
     pub fn append<E>(
         &mut self,
-        replica: &Replica,
+        replica: &LogCopy,
         stamp: Stamp,
-        write: impl FnOnce(&Replica) -> Result<(Call, Rows), E>,
+        write: impl FnOnce(&LogCopy) -> Result<(Call, Rows), E>,
     ) -> Result<Append, E> {
         if let Some(sent) = &self.sent
             && sent.index > replica.index()
@@ -87,7 +87,7 @@ impl Attempt {
             Call::Found { rules, .. } => *rules,
             _ => replica.space().rules(),
         };
-        let entry = Entry {
+        let entry = LogEntry {
             rules,
             id: self.id,
             stamp,
@@ -110,15 +110,15 @@ impl Attempt {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] if an entry cannot be applied; those before it are applied.
-    pub fn learn(&self, replica: &mut Replica, tail: &Tail) -> Result<Learned, Unreadable> {
+    /// [`UnreadableEntry`] if an entry cannot be applied; those before it are applied.
+    pub fn learn(&self, replica: &mut LogCopy, tail: &Tail) -> Result<Learned, UnreadableEntry> {
         let mut learned = Learned {
             done: Vec::new(),
             has_gap: false,
             fate: Fate::Open,
         };
         if let Some(snapshot) = &tail.snapshot {
-            let restored = Replica::restore(snapshot)?;
+            let restored = LogCopy::restore(snapshot)?;
             if restored.index() > replica.index() {
                 *replica = restored;
                 learned.has_gap = true;
@@ -131,7 +131,7 @@ impl Attempt {
             if *index <= replica.index() {
                 continue;
             }
-            let entry = Entry::from_bytes(bytes)?;
+            let entry = LogEntry::from_bytes(bytes)?;
             let done = replica.apply(*index, &entry)?;
             if entry.id == self.id {
                 learned.fate = Fate::Applied(done.outcome.clone());

@@ -2,11 +2,11 @@
 //!
 //! | operation | promise |
 //! |---|---|
-//! | [`append`](Driver::append) | the entry is at exactly this index, or it never will be; beat rows change in the same step |
-//! | [`read`](Driver::read) | everything that was appended before the call began |
-//! | [`beat`](Driver::beat) | rows that are there get a version that no row ever had; rows that are not there stay absent |
-//! | [`watch`](Driver::watch) | a hint; it may come late or never |
-//! | [`trim`](Driver::trim) | the snapshot is durable before an entry goes |
+//! | [`append`](LogDriver::append) | the entry is at exactly this index, or it never will be; beat rows change in the same step |
+//! | [`read`](LogDriver::read) | everything that was appended before the call began |
+//! | [`beat`](LogDriver::beat) | rows that are there get a version that no row ever had; rows that are not there stay absent |
+//! | [`watch`](LogDriver::watch) | a hint; it may come late or never |
+//! | [`trim`](LogDriver::trim) | the snapshot is durable before an entry goes |
 //!
 //! A driver is for one log. No operation uses a clock.
 
@@ -72,7 +72,7 @@ pub enum DriverError {
 }
 
 /// One log of an engine.
-pub trait Driver: Send + Sync + 'static {
+pub trait LogDriver: Send + Sync + 'static {
     /// Appends an entry.
     fn append(&self, append: &Append)
     -> impl Future<Output = Result<Appended, DriverError>> + Send;

@@ -1,10 +1,10 @@
 //! The client of a shared log: runs the pure parts against a driver.
 //!
 //! ```text
-//!   call ──▶ Attempt ──▶ driver ──▶ Replica ──▶ outcome
+//!   call ──▶ Attempt ──▶ driver ──▶ LogCopy ──▶ outcome
 //!                                      └──▶ events ──▶ subscribers
 //!   follow, while an owner of this process waits or holds:
-//!     read ──▶ Replica     beat for waiters     Observer ──▶ append Expire
+//!     read ──▶ LogCopy     beat for waiters     Observer ──▶ append Expire
 //! ```
 //!
 //! One call at a time: a call needs the state behind the last entry, and a second one would only take
@@ -25,10 +25,10 @@ use tokio::sync::{Mutex as AsyncMutex, Notify, mpsc};
 use tonic::Status;
 
 use crate::attempt::{Attempt, Fate, Learned, Rows};
-use crate::driver::{Appended, Driver, DriverError, Tail};
-use crate::entry::{Call, LeaseKey, Unreadable};
+use crate::driver::{Appended, DriverError, LogDriver, Tail};
+use crate::entry::{Call, LeaseKey, UnreadableEntry};
 use crate::observer::Observer;
-use crate::replica::{CallOutcome, Replica};
+use crate::replica::{CallOutcome, LogCopy};
 
 /// How long a call is tried without an answer of the engine.
 const CALL_LIMIT: Duration = Duration::from_secs(8);
@@ -48,15 +48,15 @@ const FORGET_WAITER: Duration = Duration::from_secs(45);
 const FORGET_OWNER: Duration = Duration::from_secs(3600);
 
 /// A client of one log. Clones share its state.
-pub struct Engine<D: Driver>(Arc<Inner<D>>);
+pub struct Engine<D: LogDriver>(Arc<Inner<D>>);
 
-impl<D: Driver> Clone for Engine<D> {
+impl<D: LogDriver> Clone for Engine<D> {
     fn clone(&self) -> Engine<D> {
         Engine(Arc::clone(&self.0))
     }
 }
 
-impl<D: Driver> std::fmt::Debug for Engine<D> {
+impl<D: LogDriver> std::fmt::Debug for Engine<D> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_tuple("Engine")
             .field(&self.0.driver.describe())
@@ -66,7 +66,7 @@ impl<D: Driver> std::fmt::Debug for Engine<D> {
 
 struct Inner<D> {
     driver: D,
-    state: AsyncMutex<State>,
+    state: AsyncMutex<CopyState>,
     local: Mutex<Local>,
     /// There is something new to follow for.
     wake: Notify,
@@ -74,8 +74,8 @@ struct Inner<D> {
 
 /// What is known of the log.
 #[derive(Default)]
-pub(crate) struct State {
-    pub(crate) replica: Replica,
+pub(crate) struct CopyState {
+    pub(crate) replica: LogCopy,
     pub(crate) observer: Observer,
     clock: LeaseClock,
 }
@@ -104,7 +104,7 @@ impl LeaseClock {
     }
 }
 
-impl State {
+impl CopyState {
     /// The lease time.
     pub(crate) fn now(&self) -> u64 {
         self.clock.now()
@@ -140,7 +140,7 @@ fn without_key(mut request: v1::AcquireRequest) -> v1::AcquireRequest {
     request
 }
 
-impl<D: Driver> Engine<D> {
+impl<D: LogDriver> Engine<D> {
     /// Creates a client. Nothing is read before the first call.
     pub fn new(driver: D) -> Engine<D> {
         let engine = Engine(Arc::new(Inner {
@@ -163,7 +163,7 @@ impl<D: Driver> Engine<D> {
     }
 
     /// Runs a query on a state that contains everything that was appended before this call.
-    pub(crate) async fn read<T>(&self, query: impl FnOnce(&State) -> T) -> Result<T, Status> {
+    pub(crate) async fn read<T>(&self, query: impl FnOnce(&CopyState) -> T) -> Result<T, Status> {
         let mut state = self.0.state.lock().await;
         self.catch_up(&mut state, &[]).await?;
         Ok(query(&state))
@@ -171,7 +171,7 @@ impl<D: Driver> Engine<D> {
 
     /// Runs a query on the present copy of the state, which may be behind the log. Only the first
     /// one reads the log.
-    pub(crate) async fn glance<T>(&self, query: impl FnOnce(&State) -> T) -> Result<T, Status> {
+    pub(crate) async fn glance<T>(&self, query: impl FnOnce(&CopyState) -> T) -> Result<T, Status> {
         let mut state = self.0.state.lock().await;
         if !state.replica.is_founded() {
             self.catch_up(&mut state, &[]).await?;
@@ -190,7 +190,7 @@ impl<D: Driver> Engine<D> {
     /// it; it is called again if another entry comes first.
     pub(crate) async fn call(
         &self,
-        write: impl Fn(&Replica) -> Result<(Call, Rows), Status>,
+        write: impl Fn(&LogCopy) -> Result<(Call, Rows), Status>,
     ) -> Result<CallOutcome, Status> {
         let mut state = self.0.state.lock().await;
         if !state.replica.is_founded() {
@@ -206,8 +206,8 @@ impl<D: Driver> Engine<D> {
 
     async fn append(
         &self,
-        state: &mut State,
-        write: impl Fn(&Replica) -> Result<(Call, Rows), Status>,
+        state: &mut CopyState,
+        write: impl Fn(&LogCopy) -> Result<(Call, Rows), Status>,
     ) -> Result<CallOutcome, Status> {
         let until = Lease::now() + CALL_LIMIT;
         let mut attempt = Attempt::new(new_id());
@@ -268,7 +268,7 @@ impl<D: Driver> Engine<D> {
     }
 
     /// Writes the first entry of a log, unless another client does.
-    async fn found(&self, state: &mut State) -> Result<(), Status> {
+    async fn found(&self, state: &mut CopyState) -> Result<(), Status> {
         let call = Call::Found {
             rules: RULES,
             prefix_segments: 1,
@@ -286,7 +286,7 @@ impl<D: Driver> Engine<D> {
     }
 
     /// Reads the log up to its end. Returns the versions of rows.
-    async fn catch_up(&self, state: &mut State, rows: &[LeaseKey]) -> Result<(), Status> {
+    async fn catch_up(&self, state: &mut CopyState, rows: &[LeaseKey]) -> Result<(), Status> {
         let next = state.replica.index() + 1;
         let tail = self.0.driver.read(next, rows).await;
         let tail = tail.map_err(|error| failed(&error))?;
@@ -300,7 +300,12 @@ impl<D: Driver> Engine<D> {
     }
 
     /// Applies a part of the log and reports its events.
-    fn learn(&self, state: &mut State, attempt: &Attempt, tail: &Tail) -> Result<Learned, Status> {
+    fn learn(
+        &self,
+        state: &mut CopyState,
+        attempt: &Attempt,
+        tail: &Tail,
+    ) -> Result<Learned, Status> {
         let learned = attempt.learn(&mut state.replica, tail);
         state.clock.read(state.replica.time());
         let mut learned = learned.map_err(unreadable)?;
@@ -330,7 +335,7 @@ impl<D: Driver> Engine<D> {
     }
 
     /// Stores a snapshot now and then, in the background.
-    fn trim(&self, state: &State) {
+    fn trim(&self, state: &CopyState) {
         let index = state.replica.index();
         let leases = state.replica.space().counts().leases;
         let every = TRIM_EVERY * (leases / (8 * TRIM_EVERY) + 1).next_power_of_two();
@@ -349,7 +354,7 @@ impl<D: Driver> Engine<D> {
     pub(crate) async fn beat<T>(
         &self,
         rows: &[LeaseKey],
-        query: impl FnOnce(&State, &[bool]) -> T,
+        query: impl FnOnce(&CopyState, &[bool]) -> T,
     ) -> Result<T, Status> {
         let there = self.0.driver.beat(rows).await;
         let there = there.map_err(|error| failed(&error))?;
@@ -434,7 +439,7 @@ impl<D: Driver> Engine<D> {
     /// Returns the changes from now on, behind what `snapshot` returns for the present state.
     pub(crate) async fn watch<T>(
         &self,
-        snapshot: impl FnOnce(&State) -> T,
+        snapshot: impl FnOnce(&CopyState) -> T,
     ) -> Result<(T, mpsc::UnboundedReceiver<LockChange>), Status> {
         let mut state = self.0.state.lock().await;
         self.catch_up(&mut state, &[]).await?;
@@ -544,7 +549,7 @@ impl<D: Driver> Engine<D> {
             }
         }
         // A waiter whose time is over makes room for those behind it.
-        let is_due = |state: &State| {
+        let is_due = |state: &CopyState| {
             let end = state.replica.space().next_waiter_end();
             end.is_some_and(|end| end <= state.now()) || state.replica.space().has_pending()
         };
@@ -568,7 +573,7 @@ struct Duties {
 }
 
 /// Follows the log while an owner of this process needs it. Ends with the engine.
-async fn follow<D: Driver>(inner: Weak<Inner<D>>) {
+async fn follow<D: LogDriver>(inner: Weak<Inner<D>>) {
     let mut pause = FIRST_PAUSE;
     loop {
         let Some(engine) = inner.upgrade().map(Engine) else {
@@ -633,6 +638,6 @@ fn failed(error: &DriverError) -> Status {
     }
 }
 
-fn unreadable(error: Unreadable) -> Status {
+fn unreadable(error: UnreadableEntry) -> Status {
     Status::unimplemented(error.to_string())
 }

@@ -15,7 +15,7 @@ const VERSION: u8 = 1;
 
 /// One entry of the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct LogEntry {
     /// The newest rules that its writer assumed. A client that does not know them must not apply
     /// the entry.
     pub rules: u32,
@@ -115,7 +115,7 @@ record_enum! { Call as "call of a shared log" {
 
 /// Why an entry or a snapshot cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableEntry {
     /// It was written by a newer release.
     #[error(
         "the log has entries by rules {needed}, and this release knows rules up to {known}: \
@@ -135,7 +135,7 @@ pub enum Unreadable {
     Incomplete(&'static str),
 }
 
-impl Entry {
+impl LogEntry {
     /// Encodes an entry.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut out = Writer::new();
@@ -153,13 +153,13 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] if a newer release has written it, or if the bytes are no entry.
-    pub fn from_bytes(bytes: &[u8]) -> Result<Entry, Unreadable> {
+    /// [`UnreadableEntry`] if a newer release has written it, or if the bytes are no entry.
+    pub fn from_bytes(bytes: &[u8]) -> Result<LogEntry, UnreadableEntry> {
         let mut input = Reader::new(bytes);
         input.version(VERSION)?;
         let rules = input.small()?;
         knows(rules)?;
-        Ok(Entry {
+        Ok(LogEntry {
             rules,
             id: input.take()?,
             stamp: Stamp {
@@ -172,11 +172,11 @@ impl Entry {
 }
 
 /// Refuses rules that this release does not know.
-pub(crate) fn knows(rules: u32) -> Result<(), Unreadable> {
+pub(crate) fn knows(rules: u32) -> Result<(), UnreadableEntry> {
     let known = tenure_core::space::RULES;
     match rules <= known {
         true => Ok(()),
-        false => Err(Unreadable::Newer {
+        false => Err(UnreadableEntry::Newer {
             needed: rules,
             known,
         }),

@@ -1,12 +1,12 @@
 //! The lock model of Tenure on an engine that a team runs already.
 //!
 //! The engine keeps one log. Each client has a copy of the state machine of `tenure-core` and applies
-//! the log to it. So there are no lock rules per engine, only a [`Driver`] with five operations.
+//! the log to it. So there are no lock rules per engine, only a [`LogDriver`] with five operations.
 //!
 //! ```text
 //!   client ── Attempt ──append at the next place──▶ engine: entries, snapshot, beat rows
 //!      ▲                                                  │
-//!      └──────── Replica ◀──────entries───────────────────┘
+//!      └──────── LogCopy ◀──────entries───────────────────┘
 //!   holder ── beat ──▶ its row        waiter ── Observer: row unchanged for a ttl ──▶ append Expire
 //! ```
 //!
@@ -34,6 +34,6 @@ pub mod replica;
 #[cfg(feature = "service")]
 pub mod service;
 
-pub use driver::{Driver, DriverError};
+pub use driver::{DriverError, LogDriver};
 #[cfg(feature = "service")]
 pub use engine::Engine;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::driver::{Append, Appended, Driver, DriverError, Tail, Version};
+use crate::driver::{Append, Appended, DriverError, LogDriver, Tail, Version};
 use crate::entry::LeaseKey;
 
 /// The contents of one log.
@@ -19,7 +19,7 @@ pub struct MemoryLog {
 }
 
 impl MemoryLog {
-    /// See [`Driver::append`].
+    /// See [`LogDriver::append`].
     pub fn append(&mut self, append: &Append) -> Appended {
         if append.index != self.head + 1 {
             return Appended::Taken;
@@ -42,7 +42,7 @@ impl MemoryLog {
         Appended::Done
     }
 
-    /// See [`Driver::read`].
+    /// See [`LogDriver::read`].
     pub fn read(&self, from: u64, rows: &[LeaseKey]) -> Tail {
         let (from, snapshot) = match &self.snapshot {
             Some((at, snapshot)) if !self.entries.contains_key(&from) && *at >= from => {
@@ -58,7 +58,7 @@ impl MemoryLog {
         }
     }
 
-    /// See [`Driver::beat`].
+    /// See [`LogDriver::beat`].
     pub fn beat(&mut self, rows: &[LeaseKey]) -> Vec<bool> {
         let mut raise = |key| match self.rows.get_mut(key) {
             Some(version) => {
@@ -71,7 +71,7 @@ impl MemoryLog {
         rows.iter().map(&mut raise).collect()
     }
 
-    /// See [`Driver::trim`].
+    /// See [`LogDriver::trim`].
     pub fn trim(&mut self, index: u64, snapshot: &[u8]) {
         if self.snapshot.as_ref().is_none_or(|(at, _)| *at < index) {
             self.snapshot = Some((index, snapshot.to_vec()));
@@ -90,7 +90,7 @@ impl MemoryDriver {
     }
 }
 
-impl Driver for MemoryDriver {
+impl LogDriver for MemoryDriver {
     async fn append(&self, append: &Append) -> Result<Appended, DriverError> {
         Ok(self.log().append(append))
     }

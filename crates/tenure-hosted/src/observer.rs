@@ -11,7 +11,7 @@ use tenure_core::command::Expire;
 
 use crate::driver::Version;
 use crate::entry::LeaseKey;
-use crate::replica::Replica;
+use crate::replica::LogCopy;
 
 /// What an observer has seen of rows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -57,7 +57,7 @@ impl Observer {
     }
 
     /// Returns the leases whose rows have not changed for their whole ttl.
-    pub fn ended(&self, replica: &Replica, now: u64) -> Vec<Ended> {
+    pub fn ended(&self, replica: &LogCopy, now: u64) -> Vec<Ended> {
         let mut ended: Vec<Ended> = self
             .seen
             .iter()
@@ -80,14 +80,14 @@ impl Observer {
     }
 
     /// Returns the time that a lease has left at least, in ms; `None` if the row was never seen.
-    pub fn left(&self, replica: &Replica, key: &LeaseKey, now: u64) -> Option<u64> {
+    pub fn left(&self, replica: &LogCopy, key: &LeaseKey, now: u64) -> Option<u64> {
         let seen = self.seen.get(key)?;
         let lease = replica.space().lease(&key.namespace, &key.owner)?;
         Some((seen.since + lease.ttl.millis()).saturating_sub(now))
     }
 
     /// Returns the time of the next end, if there is one.
-    pub fn next_end(&self, replica: &Replica) -> Option<u64> {
+    pub fn next_end(&self, replica: &LogCopy) -> Option<u64> {
         let ends = self.seen.iter().filter_map(|(key, seen)| {
             let lease = replica.space().lease(&key.namespace, &key.owner)?;
             Some(seen.since + lease.ttl.millis())

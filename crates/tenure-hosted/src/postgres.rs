@@ -15,7 +15,7 @@ use tokio_postgres::{AsyncMessage, Client, Row};
 
 pub use access::{PostgresAddress, PostgresAddressError};
 
-use crate::driver::{Append, Appended, Driver, DriverError, Tail, Version};
+use crate::driver::{Append, Appended, DriverError, LogDriver, Tail, Version};
 use crate::entry::LeaseKey;
 
 /// The tables and functions, as SQL to run once.
@@ -213,7 +213,7 @@ fn number(index: u64) -> i64 {
     i64::try_from(index).unwrap_or(i64::MAX)
 }
 
-impl Driver for Postgres {
+impl LogDriver for Postgres {
     async fn append(&self, append: &Append) -> Result<Appended, DriverError> {
         let (unchanged_owners, unchanged_namespaces) =
             columns(append.unchanged.iter().map(|(row, _)| row));

@@ -22,14 +22,14 @@ use tenure_core::system::{
 };
 use tenure_core::value::{OwnerId, Stamp};
 
-use crate::entry::{Call, Entry, LeaseKey, Unreadable, knows};
+use crate::entry::{Call, LeaseKey, LogEntry, UnreadableEntry, knows};
 
 /// The version of a snapshot.
 const VERSION: u8 = 1;
 
 /// A copy of the state after some entry.
 #[derive(Clone, Debug)]
-pub struct Replica {
+pub struct LogCopy {
     index: u64,
     /// The state is that of a log whose first entry was applied.
     is_founded: bool,
@@ -74,16 +74,16 @@ pub enum CallOutcome {
     Done,
 }
 
-impl Default for Replica {
-    fn default() -> Replica {
-        Replica::new()
+impl Default for LogCopy {
+    fn default() -> LogCopy {
+        LogCopy::new()
     }
 }
 
-impl Replica {
+impl LogCopy {
     /// The state before the first entry.
-    pub fn new() -> Replica {
-        Replica::of(
+    pub fn new() -> LogCopy {
+        LogCopy::of(
             0,
             false,
             Space::new(SpaceLimits::default(), HashSeed(0)),
@@ -91,10 +91,10 @@ impl Replica {
         )
     }
 
-    fn of(index: u64, is_founded: bool, mut space: Space, mut system: System) -> Replica {
+    fn of(index: u64, is_founded: bool, mut space: Space, mut system: System) -> LogCopy {
         space.number_events(EventIdStride::new(0, 2));
         system.number_events(EventIdStride::new(1, 2));
-        Replica {
+        LogCopy {
             index,
             is_founded,
             space,
@@ -159,15 +159,15 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] if this release cannot apply it. The state is unchanged then.
-    pub fn apply(&mut self, index: u64, entry: &Entry) -> Result<Done, Unreadable> {
+    /// [`UnreadableEntry`] if this release cannot apply it. The state is unchanged then.
+    pub fn apply(&mut self, index: u64, entry: &LogEntry) -> Result<Done, UnreadableEntry> {
         if index != self.index + 1 {
-            return Err(Unreadable::Incomplete("an entry is missing"));
+            return Err(UnreadableEntry::Incomplete("an entry is missing"));
         }
         knows(entry.rules)?;
         let is_first = matches!(entry.call, Call::Found { .. });
         if is_first == self.is_founded {
-            return Err(Unreadable::Incomplete(
+            return Err(UnreadableEntry::Incomplete(
                 "the settings are not in its first entry",
             ));
         }
@@ -190,7 +190,7 @@ impl Replica {
             } => {
                 let table = NamespaceTable::new(prefix_segments as usize, default);
                 let space = Space::new(SpaceLimits::default(), HashSeed(0));
-                *self = Replica::of(self.index, true, space, System::new(table));
+                *self = LogCopy::of(self.index, true, space, System::new(table));
                 self.lock(stamp, Command::Rules { number: rules }, effects);
                 self.across(stamp, SystemCommand::Rules { number: rules }, effects);
                 CallOutcome::Done
@@ -553,8 +553,8 @@ impl Replica {
     ///
     /// # Errors
     ///
-    /// [`Unreadable`] if a newer release has written it, or if the bytes are no snapshot.
-    pub fn restore(bytes: &[u8]) -> Result<Replica, Unreadable> {
+    /// [`UnreadableEntry`] if a newer release has written it, or if the bytes are no snapshot.
+    pub fn restore(bytes: &[u8]) -> Result<LogCopy, UnreadableEntry> {
         let mut input = Reader::new(bytes);
         input.version(VERSION)?;
         knows(input.small()?)?;
@@ -562,7 +562,7 @@ impl Replica {
         let space = Space::decode_snapshot(input.slice()?, HashSeed(0))?;
         let system = System::decode_snapshot(input.slice()?)?;
         input.finish()?;
-        Ok(Replica::of(index, true, space, system))
+        Ok(LogCopy::of(index, true, space, system))
     }
 }
 

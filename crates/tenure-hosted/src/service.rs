@@ -18,7 +18,7 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::transport::{Channel, Endpoint, Server};
 use tonic::{Request, Response, Status, Streaming};
 
-use crate::driver::Driver;
+use crate::driver::LogDriver;
 use crate::engine::Engine;
 
 /// Room for bytes between the client and the service.
@@ -27,11 +27,11 @@ const PIPE: usize = 256 << 10;
 const LONGEST_MESSAGE: usize = 256 << 20;
 
 /// Serves the protocol from an engine.
-struct Service<D: Driver> {
+struct Service<D: LogDriver> {
     engine: Engine<D>,
 }
 
-impl<D: Driver> Clone for Service<D> {
+impl<D: LogDriver> Clone for Service<D> {
     fn clone(&self) -> Service<D> {
         Service {
             engine: self.engine.clone(),
@@ -45,7 +45,7 @@ impl<D: Driver> Clone for Service<D> {
 /// # Errors
 ///
 /// A [`Status`] if the channel cannot be opened.
-pub async fn connect<D: Driver>(engine: Engine<D>) -> Result<Channel, Status> {
+pub async fn connect<D: LogDriver>(engine: Engine<D>) -> Result<Channel, Status> {
     let (near, far) = tokio::io::duplex(PIPE);
     let service = PathLockServer::new(Service { engine })
         .max_decoding_message_size(LONGEST_MESSAGE)
@@ -99,7 +99,7 @@ macro_rules! pass_on {
 }
 
 #[tonic::async_trait]
-impl<D: Driver> PathLock for Service<D> {
+impl<D: LogDriver> PathLock for Service<D> {
     type SubscribeStream = Answers<v1::Event>;
     type WatchStream = Answers<v1::LockChange>;
     type SessionStream = Answers<v1::SessionResponse>;

@@ -28,7 +28,7 @@ use tenure_hosted::driver::{Append, Appended, Tail, Version};
 use tenure_hosted::entry::{Call, LeaseKey};
 use tenure_hosted::memory::MemoryLog;
 use tenure_hosted::observer::Observer;
-use tenure_hosted::replica::{CallOutcome, Replica};
+use tenure_hosted::replica::{CallOutcome, LogCopy};
 
 use crate::explore::Model;
 use crate::machine::{self, NOW};
@@ -83,7 +83,7 @@ pub struct SharedLog {
 /// Interned replicas: equal states have one number.
 #[derive(Default)]
 struct Replicas {
-    all: Vec<Rc<Replica>>,
+    all: Vec<Rc<LogCopy>>,
     numbers: HashMap<Vec<u8>, u32>,
     /// What a part of the log does to a replica, and what an attempt learns from it.
     learned: HashMap<(u32, Attempt, Tail), (u32, Option<Fate>)>,
@@ -118,7 +118,7 @@ enum Activity {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Request {
+enum EngineCall {
     Append(Append),
     Read { from: u64, rows: Vec<LeaseKey> },
     Beat(Vec<LeaseKey>),
@@ -143,7 +143,7 @@ struct Client {
     began: u8,
     /// How long ago the last request was sent.
     sent: u8,
-    request: Option<Request>,
+    request: Option<EngineCall>,
     answer: Option<Answer>,
     /// Rows of others, by client: the version, and how long it is known.
     seen: BTreeMap<LeaseKey, (Version, u8)>,
@@ -157,7 +157,7 @@ pub struct State {
     truth: u32,
     clients: Vec<Client>,
     /// Requests that may still arrive and that no client waits for.
-    late: Vec<Request>,
+    late: Vec<EngineCall>,
     /// The calls that are in the log.
     calls: Vec<u64>,
     /// Entries up to this one are gone without a snapshot.
@@ -215,7 +215,7 @@ impl SharedLog {
         self.mistake == Some(mistake)
     }
 
-    fn intern(&self, replica: Replica) -> u32 {
+    fn intern(&self, replica: LogCopy) -> u32 {
         let mut replicas = self.replicas.borrow_mut();
         let mut bytes = replica.snapshot();
         bytes.push(u8::from(replica.is_founded()));
@@ -228,7 +228,7 @@ impl SharedLog {
         number
     }
 
-    fn replica(&self, number: u32) -> Rc<Replica> {
+    fn replica(&self, number: u32) -> Rc<LogCopy> {
         Rc::clone(&self.replicas.borrow().all[number as usize])
     }
 
@@ -239,7 +239,7 @@ impl SharedLog {
             *number = *after;
             return fate.clone();
         }
-        let mut replica = Replica::clone(&self.replica(*number));
+        let mut replica = LogCopy::clone(&self.replica(*number));
         let fate = attempt
             .learn(&mut replica, tail)
             .ok()
@@ -254,7 +254,7 @@ impl SharedLog {
         machine::owner(&format!("{at}.{life}"))
     }
 
-    fn key(&self, replica: &Replica, owner: OwnerId) -> LeaseKey {
+    fn key(&self, replica: &LogCopy, owner: OwnerId) -> LeaseKey {
         LeaseKey {
             owner,
             namespace: replica.system().table().namespace_of(&self.path),
@@ -268,12 +268,12 @@ impl SharedLog {
     }
 
     /// Whether a replica has the lease of a client.
-    fn holds(&self, replica: &Replica, at: usize, life: u8) -> bool {
+    fn holds(&self, replica: &LogCopy, at: usize, life: u8) -> bool {
         let key = self.key(replica, Self::owner(at, life));
         replica.space().lease(&key.namespace, &key.owner).is_some()
     }
 
-    fn acquire(&self, replica: &Replica, owner: OwnerId) -> (Call, Rows) {
+    fn acquire(&self, replica: &LogCopy, owner: OwnerId) -> (Call, Rows) {
         let key = self.key(replica, owner.clone());
         let acquire = Acquire {
             route: replica.system().table().route(&self.path),
@@ -303,7 +303,7 @@ impl SharedLog {
         (call, rows)
     }
 
-    fn release(&self, replica: &Replica, owner: OwnerId) -> (Call, Rows) {
+    fn release(&self, replica: &LogCopy, owner: OwnerId) -> (Call, Rows) {
         let key = self.key(replica, owner.clone());
         let holds = vec![Hold {
             path: self.path.clone(),
@@ -360,7 +360,7 @@ impl SharedLog {
         };
         let replica = self.replica(client.replica);
         if !replica.is_founded() {
-            client.request = Some(Request::Read {
+            client.request = Some(EngineCall::Read {
                 from: replica.index() + 1,
                 rows: Vec::new(),
             });
@@ -392,7 +392,7 @@ impl SharedLog {
         });
         match appended {
             Ok(append) => {
-                client.request = Some(Request::Append(append));
+                client.request = Some(EngineCall::Append(append));
                 client.sent = 0;
             }
             // Nothing is left to expire.
@@ -414,9 +414,9 @@ impl SharedLog {
     }
 
     /// The engine handles a request.
-    fn handle(&self, state: &mut State, request: &Request) -> Answer {
+    fn handle(&self, state: &mut State, request: &EngineCall) -> Answer {
         match request {
-            Request::Append(append) => {
+            EngineCall::Append(append) => {
                 let appended = state.log.append(append);
                 if appended == Appended::Done {
                     let call = (append.id as u64 - 2) / 2;
@@ -436,19 +436,19 @@ impl SharedLog {
                 }
                 Answer::Appended(appended)
             }
-            Request::Read { from, rows } => {
+            EngineCall::Read { from, rows } => {
                 let mut tail = state.log.read(*from, rows);
                 tail.entries.retain(|(index, _)| *index > state.dropped);
                 Answer::Tail(tail)
             }
-            Request::Beat(rows) => Answer::Beaten(state.log.beat(rows) == [true]),
+            EngineCall::Beat(rows) => Answer::Beaten(state.log.beat(rows) == [true]),
         }
     }
 
     fn read_after(&self, state: &mut State, at: usize, rows: Vec<LeaseKey>) {
         let client = &mut state.clients[at];
         let from = self.replica(client.replica).index() + 1;
-        client.request = Some(Request::Read { from, rows });
+        client.request = Some(EngineCall::Read { from, rows });
         client.sent = 0;
     }
 
@@ -467,7 +467,7 @@ impl SharedLog {
                 client.activity = Activity::None;
             }
             (Activity::Call(kind, attempt), Answer::Appended(Appended::Done)) => {
-                let Some(Request::Append(append)) = request else {
+                let Some(EngineCall::Append(append)) = request else {
                     return;
                 };
                 let tail = Tail {
@@ -516,7 +516,7 @@ impl SharedLog {
                 }
                 let client = &mut state.clients[at];
                 client.activity = Activity::None;
-                if let Some(Request::Read { rows, .. }) = request {
+                if let Some(EngineCall::Read { rows, .. }) = request {
                     let age = match self.has(Mistake::CountsFromBeforeRead) {
                         true => sent,
                         false => 0,
@@ -608,12 +608,12 @@ impl SharedLog {
     fn unanswered(&self, state: &mut State, at: usize) {
         let client = &mut state.clients[at];
         client.answer = None;
-        let was_append = matches!(client.request.take(), Some(Request::Append(_)));
+        let was_append = matches!(client.request.take(), Some(EngineCall::Append(_)));
         match &mut client.activity {
             Activity::Call(_, attempt) => {
                 if was_append && self.has(Mistake::RetriesWithoutId) {
                     // The same call, but the log does not show that.
-                    let sent = attempt.append(&Replica::new(), NOW, |_| Err(()));
+                    let sent = attempt.append(&LogCopy::new(), NOW, |_| Err(()));
                     let id = sent.map_or(0, |sent| sent.id);
                     if id % 2 == 0 {
                         *attempt = Attempt::new(id + 1);
@@ -650,7 +650,7 @@ impl SharedLog {
     }
 
     fn crash(&self, state: &mut State, at: usize) {
-        let nothing = self.intern(Replica::new());
+        let nothing = self.intern(LogCopy::new());
         let life = state.clients[at].life + 1;
         state.clients[at] = Client {
             life,
@@ -672,7 +672,7 @@ impl Model for SharedLog {
 
     fn first(&self) -> Vec<State> {
         let mut log = MemoryLog::default();
-        let mut replica = Replica::new();
+        let mut replica = LogCopy::new();
         let found = Attempt::new(1).append(&replica, NOW, |_| {
             let call = Call::Found {
                 rules: RULES,
@@ -751,7 +751,8 @@ impl Model for SharedLog {
                     state.losses += 1;
                     self.unanswered(state, at);
                 });
-                if client.answer.is_none() && !matches!(client.request, Some(Request::Read { .. }))
+                if client.answer.is_none()
+                    && !matches!(client.request, Some(EngineCall::Read { .. }))
                 {
                     add(Step::Late(number), &|state| {
                         state.losses += 1;
@@ -770,7 +771,7 @@ impl Model for SharedLog {
                     client.activity = Activity::Beat;
                     client.began = 0;
                     client.sent = 0;
-                    client.request = Some(Request::Beat(vec![key]));
+                    client.request = Some(EngineCall::Beat(vec![key]));
                 });
             }
             if is_free && matches!(client.phase, Phase::Waiting(_)) {
@@ -807,7 +808,7 @@ impl Model for SharedLog {
                     state.crashes += 1;
                     let late = state.clients[at].request.clone();
                     if state.clients[at].answer.is_none()
-                        && !matches!(late, Some(Request::Read { .. }))
+                        && !matches!(late, Some(EngineCall::Read { .. }))
                     {
                         state.late.extend(late);
                     }

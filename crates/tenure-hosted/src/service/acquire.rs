@@ -18,12 +18,12 @@ use xxhash_rust::xxh3::xxh3_128;
 use super::owners::refused;
 use super::{Service, convert};
 use crate::attempt::Rows;
-use crate::driver::Driver;
-use crate::engine::State;
+use crate::driver::LogDriver;
+use crate::engine::CopyState;
 use crate::entry::{Call, LeaseKey};
 use crate::replica::CallOutcome;
 
-impl<D: Driver> Service<D> {
+impl<D: LogDriver> Service<D> {
     pub(super) async fn acquire_one(
         &self,
         wire: v1::AcquireRequest,
@@ -289,7 +289,7 @@ fn unroutable_text(unroutable: &Unroutable) -> Status {
 }
 
 /// The time that the lease of a row has left at least.
-pub(super) fn left(state: &State, key: &LeaseKey) -> Option<u64> {
+pub(super) fn left(state: &CopyState, key: &LeaseKey) -> Option<u64> {
     let now = Lease::now().as_millis();
     let now = u64::try_from(now).unwrap_or(u64::MAX);
     state.observer.left(&state.replica, key, now)

@@ -17,8 +17,8 @@ use super::acquire::left;
 use super::owners::{bad_key, claim, refused};
 use super::{Answered, Answers, Service, convert};
 use crate::attempt::Rows;
-use crate::driver::Driver;
-use crate::engine::State;
+use crate::driver::LogDriver;
+use crate::engine::CopyState;
 use crate::entry::{Call, LeaseKey};
 use crate::replica::CallOutcome;
 use tenure_core::codec::Encode as _;
@@ -37,7 +37,7 @@ fn page(asked: u32) -> usize {
     page as usize
 }
 
-impl<D: Driver> Service<D> {
+impl<D: LogDriver> Service<D> {
     pub(super) async fn check_fence(
         &self,
         wire: v1::AssertFencingRequest,
@@ -524,7 +524,7 @@ type WaitEdgeOf = Option<(OwnerId, Option<tenure_core::deadlock::WaitPosition>)>
 
 /// The wait of an owner: the edge that its client has set, if it still holds, or one that the queues
 /// know (R107: wait edges).
-fn wait_of(state: &State, owner: &OwnerId) -> WaitEdgeOf {
+fn wait_of(state: &CopyState, owner: &OwnerId) -> WaitEdgeOf {
     let (now, replica) = (state.now(), &state.replica);
     if let Some(Edge { blocker, why }) = replica.system().edge(owner, now) {
         let is_blocked = match why {
@@ -554,7 +554,7 @@ fn wait_of(state: &State, owner: &OwnerId) -> WaitEdgeOf {
 /// The waits of these owners and of those that they wait for, and the cycle through `start`, if its
 /// request would close one.
 fn waits_from(
-    state: &State,
+    state: &CopyState,
     start: &OwnerId,
     first: &BTreeSet<OwnerId>,
 ) -> (BTreeMap<OwnerId, Vec<OwnerId>>, Vec<OwnerId>) {

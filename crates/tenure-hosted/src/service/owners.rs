@@ -16,10 +16,10 @@ use xxhash_rust::xxh3::xxh3_128;
 
 use super::{Service, convert};
 use crate::attempt::Rows;
-use crate::driver::Driver;
-use crate::engine::State;
+use crate::driver::LogDriver;
+use crate::engine::CopyState;
 use crate::entry::{Call, LeaseKey};
-use crate::replica::{CallOutcome, Replica};
+use crate::replica::{CallOutcome, LogCopy};
 
 /// The answer when no more keys can be remembered (R102: keyed requests apply once).
 pub(super) const FULL: &str = "the idempotency table is full: try again later, or without a key";
@@ -85,7 +85,7 @@ fn put_owner(out: &mut Writer, owner: &OwnerId, domains: &[Namespace]) {
 }
 
 /// The leases that a renewal is about: those that are named, or all that the owner has.
-fn renewed_leases(replica: &Replica, owner: &OwnerId, domains: &[Namespace]) -> Vec<Namespace> {
+fn renewed_leases(replica: &LogCopy, owner: &OwnerId, domains: &[Namespace]) -> Vec<Namespace> {
     let has_lease = |namespace: &Namespace| replica.space().lease(namespace, owner).is_some();
     let all = || {
         let namespaces = replica.space().owner_namespaces(owner).into_iter();
@@ -112,7 +112,7 @@ fn renewed_leases(replica: &Replica, owner: &OwnerId, domains: &[Namespace]) -> 
 
 /// What a renewal by a beat finds: whether a release was requested, or what is missing.
 fn renewal(
-    state: &State,
+    state: &CopyState,
     owner: &OwnerId,
     namespaces: &[Namespace],
     is_named: bool,
@@ -133,7 +133,7 @@ fn renewal(
     Ok(asked)
 }
 
-impl<D: Driver> Service<D> {
+impl<D: LogDriver> Service<D> {
     /// A renewal that needs no entry is a beat: it raises the rows, then reads the log. What the log
     /// shows then is the answer.
     pub(super) async fn renew_owner(
@@ -149,7 +149,7 @@ impl<D: Driver> Service<D> {
             ttl.put(out);
             put_owner(out, &owner, &domains);
         });
-        let is_longer = |state: &State, namespaces: &[Namespace]| {
+        let is_longer = |state: &CopyState, namespaces: &[Namespace]| {
             let grows = |namespace: &Namespace| {
                 let lease = state.replica.space().lease(namespace, &owner);
                 lease.is_some_and(|lease| lease.ttl < ttl)

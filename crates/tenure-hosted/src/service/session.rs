@@ -12,14 +12,14 @@ use tokio_stream::{Stream, StreamExt as _};
 use tonic::Status;
 
 use super::{Answers, Service, convert};
-use crate::driver::Driver;
+use crate::driver::LogDriver;
 
 /// Answers that may wait for the client to read them.
 const BUFFER: usize = 1024;
 
 type Requests = Pin<Box<dyn Stream<Item = v1::SessionRequest> + Send>>;
 
-pub(super) fn run<D: Driver>(
+pub(super) fn run<D: LogDriver>(
     service: Service<D>,
     mut requests: Requests,
 ) -> Answers<v1::SessionResponse> {
@@ -53,7 +53,7 @@ pub(super) fn run<D: Driver>(
     Box::pin(ReceiverStream::new(answers))
 }
 
-async fn answer<D: Driver>(service: &Service<D>, op: Option<Op>) -> Answer {
+async fn answer<D: LogDriver>(service: &Service<D>, op: Option<Op>) -> Answer {
     let answered = match op {
         Some(Op::Acquire(request)) => {
             let answer = service.acquire_one(*request).await;

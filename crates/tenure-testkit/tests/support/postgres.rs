@@ -13,7 +13,7 @@ use tenure_files::internal::block_on;
 const START: &str = r#"
 set -e
 bin=$(ls -d /usr/lib/postgresql/*/bin | tail -n 1)
-dir=$(mktemp -d /tmp/tenure-postgres.XXXXXX)
+dir=$(mktemp -d)
 as=
 if [ "$(id -u)" = 0 ]; then
     chown postgres "$dir"
