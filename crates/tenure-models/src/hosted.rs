@@ -535,10 +535,15 @@ impl SharedLog {
                     client.seen = seen;
                 }
                 let replica = self.replica(client.replica);
-                if let Phase::Waiting(ago) = client.phase
-                    && self.holds(&replica, at, client.life)
-                {
-                    client.phase = Phase::Holding(TTL - ago);
+                let key = self.key(&replica, Self::owner(at, client.life));
+                if let Phase::Waiting(ago) = client.phase {
+                    client.phase = match self.holds(&replica, at, client.life) {
+                        true => Phase::Holding(TTL - ago),
+                        false if replica.needs_row(&key) => client.phase,
+                        // It was granted and ended before it knew. A client asks again then; here it
+                        // is finished.
+                        false => Phase::Over,
+                    };
                 }
             }
             _ => {}
@@ -779,8 +784,11 @@ impl Model for SharedLog {
                 add(Step::Looks(number), &|state| {
                     let mut rows = Vec::new();
                     for (other, them) in state.clients.iter().enumerate() {
-                        let lives = (0..=them.life)
-                            .filter(|life| other != at && self.holds(&replica, other, *life));
+                        let lives = (0..=them.life).filter(|life| {
+                            // Of all others: also of the life before a crash.
+                            let is_own = other == at && *life == them.life;
+                            !is_own && self.holds(&replica, other, *life)
+                        });
                         rows.extend(lives.map(|life| self.key(&replica, Self::owner(other, life))));
                     }
                     state.clients[at].activity = Activity::Look;
