@@ -316,20 +316,28 @@ async fn take_100(client: &mut Client) {
     }
 }
 
-/// Renews each of the 100 locks every 3 s, at least once. Returns the durations of the renewals and
-/// the number of locks that were lost.
-async fn renew_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, u64) {
+/// Renews the 100 locks every 3 s, all at a time as the guards of a program do, at least once. Returns
+/// the durations of the renewals and the number of locks that were lost.
+async fn renew_100(client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>, u64) {
     let (mut renewals, mut lost) = (Vec::new(), 0);
     loop {
         let round = Instant::now();
+        let mut tasks = tokio::task::JoinSet::new();
         for at in 0..100 {
-            let begun = Instant::now();
-            let request = v1::RenewRequest {
-                owner_id: format!("holder-{at}"),
-                ttl_ms: 10_000,
-                ..Default::default()
-            };
-            match client.renew(request).await {
+            let mut client = client.clone();
+            tasks.spawn(async move {
+                let begun = Instant::now();
+                let request = v1::RenewRequest {
+                    owner_id: format!("holder-{at}"),
+                    ttl_ms: 10_000,
+                    ..Default::default()
+                };
+                (client.renew(request).await, begun.elapsed())
+            });
+        }
+        while let Some(renewed) = tasks.join_next().await {
+            let (answer, took) = renewed.unwrap();
+            match answer {
                 Ok(answer) => {
                     let is_lost = answer.into_inner().status() != v1::RenewStatus::Ok;
                     lost += u64::from(is_lost);
@@ -341,7 +349,7 @@ async fn renew_100(mut client: Client, stop: Arc<AtomicBool>) -> (Vec<Duration>,
                     "{status}"
                 ),
             }
-            renewals.push(begun.elapsed());
+            renewals.push(took);
         }
         if stop.load(Ordering::Relaxed) {
             return (renewals, lost);
