@@ -108,7 +108,7 @@ fn every_call_works_with_grpcio() {
     let (found, reflected) = transports::grpcio(&second, &steps);
     assert_eq!(checked(&steps, found), expected);
     let methods = reflected["methods"].as_array().unwrap();
-    assert_eq!(methods.len(), 27, "{reflected}");
+    assert_eq!(methods.len(), 30, "{reflected}");
     for service in ["pathlockd.v1.PathLock", "grpc.health.v1.Health"] {
         for version in ["v1", "v1alpha"] {
             let listed = reflected[version].as_array().unwrap();

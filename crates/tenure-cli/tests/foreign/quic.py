@@ -25,6 +25,15 @@ class Client(QuicConnectionProtocol):
         if not self.is_silent:
             super().transmit()
 
+    def be_silent(self, seconds):
+        """Sends nothing for a while, then what is due."""
+        self.is_silent = True
+        asyncio.get_running_loop().call_later(seconds, self.speak)
+
+    def speak(self):
+        self.is_silent = False
+        self.transmit()
+
     def quic_event_received(self, event):
         if isinstance(event, StreamReset) and event.stream_id in self.answers:
             answer = self.answers[event.stream_id]
@@ -120,9 +129,11 @@ async def early(port, wanted):
             wait_connected=False,
         ) as client:
             answer = client.begin(request)
-            client.is_silent = True
+            # Long enough for a server that answers early. One that does not accept early data waits
+            # for the rest of the handshake.
+            client.be_silent(1)
             answer = await finished(answer)
-            client.is_silent = False
+            client.speak()
             answer["accepted"] = client._quic.tls.early_data_accepted
             answer["offered"] = (ticket.max_early_data_size or 0) > 0
             answers.append(answer)

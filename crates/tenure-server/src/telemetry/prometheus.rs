@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use axum::Router;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{Query, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
@@ -12,6 +13,8 @@ use tenure_cluster::BOUNDS_US;
 
 use super::Telemetry;
 use super::families::{MetricFamily, MetricPoints, OF_GROUPS};
+use crate::status::{Code, Failure};
+use crate::transport::json::error;
 
 /// Builds the route.
 pub(crate) fn router(telemetry: Telemetry) -> Router {
@@ -28,10 +31,18 @@ struct Selection {
 
 async fn metrics(
     State(telemetry): State<Telemetry>,
-    Query(selection): Query<Selection>,
+    selection: Result<Query<Selection>, QueryRejection>,
 ) -> Response {
+    let with_groups = match selection.map(|selection| selection.0.groups) {
+        Ok(None) => false,
+        Ok(Some(value)) if value == "1" => true,
+        Ok(Some(_)) | Err(_) => {
+            let text = "`groups` is given at most once, with the value 1";
+            return error(&Failure::new(Code::InvalidArgument, text));
+        }
+    };
     let mut families = telemetry.families().await;
-    if selection.groups.is_none() {
+    if !with_groups {
         families.retain(|family| !family.name.starts_with(OF_GROUPS));
     }
     let text = text(&families);

@@ -209,6 +209,7 @@ fn others() -> Vec<(&'static str, Value)> {
                 ],
                 "responses": {
                     "200": { "description": "All metrics.", "content": { "text/plain": { "schema": { "type": "string" } } } },
+                    "400": answer("The query is not valid.", reference("Error")),
                     "401": answer("Credentials are missing or wrong.", reference("Error")),
                     "503": answer("The node cannot serve the request now: try again.", reference("Error")),
                     "504": answer("The deadline passed.", reference("Error")),
