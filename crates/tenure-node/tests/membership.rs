@@ -445,7 +445,8 @@ fn a_full_group_refuses_at_once_and_still_ends_leases() {
             )
         })
         .count();
-    assert_eq!(refused, 14);
+    // Of the six places one principal gets five: it may have four times the room that is left.
+    assert_eq!(refused, 15);
     let releases: Vec<RequestId> = (0..4)
         .map(|_| {
             let release = ReleaseRequest {

@@ -780,6 +780,6 @@ mod tests {
             size_of::<CallProgress>()
         );
         assert!(size_of::<GroupEvent>() <= 88, "{}", size_of::<GroupEvent>());
-        assert!(size_of::<CallKind>() <= 216, "{}", size_of::<CallKind>());
+        assert!(size_of::<CallKind>() <= 224, "{}", size_of::<CallKind>());
     }
 }
