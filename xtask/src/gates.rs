@@ -1,4 +1,4 @@
-//! CI gates: format, tidy, licences, lints, features, docs, packages, tests, bindings, each with its duration in minutes.
+//! CI gates: format, tidy, licences, lints, features, docs, packages, tests, each with its duration in minutes.
 //!
 //! The fast gates run first, so that a small mistake is reported within seconds. The first failure
 //! ends the run.
@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{bindings, cargo, cargo_with, clients, root, target, tidy};
+use crate::{cargo, cargo_with, root, target, tidy};
 
 /// One gate: its name in the table of durations, and the function that runs it.
 type Part = (&'static str, fn() -> Result<(), String>);
@@ -88,18 +88,13 @@ const TESTS: Part = ("tests", || {
     ])
 });
 
-/// The clients that do not bind the library, and the examples.
-const CLIENTS: Part = ("clients", clients::run);
-/// The packages for other languages, whose workspaces `cargo test` does not see.
-const BINDINGS: Part = ("bindings", bindings::run);
-
 /// The gates of `cargo xtask check`.
 pub(crate) const CHECK: &[Part] = &[
     FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES,
 ];
 /// The gates of `cargo xtask test`, which CI runs.
 pub(crate) const TEST: &[Part] = &[
-    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS, CLIENTS, BINDINGS,
+    FORMAT, TIDY, CONSOLE, LICENCES, LINTS, FEATURES, DOCS, PACKAGES, TESTS,
 ];
 
 /// Runs gates in order and prints the duration of each, also if one fails.

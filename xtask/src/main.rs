@@ -22,11 +22,11 @@ usage: cargo xtask <command>
   test     everything that CI requires: format, tidy, licences, lints, features, docs, packages,
            tests; prints the minutes of each part (the tests install what they need)
   check    the same without the tests
-  bindings the suites of the packages for other languages, a part of `test`
+  bindings the suites of the packages for other languages; not part of `test` yet
   torture  clients of several languages on one counter, killed at random; after `bindings`
   tidy     the repository's own rules: crate dependencies, rule ids, dead files, names, wording
   slow     [part] what takes longer than CI may: run before a release, output kept in docs/verification
-  clients  the Go and PHP clients and all examples, with real daemons; part of `test`
+  clients  the Go and PHP clients and all examples, with real daemons; not part of `test` yet
   compare  [options] the daemon beside etcd, Redis and ZooKeeper (installs them), as ratios of one run
   mutants  [package [name]] breaks one line at a time in a copy; the tests must notice
   book     builds docs/ with mdBook into target/book (builds mdBook once)
